@@ -1,0 +1,134 @@
+//! # A count in a numbered stretch of time
+//!
+//! Windows and steps cut the time line into equal stretches and number them. What they remember of a key is
+//! the number of a stretch and a count, and the two usually fit one word: the shorter the stretch, the more
+//! bits its number takes, and what is left is for the count.
+//!
+//! ```text
+//!   period 1 s   │0│  number, 34 bits  │     count, 29 bits      │
+//!   period 1 ms  │0│     number, 44 bits        │ count, 19 bits │
+//! ```
+//!
+//! Where the limit does not fit beside the number, the two take a word each.
+
+use core::time::Duration;
+
+use crate::invalid::Reason;
+use crate::{Micros, Words, WordsMut};
+
+/// Equal stretches of time, aligned to `offset` after zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beat {
+    pub(crate) period: u64,
+    offset: u64,
+}
+
+/// How a number and a count lie in their words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counter {
+    /// How many bits of the one word the count has; 0 if the two take a word each.
+    bits: u32,
+}
+
+/// A count larger than this is not told from it. It is far beyond every limit.
+const COUNT_MAX: u64 = Micros::MAX.get();
+
+// === impl Beat ===
+
+impl Beat {
+    pub(crate) const fn of(period: Duration) -> Result<Self, Reason> {
+        match whole_micros(period) {
+            Ok(period) => Ok(Beat { period, offset: 0 }),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    pub(crate) const fn offset(self, offset: Duration) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a period, which fits")]
+        let offset = (offset.as_micros() % self.period as u128) as u64;
+        Beat { offset, ..self }
+    }
+
+    /// The number of the stretch that `now` lies in. What lies before the offset is number 0.
+    #[inline]
+    pub(crate) const fn number(self, now: Micros) -> u64 {
+        // Counting from one period before the offset keeps the first, shorter stretch apart from the next.
+        (now.get() + self.period - self.offset) / self.period
+    }
+
+    /// The instant at which stretch `number` starts.
+    #[inline]
+    pub(crate) const fn start(self, number: u64) -> Micros {
+        Micros::new(
+            (number.saturating_mul(self.period)).saturating_add(self.offset).saturating_sub(self.period),
+        )
+    }
+}
+
+/// The length of a window, if it is a whole number of microseconds on the time line.
+pub(crate) const fn whole_micros(period: Duration) -> Result<u64, Reason> {
+    let micros = period.as_micros();
+    if micros == 0 || !period.as_nanos().is_multiple_of(1_000) || micros > Micros::MAX.get() as u128 {
+        return Err(Reason::PeriodNotWhole { period });
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "just found to be on the time line")]
+    Ok(micros as u64)
+}
+
+// === impl Counter ===
+
+impl Counter {
+    /// For the number of a stretch of length `period`, and counts of at least `limit`.
+    pub(crate) const fn aligned(period: u64, limit: u64) -> Self {
+        Counter::beside(Micros::MAX.get() / period + 1, limit)
+    }
+
+    /// For an instant in place of the number.
+    pub(crate) const fn instant(limit: u64) -> Self {
+        Counter::beside(Micros::MAX.get(), limit)
+    }
+
+    const fn beside(largest_number: u64, limit: u64) -> Self {
+        let bits = largest_number.leading_zeros() - 1;
+        Counter { bits: if limit < 1 << bits { bits } else { 0 } }
+    }
+
+    #[inline]
+    pub(crate) const fn words(self) -> usize {
+        if self.bits > 0 { 1 } else { 2 }
+    }
+
+    /// The number and the count.
+    #[inline]
+    pub(crate) fn read<S: Words + ?Sized>(self, state: &S) -> (u64, u64) {
+        let word = state.get(0);
+        if self.bits > 0 { (word >> self.bits, word & self.largest()) } else { (word, state.get(1)) }
+    }
+
+    /// Writes both; a count of 0 clears the state.
+    #[inline]
+    pub(crate) fn write<S: WordsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
+        let number = if count == 0 { 0 } else { number };
+        let count = count.min(self.largest());
+        if self.bits > 0 {
+            state.set(0, number << self.bits | count);
+        } else {
+            state.set(0, number);
+            state.set(1, count);
+        }
+    }
+
+    /// Pulls a state back that was written in a stretch after the current one.
+    #[inline]
+    pub(crate) fn settle<S: WordsMut + ?Sized>(self, state: &mut S, current: u64) {
+        let (written, count) = self.read(state);
+        if written > current {
+            self.write(state, current, count);
+        }
+    }
+
+    #[inline]
+    const fn largest(self) -> u64 {
+        if self.bits > 0 { (1 << self.bits) - 1 } else { COUNT_MAX }
+    }
+}

@@ -1,0 +1,275 @@
+//! # The answer
+//!
+//! One type answers every question, whoever was asked. What decides the caller's next step (outcome, rule,
+//! source) lies open in it; limit, remaining and reset are worked out only when somebody asks, because most
+//! callers of a limiter that says yes a million times a second never do.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::Micros;
+
+/// The verdict on one request, with what a client needs to behave well.
+///
+/// ```
+/// use core::time::Duration;
+/// use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Quota::per_second(10).burst(2));
+/// let mut state = [0; 1];
+/// assert_eq!(bucket.decide(&mut state, Micros::ZERO, 2).remaining(), 0);
+///
+/// let refused = bucket.decide(&mut state, Micros::ZERO, 1);
+/// assert_eq!(refused.outcome, Outcome::RetryAfter(Duration::from_millis(100)));
+/// assert_eq!(refused.reset_after(), Duration::from_millis(200));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a decision protects nothing until you act on it"]
+#[non_exhaustive]
+pub struct Decision {
+    /// Whether the request may pass, and if not, when.
+    pub outcome: Outcome,
+    /// The rule that was binding: the one that refused, or the one with the least left.
+    pub rule: RuleId,
+    /// How the decision was made.
+    pub source: Source,
+    at: Micros,
+    level: Level,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may pass, now.
+    Allowed,
+    /// It may pass, but only after waiting this long. Cannot be mistaken for `Allowed`.
+    AllowedAfter(Duration),
+    /// Not now. Exactly this long from now it would be, if nobody else takes.
+    RetryAfter(Duration),
+    /// Not ever: the cost is larger than the limit could ever give at once.
+    Never,
+}
+
+/// The position of a rule in its policy, counted from 0. A limit that stands alone is rule 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleId(pub u16);
+
+/// How a decision was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// From the one exact state of the key.
+    #[default]
+    Strict,
+    /// From tokens that were taken in advance.
+    Lease,
+    /// From this node's share of the limit, because the shared state could not be reached.
+    Local,
+    /// Let through without counting, because the state could not be reached and the rule says so.
+    Open,
+    /// Refused without counting, because there was no state to count in and the rule says so.
+    Closed,
+}
+
+/// What limit, remaining and reset are worked out from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// A debt in q-ths of a microsecond, each token being worth `p` of them.
+    Owed { whole: u64, part: u64, p: u64, q: u64, burst: u64 },
+    /// Plain counts.
+    Counted { limit: u64, remaining: u64, reset: u64 },
+}
+
+/// A request that was refused, as an error for `?`.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Denied, Micros, Quota, TokenBucket};
+///
+/// fn serve(bucket: &TokenBucket, state: &mut [u64; 1]) -> Result<(), Denied> {
+///     bucket.decide(state, Micros::ZERO, 1).into_result()?;
+///     Ok(())
+/// }
+/// let (bucket, mut state) = (TokenBucket::new(Quota::per_minute(1)), [0]);
+/// assert!(serve(&bucket, &mut state).is_ok());
+/// assert_eq!(serve(&bucket, &mut state).unwrap_err().to_string(), "limit of 1 reached; retry after 60s");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// The whole decision.
+    pub decision: Decision,
+}
+
+// === impl Decision ===
+
+impl Decision {
+    #[inline]
+    pub(crate) const fn new(outcome: Outcome, at: Micros, level: Level) -> Self {
+        Decision { outcome, rule: RuleId(0), source: Source::Strict, at, level }
+    }
+
+    /// A refusal made without any state: there was no room to count in.
+    pub const fn closed(at: Micros, retry_after: Duration, limit: u64) -> Self {
+        let level = Level::Counted { limit, remaining: 0, reset: 0 };
+        let decision = Decision::new(Outcome::RetryAfter(retry_after), at, level);
+        Decision { source: Source::Closed, ..decision }
+    }
+
+    /// The same decision as the answer of rule `rule`.
+    #[inline]
+    pub const fn of_rule(self, rule: RuleId) -> Self {
+        Decision { rule, ..self }
+    }
+
+    /// The same decision, its rule counted on after `earlier` others.
+    #[inline]
+    pub(crate) const fn after(self, earlier: u16) -> Self {
+        self.of_rule(RuleId(self.rule.0 + earlier))
+    }
+
+    /// Whether the request may pass, at once or after a wait.
+    #[inline]
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.outcome, Outcome::Allowed | Outcome::AllowedAfter(_))
+    }
+
+    /// How long to wait before the same request would pass; `None` if it passed or never will.
+    #[inline]
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::RetryAfter(wait) => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// The instant the decision was made at, on the deciding clock.
+    #[inline]
+    #[must_use]
+    pub const fn at(&self) -> Micros {
+        self.at
+    }
+
+    /// The most that can pass at once: the burst of a bucket, the limit of a window.
+    #[inline]
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        match self.level {
+            Level::Owed { burst, .. } => burst,
+            Level::Counted { limit, .. } => limit,
+        }
+    }
+
+    /// The largest cost that would pass now, after this decision. Rounded down.
+    #[inline]
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        match self.level {
+            Level::Owed { whole, part, p, q, burst } => {
+                let owed = whole.saturating_mul(q).saturating_add(part);
+                (burst * p).saturating_sub(owed) / p
+            }
+            Level::Counted { remaining, .. } => remaining,
+        }
+    }
+
+    /// How long until the whole limit is there again, if nobody takes. Rounded up to a microsecond.
+    #[inline]
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(match self.level {
+            Level::Owed { whole, part, .. } => whole + (part > 0) as u64,
+            Level::Counted { reset, .. } => reset,
+        })
+    }
+
+    /// This decision if it allows, an error for `?` if it refuses.
+    ///
+    /// # Errors
+    /// [`Denied`], carrying the decision, for [`Outcome::RetryAfter`] and [`Outcome::Never`].
+    #[inline]
+    pub const fn into_result(self) -> Result<Decision, Denied> {
+        if self.is_allowed() { Ok(self) } else { Err(Denied { decision: self }) }
+    }
+
+    /// The stricter of two decisions on one request. The order of the two, and of any chain, never matters.
+    ///
+    /// A refusal is stricter than a pass, a longer wait than a shorter one, less remaining than more; between
+    /// equals the rule that comes first.
+    #[inline]
+    pub fn and(self, other: Decision) -> Decision {
+        if other.strictness() > self.strictness() { other } else { self }
+    }
+
+    /// Larger is stricter; no two different rules are equal.
+    fn strictness(&self) -> (Outcome, core::cmp::Reverse<u64>, Duration, core::cmp::Reverse<RuleId>) {
+        use core::cmp::Reverse;
+        (self.outcome, Reverse(self.remaining()), self.reset_after(), Reverse(self.rule))
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.outcome {
+            Outcome::Allowed => write!(f, "allowed; {} of {} left", self.remaining(), self.limit()),
+            Outcome::AllowedAfter(wait) => write!(f, "allowed after {wait:?}"),
+            Outcome::RetryAfter(wait) => write!(f, "limit of {} reached; retry after {wait:?}", self.limit()),
+            Outcome::Never => {
+                write!(f, "cost exceeds the limit of {}; it can never be allowed", self.limit())
+            }
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl PartialOrd for Outcome {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Outcome {
+    /// From the kindest to the strictest.
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        let rank = |outcome: &Outcome| match *outcome {
+            Outcome::Allowed => (0, Duration::ZERO),
+            Outcome::AllowedAfter(wait) => (1, wait),
+            Outcome::RetryAfter(wait) => (2, wait),
+            Outcome::Never => (3, Duration::ZERO),
+        };
+        rank(self).cmp(&rank(other))
+    }
+}
+
+// === impl RuleId ===
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl Source ===
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Strict => "strict",
+            Source::Lease => "lease",
+            Source::Local => "local",
+            Source::Open => "open",
+            Source::Closed => "closed",
+        })
+    }
+}
+
+// === impl Denied ===
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.decision.fmt(f)
+    }
+}
+
+impl core::error::Error for Denied {}

@@ -1,0 +1,224 @@
+//! # Fixed window
+//!
+//! Cut time into windows and count what passes in each. Nothing is simpler to explain or cheaper to keep, and
+//! everybody can tell when the count starts anew.
+//!
+//! ```text
+//!   limit ┤          ████     ████
+//!         │      ████    │████
+//!         │  ████        │             aligned: the windows begin at multiples of the period
+//!       0 ┼──────────────┼────────────► t
+//!         0:59          1:00
+//! ```
+//!
+//! The drawing shows the weakness too: the last moment of one window and the first of the next hold twice the
+//! limit, within an instant. In any stretch Δ at most limit·(⌈Δ/period⌉ + 1) pass, in any one period at most twice
+//! the limit, and exactly the limit in each aligned window. Who needs "never more than the limit in any
+//! period" wants a [`SlidingWindow`](crate::SlidingWindow).
+//!
+//! Aligned windows let all keys start anew together, and their clients come back together. Windows *from the
+//! first hit* spread that: each key's window opens with its first request.
+//!
+//! A clock that steps back finds a window that has not begun yet. Its count is moved to the current window, so nothing
+//! is minted and nobody waits longer than one window.
+
+use core::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::count::{Beat, Counter, whole_micros};
+use crate::decision::{Decision, Level, Outcome};
+use crate::invalid::{InvalidQuota, Reason};
+use crate::{Micros, Quota, Words, WordsMut};
+
+/// At most `limit` in each window. The burst of the quota plays no part.
+///
+/// ```
+/// use tidegate_core::{Algorithm, FixedWindow, Micros, Quota};
+///
+/// const HOURLY: FixedWindow = FixedWindow::new(Quota::per_hour(2));
+/// let mut state = [0; 1];
+/// let quarter_past = Micros::new(15 * 60_000_000);
+/// assert!(HOURLY.decide(&mut state, quarter_past, 2).is_allowed());
+/// let refused = HOURLY.decide(&mut state, quarter_past, 1);
+/// assert_eq!(refused.retry_after().unwrap().as_secs(), 45 * 60);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    limit: u64,
+    anchor: Anchor,
+    counter: Counter,
+}
+
+/// What a window begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anchor {
+    Clock(Beat),
+    FirstHit { period: u64 },
+}
+
+/// The window that a decision falls into, and what was counted in it.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// How the window is written down: its number, or its first instant.
+    name: u64,
+    ends: Micros,
+    count: u64,
+}
+
+impl FixedWindow {
+    /// Windows aligned to the clock: they begin at multiples of the period.
+    ///
+    /// # Panics
+    /// If the period is not a whole number of microseconds; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        match Self::checked(quota) {
+            Ok(window) => window,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// As [`FixedWindow::new`], for a quota that is not known to be right.
+    ///
+    /// # Errors
+    /// If the period is not a whole number of microseconds.
+    pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
+        Self::checked(quota).map_err(InvalidQuota::because)
+    }
+
+    /// The same windows, beginning this long after each multiple of the period. Without effect on windows
+    /// from the first hit.
+    #[must_use]
+    pub const fn offset(self, offset: Duration) -> Self {
+        match self.anchor {
+            Anchor::Clock(beat) => FixedWindow { anchor: Anchor::Clock(beat.offset(offset)), ..self },
+            Anchor::FirstHit { .. } => self,
+        }
+    }
+
+    /// The same limit, but each key's window begins with its first request.
+    #[must_use]
+    pub const fn from_first_hit(self) -> Self {
+        let period = self.period();
+        FixedWindow { anchor: Anchor::FirstHit { period }, counter: Counter::instant(self.limit), ..self }
+    }
+
+    const fn checked(quota: Quota) -> Result<Self, Reason> {
+        match whole_micros(quota.period()) {
+            Ok(period) => match Beat::of(quota.period()) {
+                Ok(beat) => {
+                    let counter = Counter::aligned(period, quota.limit());
+                    Ok(FixedWindow { limit: quota.limit(), anchor: Anchor::Clock(beat), counter })
+                }
+                Err(reason) => Err(reason),
+            },
+            Err(reason) => Err(reason),
+        }
+    }
+
+    const fn period(&self) -> u64 {
+        match self.anchor {
+            Anchor::Clock(beat) => beat.period,
+            Anchor::FirstHit { period } => period,
+        }
+    }
+
+    #[inline]
+    fn window<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Window {
+        let (written, count) = self.counter.read(state);
+        match self.anchor {
+            Anchor::Clock(beat) => {
+                let name = beat.number(now);
+                let count = if written >= name { count } else { 0 };
+                Window { name, ends: beat.start(name + 1), count }
+            }
+            Anchor::FirstHit { period } => {
+                let open = count > 0 && now.get() < written + period;
+                // A window that opens after now was opened by a clock that has since stepped back.
+                let name = if open { written.min(now.get()) } else { now.get() };
+                Window { name, ends: Micros::new(name).plus(period), count: if open { count } else { 0 } }
+            }
+        }
+    }
+
+    #[inline]
+    fn decision(&self, outcome: Outcome, now: Micros, window: Window, count: u64) -> Decision {
+        let remaining = self.limit.saturating_sub(count);
+        let reset = if count == 0 { 0 } else { window.ends.since(now) };
+        Decision::new(outcome, now, Level::Counted { limit: self.limit, remaining, reset })
+    }
+}
+
+impl Algorithm for FixedWindow {
+    #[inline]
+    fn words(&self) -> usize {
+        self.counter.words()
+    }
+
+    #[inline]
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        let window = self.window(state, now);
+        let (count, cost) = (window.count, u64::from(cost));
+        if cost > self.limit {
+            self.decision(Outcome::Never, now, window, count)
+        } else if count + cost <= self.limit || cost == 0 {
+            self.decision(Outcome::Allowed, now, window, count + cost)
+        } else {
+            let wait = Duration::from_micros(window.ends.since(now));
+            self.decision(Outcome::RetryAfter(wait), now, window, count)
+        }
+    }
+
+    #[inline]
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        let window = self.window(state, now);
+        if cost > 0 {
+            self.counter.write(state, window.name, window.count + u64::from(cost));
+        }
+        self.decision(Outcome::Allowed, now, window, window.count + u64::from(cost))
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        let window = self.window(state, now);
+        self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
+    }
+
+    #[inline]
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        match self.anchor {
+            Anchor::Clock(beat) => self.counter.settle(state, beat.number(now)),
+            Anchor::FirstHit { .. } => self.counter.settle(state, now.get()),
+        }
+    }
+
+    #[inline]
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        match (self.counter.read(state), self.anchor) {
+            ((_, 0), _) => Micros::ZERO,
+            ((number, _), Anchor::Clock(beat)) => beat.start(number + 1),
+            ((opened, _), Anchor::FirstHit { period }) => Micros::new(opened).plus(period),
+        }
+    }
+
+    #[inline]
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        let (written, _) = self.counter.read(state);
+        match self.anchor {
+            Anchor::Clock(beat) => beat.start(written),
+            Anchor::FirstHit { .. } => Micros::new(written),
+        }
+    }
+
+    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        let was = old.window(from, now);
+        let name = match (self.anchor, old.anchor) {
+            (Anchor::FirstHit { .. }, Anchor::FirstHit { .. }) => was.name,
+            _ => self.window(state, now).name,
+        };
+        self.counter.write(state, name, was.count);
+    }
+}

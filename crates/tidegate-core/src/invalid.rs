@@ -1,0 +1,112 @@
+//! # What is wrong with a quota
+//!
+//! One error for all ways of making a quota or a rule wrongly. It names the value, says what is wrong with it and what
+//! would be right; from text it also knows the character.
+
+use core::fmt;
+use core::time::Duration;
+
+/// Why a quota, or a rule made of one, cannot be.
+///
+/// ```
+/// use tidegate_core::Quota;
+/// let error = "100/x".parse::<Quota>().unwrap_err();
+/// assert_eq!(error.position(), Some(4));
+/// assert_eq!(
+///     error.to_string(),
+///     "at character 5: found 'x', expected a unit of time: us, ms, s, min, h, day or week"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidQuota {
+    reason: Reason,
+    position: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    ZeroLimit,
+    ZeroPeriod,
+    ZeroBurst,
+    Inexact { limit: u64, period: Duration, burst: u64 },
+    PeriodNotWhole { period: Duration },
+    LimitTooLarge { limit: u64, most: u64 },
+    CellCount { cells: u32, most: u32 },
+    CellTooShort { cells: u32, period: Duration },
+    NumberTooLarge,
+    Expected { what: &'static str, found: Option<char> },
+}
+
+impl InvalidQuota {
+    pub(crate) const fn because(reason: Reason) -> Self {
+        InvalidQuota { reason, position: None }
+    }
+
+    pub(crate) const fn at(reason: Reason, position: usize) -> Self {
+        InvalidQuota { reason, position: Some(position) }
+    }
+
+    /// Where in the text the mistake is, in characters from 0; `None` if it is not in one place.
+    #[must_use]
+    pub const fn position(&self) -> Option<usize> {
+        self.position
+    }
+}
+
+impl fmt::Display for InvalidQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(position) = self.position {
+            write!(f, "at character {}: ", position + 1)?;
+        }
+        self.reason.fmt(f)
+    }
+}
+
+impl core::error::Error for InvalidQuota {}
+
+impl Reason {
+    /// The reason without its numbers, for a panic during `const` evaluation, which cannot print them.
+    pub(crate) const fn sentence(&self) -> &'static str {
+        match self {
+            Reason::ZeroLimit => "a limit of 0 lets nothing pass; use 1 or more",
+            Reason::ZeroPeriod => "a period of zero has no pace; use 1us or more",
+            Reason::ZeroBurst => "a burst of 0 lets nothing pass; use 1 or more",
+            Reason::Inexact { .. } => {
+                "the quota cannot be counted exactly; use a smaller burst or a rounder limit"
+            }
+            Reason::PeriodNotWhole { .. } => "a window must be a whole number of microseconds",
+            Reason::LimitTooLarge { .. } => "the limit is too large for this algorithm",
+            Reason::CellCount { .. } => "the number of cells is out of range",
+            Reason::CellTooShort { .. } => "a cell must be at least 1us long; use fewer cells",
+            Reason::NumberTooLarge => "the number is too large",
+            Reason::Expected { .. } => "the text is not a quota",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Reason::Inexact { limit, period, burst } => write!(
+                f,
+                "{limit} per {period:?} with a burst of {burst} cannot be counted exactly; \
+                 use a smaller burst, a shorter period or a rounder limit"
+            ),
+            Reason::PeriodNotWhole { period } => {
+                write!(f, "a window of {period:?} is not a whole number of microseconds; use 1us or more")
+            }
+            Reason::LimitTooLarge { limit, most } => {
+                write!(f, "a limit of {limit} is too large for this algorithm; use {most} or less")
+            }
+            Reason::CellCount { cells, most } => {
+                write!(f, "a window of {cells} cells is out of range; use 1 to {most}")
+            }
+            Reason::CellTooShort { cells, period } => {
+                write!(f, "{cells} cells in {period:?} are shorter than 1us each; use fewer cells")
+            }
+            Reason::Expected { what, found: Some(found) } => write!(f, "found {found:?}, expected {what}"),
+            Reason::Expected { what, found: None } => write!(f, "the text ends, expected {what}"),
+            _ => f.write_str(self.sentence()),
+        }
+    }
+}

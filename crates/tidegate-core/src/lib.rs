@@ -1,0 +1,57 @@
+//! # The algorithms of Tidegate, as pure steps
+//!
+//! Nothing in this crate reads a clock, takes a lock, allocates or depends on another crate. An [`Algorithm`]
+//! is handed a few words of state, an instant and a cost, and answers with a [`Decision`].
+//!
+//! Most programs want the `tidegate` crate, which adds clocks, threads and a million keys. This one is for those who keep
+//! the state themselves, and for proving things: every other implementation, in memory or in Redis, is checked against it.
+//!
+//! ```
+//! use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket};
+//!
+//! const QUOTA: Quota = Quota::per_second(10).burst(3);
+//! let bucket = TokenBucket::new(QUOTA);
+//! let mut state = [0; 1]; // all zero: a key never seen
+//!
+//! let decision = bucket.decide(&mut state, Micros::new(0), 3);
+//! assert_eq!(decision.outcome, Outcome::Allowed);
+//! assert_eq!(decision.remaining(), 0);
+//! ```
+//!
+//! | algorithm | in any stretch Δ at most | words |
+//! |---|---|---|
+//! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 1, rarely 2 |
+//! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1 |
+//! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
+//! | [`SlidingLog`] | limit in any period | 1 + limit |
+//! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |
+
+#![no_std]
+
+mod algorithm;
+mod count;
+mod decision;
+mod fixed_window;
+mod invalid;
+mod policy;
+mod quota;
+mod rule;
+mod sliding_log;
+mod sliding_window;
+mod stepped_bucket;
+mod time;
+mod token_bucket;
+mod words;
+
+pub use algorithm::{Algorithm, Taken};
+pub use decision::{Decision, Denied, Outcome, RuleId, Source};
+pub use fixed_window::FixedWindow;
+pub use invalid::InvalidQuota;
+pub use quota::Quota;
+pub use rule::Rule;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::{Cells, SlidingWindow};
+pub use stepped_bucket::SteppedBucket;
+pub use time::Micros;
+pub use token_bucket::{Gcra, LeakyMeter, TokenBucket};
+pub use words::{Words, WordsMut};

@@ -1,0 +1,199 @@
+//! # Quota: so much, in so long, and so much at once
+//!
+//! `limit` in each `period` is the pace; `burst` is how much may pass at once after a rest. Without a word
+//! about the burst it equals the limit: `100/s` lets a quiet key take 100 together.
+//!
+//! The pace is kept as an interval per unit, a fraction p/q of microseconds in lowest terms. Three in a
+//! second are 1000000/3 µs apart, and no rounding ever makes them 333333.
+//!
+//! A quota that could not be counted exactly is refused when it is made, not when it is used.
+
+mod text;
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::invalid::{InvalidQuota, Reason};
+pub(crate) use text::Reader;
+
+/// So much (`limit`) in so long (`period`), and so much at once (`burst`).
+///
+/// In code the quota is usually a constant, and a mistake in it does not compile:
+///
+/// ```
+/// use tidegate_core::Quota;
+/// const LOGIN: Quota = Quota::per_minute(5).burst(2);
+/// assert_eq!(LOGIN.to_string(), "5/min burst 2");
+/// ```
+/// ```compile_fail
+/// # use tidegate_core::Quota;
+/// const NOTHING: Quota = Quota::per_second(0); // a limit of zero does not compile
+/// ```
+///
+/// From configuration it is parsed or tried:
+///
+/// ```
+/// # use tidegate_core::Quota;
+/// # use core::time::Duration;
+/// let quota: Quota = "300 per 20s burst 50".parse()?;
+/// assert_eq!(quota, Quota::try_new(300, Duration::from_secs(20), 50)?);
+/// # Ok::<(), tidegate_core::InvalidQuota>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    period: Duration,
+    burst: u64,
+    p: u64,
+    q: u64,
+}
+
+impl Quota {
+    /// `limit` in each second.
+    ///
+    /// # Panics
+    /// If `limit` is 0 or beyond what can be counted exactly; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn per_second(limit: u64) -> Self {
+        Quota::per(limit, Duration::from_secs(1))
+    }
+
+    /// `limit` in each minute.
+    ///
+    /// # Panics
+    /// As [`Quota::per_second`].
+    #[must_use]
+    pub const fn per_minute(limit: u64) -> Self {
+        Quota::per(limit, Duration::from_secs(60))
+    }
+
+    /// `limit` in each hour.
+    ///
+    /// # Panics
+    /// As [`Quota::per_second`].
+    #[must_use]
+    pub const fn per_hour(limit: u64) -> Self {
+        Quota::per(limit, Duration::from_secs(3_600))
+    }
+
+    /// `limit` in each day of 24 hours.
+    ///
+    /// # Panics
+    /// As [`Quota::per_second`].
+    #[must_use]
+    pub const fn per_day(limit: u64) -> Self {
+        Quota::per(limit, Duration::from_secs(86_400))
+    }
+
+    /// One in each `interval`, and no more than one at once.
+    ///
+    /// # Panics
+    /// As [`Quota::per_second`].
+    #[must_use]
+    pub const fn every(interval: Duration) -> Self {
+        Quota::per(1, interval)
+    }
+
+    /// `limit` in each `period`.
+    ///
+    /// # Panics
+    /// As [`Quota::per_second`], and if the period is zero.
+    #[must_use]
+    pub const fn per(limit: u64, period: Duration) -> Self {
+        match Quota::checked(limit, period, limit) {
+            Ok(quota) => quota,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// The same pace with another burst.
+    ///
+    /// # Panics
+    /// If `burst` is 0 or beyond what can be counted exactly.
+    #[must_use]
+    pub const fn burst(self, burst: u64) -> Self {
+        match Quota::checked(self.limit, self.period, burst) {
+            Ok(quota) => quota,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// A quota from values that are not known to be right. Never panics.
+    ///
+    /// # Errors
+    /// [`InvalidQuota`] if a value is zero, or the whole cannot be counted exactly.
+    pub fn try_new(limit: u64, period: Duration, burst: u64) -> Result<Self, InvalidQuota> {
+        Quota::checked(limit, period, burst).map_err(InvalidQuota::because)
+    }
+
+    /// How much may pass in each period.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The period the limit is for.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// How much may pass at once.
+    #[must_use]
+    pub const fn max_burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// The interval per unit is p/q microseconds in lowest terms: this is p.
+    #[inline]
+    #[must_use]
+    pub const fn p(&self) -> u64 {
+        self.p
+    }
+
+    /// The interval per unit is p/q microseconds in lowest terms: this is q.
+    #[inline]
+    #[must_use]
+    pub const fn q(&self) -> u64 {
+        self.q
+    }
+
+    pub(crate) const fn checked(limit: u64, period: Duration, burst: u64) -> Result<Self, Reason> {
+        if limit == 0 {
+            return Err(Reason::ZeroLimit);
+        }
+        if period.is_zero() {
+            return Err(Reason::ZeroPeriod);
+        }
+        if burst == 0 {
+            return Err(Reason::ZeroBurst);
+        }
+        let nanos = period.as_nanos();
+        let units = limit as u128 * 1_000;
+        let common = gcd(nanos, units);
+        let (p, q) = (nanos / common, units / common);
+        // p · burst < 2⁵³ keeps every sum of debts exact, here and in a double.
+        if p >= EXACT || q >= EXACT || p * burst as u128 >= EXACT {
+            return Err(Reason::Inexact { limit, period, burst });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "both were just found to be below 2⁵³")]
+        Ok(Quota { limit, period, burst, p: p as u64, q: q as u64 })
+    }
+}
+
+/// Products of a cost and an interval stay below this, so that they are exact everywhere.
+const EXACT: u128 = 1 << 53;
+
+const fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl fmt::Display for Quota {
+    /// What [`str::parse`] reads back as the same quota.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write_quota(self, f)
+    }
+}

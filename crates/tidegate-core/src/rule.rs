@@ -1,0 +1,221 @@
+//! # A rule whose algorithm is known only when the program runs
+//!
+//! Code names its algorithm as a type. A rule that comes from a file cannot: [`Rule`] is any one of them, and a slice of
+//! rules is a policy. Its text is the algorithm's name, the quota, and what else there is to choose:
+//!
+//! ```text
+//!   token_bucket 10/s burst 3          also gcra, leaky_meter
+//!   stepped_bucket 20/min burst 50 [offset 10s]
+//!   fixed_window 5/min [offset 10s | from first hit]
+//!   sliding_log 5/min
+//!   sliding_window 5/s cells 5 [strict | interpolated | plain]
+//! ```
+//!
+//! A quota alone is a token bucket.
+
+use core::str::FromStr;
+use core::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::invalid::InvalidQuota;
+use crate::quota::Reader;
+use crate::{
+    Cells, Decision, FixedWindow, Micros, Quota, SlidingLog, SlidingWindow, SteppedBucket, TokenBucket,
+    Words, WordsMut,
+};
+
+/// One limit, by any algorithm.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Micros, Rule};
+///
+/// let rules: [Rule; 2] = ["10/s".parse()?, "sliding_log 100/min".parse()?];
+/// assert_eq!(rules.as_slice().words(), 1 + 101);
+/// # Ok::<(), tidegate_core::InvalidQuota>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// Tokens drip in at an even pace.
+    TokenBucket(TokenBucket),
+    /// Tokens come in lots, by the clock.
+    SteppedBucket(SteppedBucket),
+    /// So many in each window.
+    FixedWindow(FixedWindow),
+    /// So many in any window, exactly.
+    SlidingLog(SlidingLog),
+    /// So many in any window, by cells.
+    SlidingWindow(SlidingWindow),
+}
+
+/// Calls the same verb on whichever algorithm it is.
+macro_rules! on_each {
+    ($rule:expr, $algorithm:ident => $call:expr) => {
+        match $rule {
+            Rule::TokenBucket($algorithm) => $call,
+            Rule::SteppedBucket($algorithm) => $call,
+            Rule::FixedWindow($algorithm) => $call,
+            Rule::SlidingLog($algorithm) => $call,
+            Rule::SlidingWindow($algorithm) => $call,
+        }
+    };
+}
+
+impl Algorithm for Rule {
+    #[inline]
+    fn words(&self) -> usize {
+        on_each!(self, algorithm => algorithm.words())
+    }
+
+    #[inline]
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        on_each!(self, algorithm => algorithm.peek(state, now, cost))
+    }
+
+    #[inline]
+    fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        on_each!(self, algorithm => algorithm.decide(state, now, cost))
+    }
+
+    #[inline]
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        on_each!(self, algorithm => algorithm.force(state, now, cost))
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        on_each!(self, algorithm => algorithm.refund(state, now, cost));
+    }
+
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        on_each!(self, algorithm => algorithm.settle(state, now));
+    }
+
+    #[inline]
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        on_each!(self, algorithm => algorithm.idle_at(state))
+    }
+
+    #[inline]
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        on_each!(self, algorithm => algorithm.seen(state))
+    }
+
+    /// Another algorithm is another limit: it starts fully used, because what was used cannot be read as its own.
+    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        match (self, old) {
+            (Rule::TokenBucket(new), Rule::TokenBucket(old)) => new.adopt(old, from, state, now),
+            (Rule::SteppedBucket(new), Rule::SteppedBucket(old)) => new.adopt(old, from, state, now),
+            (Rule::FixedWindow(new), Rule::FixedWindow(old)) => new.adopt(old, from, state, now),
+            (Rule::SlidingLog(new), Rule::SlidingLog(old)) => new.adopt(old, from, state, now),
+            (Rule::SlidingWindow(new), Rule::SlidingWindow(old)) => new.adopt(old, from, state, now),
+            _ => self.carry_over(old, from, state, now),
+        }
+    }
+}
+
+impl Rule {
+    /// What `old` counted as used is charged here, as if it had been used now.
+    fn carry_over<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        let found = old.peek(from, now, 0);
+        let used = found.limit().saturating_sub(found.remaining());
+        let _ = self.force(state, now, u32::try_from(used).unwrap_or(u32::MAX));
+    }
+}
+
+const NAMES: &str =
+    "an algorithm: token_bucket, stepped_bucket, fixed_window, sliding_log, sliding_window; or a quota alone";
+const AFTER_BUCKET: &str = "'burst' and a number, or nothing more";
+const AFTER_STEPPED: &str = "'burst', 'offset', or nothing more";
+const AFTER_WINDOW: &str = "'offset' and a length of time, 'from first hit', or nothing more";
+const FIRST_HIT: &str = "'first hit' after 'from'";
+const AFTER_LOG: &str = "nothing more";
+const CELLS: &str = "'cells' and a number, as in sliding_window 5/s cells 10";
+const AFTER_CELLS: &str = "'strict', 'interpolated', 'plain', or nothing more";
+
+impl FromStr for Rule {
+    type Err = InvalidQuota;
+
+    fn from_str(text: &str) -> Result<Self, InvalidQuota> {
+        let mut reader = Reader::new(text);
+        let named = ["token_bucket", "gcra", "leaky_meter"].iter().any(|name| reader.word(name));
+        if named || text.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
+            token_bucket(&mut reader)
+        } else if reader.word("stepped_bucket") {
+            stepped_bucket(&mut reader)
+        } else if reader.word("fixed_window") {
+            fixed_window(&mut reader)
+        } else if reader.word("sliding_log") {
+            sliding_log(&mut reader)
+        } else if reader.word("sliding_window") {
+            sliding_window(&mut reader)
+        } else {
+            Err(reader.expected(NAMES))
+        }
+    }
+}
+
+fn token_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let quota = reader.quota()?;
+    reader.end(AFTER_BUCKET)?;
+    Ok(Rule::TokenBucket(TokenBucket::new(quota)))
+}
+
+fn stepped_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let bucket = SteppedBucket::try_new(reader.quota()?)?.offset(offset(reader)?);
+    reader.end(AFTER_STEPPED)?;
+    Ok(Rule::SteppedBucket(bucket))
+}
+
+fn fixed_window(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let mut window = FixedWindow::try_new(reader.quota()?)?;
+    if reader.word("from") {
+        if !(reader.word("first") && reader.word("hit")) {
+            return Err(reader.expected(FIRST_HIT));
+        }
+        window = window.from_first_hit();
+    } else {
+        window = window.offset(offset(reader)?);
+    }
+    reader.end(AFTER_WINDOW)?;
+    Ok(Rule::FixedWindow(window))
+}
+
+fn sliding_log(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let log = SlidingLog::try_new(reader.quota()?)?;
+    reader.end(AFTER_LOG)?;
+    Ok(Rule::SlidingLog(log))
+}
+
+fn sliding_window(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let quota: Quota = reader.quota()?;
+    if !reader.word("cells") {
+        return Err(reader.expected(CELLS));
+    }
+    let cells = u32::try_from(reader.count()?).unwrap_or(u32::MAX);
+    let window = SlidingWindow::try_new(quota, cells)?.oldest(oldest(reader));
+    reader.end(AFTER_CELLS)?;
+    Ok(Rule::SlidingWindow(window))
+}
+
+fn oldest(reader: &mut Reader<'_>) -> Cells {
+    if reader.word("interpolated") {
+        Cells::Interpolated
+    } else if reader.word("plain") {
+        Cells::Plain
+    } else {
+        let _ = reader.word("strict");
+        Cells::Strict
+    }
+}
+
+fn offset(reader: &mut Reader<'_>) -> Result<Duration, InvalidQuota> {
+    if reader.word("offset") { reader.period() } else { Ok(Duration::ZERO) }
+}

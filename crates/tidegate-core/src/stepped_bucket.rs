@@ -1,0 +1,174 @@
+//! # Token bucket, refilled in steps
+//!
+//! A [`TokenBucket`](crate::TokenBucket) refills drop by drop. Some contracts are written in lots instead:
+//! "20 credits are added at every full minute". Then the tokens come together, at instants everybody knows.
+//!
+//! ```text
+//!   tokens
+//!   burst ┤████           ████
+//!         │   ███    ┌────┘   ███
+//!         │     ██┌──┘ +n        ██
+//!       0 ┼───────┴────┬──────────┬──► t
+//!              step   step       step        every `period`, aligned to the clock
+//! ```
+//!
+//! The steps are aligned to the clock, to `offset` after each multiple of the period, so no key needs to
+//! remember its own beat: the state is the number of the step it was last written in, and how much was
+//! used then. Each step since takes `limit` off what is used; at zero the key is as if never seen.
+//!
+//! In any stretch Δ at most `burst` + limit·(⌊Δ/period⌋ + 1) pass: a full bucket just before a step, and the step.
+
+use core::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::count::{Beat, Counter};
+use crate::decision::{Decision, Level, Outcome};
+use crate::invalid::{InvalidQuota, Reason};
+use crate::{Micros, Quota, Words, WordsMut};
+
+/// `limit` tokens are added at every step of the clock, up to a burst.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Micros, Quota, SteppedBucket};
+///
+/// const CREDITS: SteppedBucket = SteppedBucket::new(Quota::per_minute(20).burst(50));
+/// let mut state = [0; 1];
+/// assert!(CREDITS.decide(&mut state, Micros::ZERO, 50).is_allowed());
+/// let refused = CREDITS.decide(&mut state, Micros::new(59_000_000), 30);
+/// assert_eq!(refused.retry_after().unwrap().as_secs(), 61); // two steps: 20 at 1:00, 20 more at 2:00
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteppedBucket {
+    burst: u64,
+    step: u64,
+    beat: Beat,
+    counter: Counter,
+}
+
+impl SteppedBucket {
+    /// A bucket of `quota.max_burst()` tokens into which `quota.limit()` are put in every period.
+    ///
+    /// # Panics
+    /// If the period is not a whole number of microseconds; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        match Self::checked(quota) {
+            Ok(bucket) => bucket,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// As [`SteppedBucket::new`], for a quota that is not known to be right.
+    ///
+    /// # Errors
+    /// If the period is not a whole number of microseconds.
+    pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
+        Self::checked(quota).map_err(InvalidQuota::because)
+    }
+
+    /// The same bucket with its steps this long after each multiple of the period.
+    #[must_use]
+    pub const fn offset(self, offset: Duration) -> Self {
+        SteppedBucket { beat: self.beat.offset(offset), ..self }
+    }
+
+    const fn checked(quota: Quota) -> Result<Self, Reason> {
+        match Beat::of(quota.period()) {
+            Ok(beat) => {
+                let (burst, step) = (quota.max_burst(), quota.limit());
+                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period, burst) })
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// What is still used in step `number`.
+    #[inline]
+    fn used<S: Words + ?Sized>(&self, state: &S, number: u64) -> u64 {
+        let (written, used) = self.counter.read(state);
+        used.saturating_sub(number.saturating_sub(written).saturating_mul(self.step))
+    }
+
+    /// How long after `now` so much of what is used has been refilled.
+    #[inline]
+    fn until_refilled(&self, now: Micros, number: u64, amount: u64) -> u64 {
+        if amount == 0 {
+            return 0;
+        }
+        let steps = amount.div_ceil(self.step);
+        self.beat.start(number.saturating_add(steps)).since(now)
+    }
+
+    #[inline]
+    fn decision(&self, outcome: Outcome, now: Micros, number: u64, used: u64) -> Decision {
+        let remaining = self.burst.saturating_sub(used);
+        let reset = self.until_refilled(now, number, used);
+        Decision::new(outcome, now, Level::Counted { limit: self.burst, remaining, reset })
+    }
+}
+
+impl Algorithm for SteppedBucket {
+    #[inline]
+    fn words(&self) -> usize {
+        self.counter.words()
+    }
+
+    #[inline]
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        let number = self.beat.number(now);
+        let (used, cost) = (self.used(state, number), u64::from(cost));
+        let over = (used + cost).saturating_sub(self.burst);
+        if cost > self.burst {
+            self.decision(Outcome::Never, now, number, used)
+        } else if over == 0 || cost == 0 {
+            self.decision(Outcome::Allowed, now, number, used + cost)
+        } else {
+            let wait = Duration::from_micros(self.until_refilled(now, number, over));
+            self.decision(Outcome::RetryAfter(wait), now, number, used)
+        }
+    }
+
+    #[inline]
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        let number = self.beat.number(now);
+        let used = self.used(state, number);
+        if cost > 0 {
+            self.counter.write(state, number, used + u64::from(cost));
+        }
+        self.decision(Outcome::Allowed, now, number, self.used(state, number))
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        let number = self.beat.number(now);
+        let used = self.used(state, number);
+        self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
+    }
+
+    #[inline]
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.counter.settle(state, self.beat.number(now));
+    }
+
+    #[inline]
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        let (written, used) = self.counter.read(state);
+        if used == 0 {
+            return Micros::ZERO;
+        }
+        self.beat.start(written.saturating_add(used.div_ceil(self.step)))
+    }
+
+    #[inline]
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.beat.start(self.counter.read(state).0)
+    }
+
+    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        let used = old.used(from, old.beat.number(now));
+        self.counter.write(state, self.beat.number(now), used);
+    }
+}
