@@ -179,6 +179,9 @@ impl Algorithm for FixedWindow {
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost == 0 {
+            return;
+        }
         let window = self.window(state, now);
         self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
     }

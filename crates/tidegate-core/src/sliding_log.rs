@@ -192,6 +192,9 @@ impl Algorithm for SlidingLog {
 
     /// Debt is remembered as far as there is room: a log in debt is full, and stays full for one period.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        if cost == 0 {
+            return self.peek(state, now, 0);
+        }
         self.settle(state, now);
         let mut ring = self.ring(state, now);
         for _ in 0..u64::from(cost).min(self.room) {
@@ -201,13 +204,14 @@ impl Algorithm for SlidingLog {
             state.set(self.place(ring, ring.len), now.get());
             ring.len += 1;
         }
-        if cost > 0 {
-            self.write_ring(state, ring);
-        }
+        self.write_ring(state, ring);
         self.decision(Outcome::Allowed, now, ring.live(), self.until_left(state, ring, now, ring.live()))
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost == 0 {
+            return;
+        }
         self.settle(state, now);
         let mut ring = self.ring(state, now);
         ring.gone += ring.live().min(u64::from(cost));

@@ -174,7 +174,7 @@ impl SlidingWindow {
             oldest = self.count(state, newest, cell);
             full -= oldest;
         }
-        if newest + self.cells < current || !self.in_ring(newest, current) {
+        if newest + self.cells < current {
             oldest = 0;
         }
         Usage { full, oldest, left: self.left(now, current) }
@@ -361,13 +361,15 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         let (usage, units) = (self.usage(state, now), u64::from(cost));
-        if cost > 0 && self.admits(usage, units) {
+        if cost == 0 {
+            return self.unchanged(Outcome::Allowed, state, now, usage);
+        }
+        if self.admits(usage, units) {
             self.charge(state, now, units);
             return self.allowed(usage, now, units);
         }
-        let found = self.peek(state, now, cost);
         self.settle(state, now);
-        found
+        self.refused(state, now, usage, units)
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
@@ -379,6 +381,9 @@ impl Algorithm for SlidingWindow {
 
     /// Takes back from the oldest cells first, as a log does.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost == 0 {
+            return;
+        }
         self.settle(state, now);
         let (newest, current, mut due) = (state.get(0), self.cell(now), u64::from(cost));
         let first = (current + 1).saturating_sub(self.cells_until_gone());
@@ -428,7 +433,8 @@ impl Algorithm for SlidingWindow {
         S: WordsMut + ?Sized,
     {
         let newest = from.get(0);
-        let first = old.cell(now).saturating_sub(old.cells);
+        // Nothing lies before the ring, and after a step back of the clock all of the ring may lie far ahead.
+        let first = old.cell(now).max(newest).saturating_sub(old.cells);
         for cell in first..=newest {
             let count = old.count(from, newest, cell);
             // Where the cells are the same each count stays in its own; else all of them count as made now.

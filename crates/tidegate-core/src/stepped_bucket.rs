@@ -139,6 +139,9 @@ impl Algorithm for SteppedBucket {
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost == 0 {
+            return;
+        }
         let number = self.beat.number(now);
         let used = self.used(state, number);
         self.counter.write(state, number, used.saturating_sub(u64::from(cost)));

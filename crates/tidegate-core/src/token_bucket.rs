@@ -205,7 +205,11 @@ impl Algorithm for TokenBucket {
     /// forgiveness, because what ends before the line began before it.
     #[inline]
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        if cost == 0 || !self.fits(cost) {
+        if cost == 0 {
+            return self.peek(state, now, cost);
+        }
+        if !self.fits(cost) {
+            self.settle(state, now);
             return self.peek(state, now, cost);
         }
         let owes = self.read(state);
@@ -232,6 +236,9 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost == 0 {
+            return;
+        }
         let stands = self.standing(self.read(state), now);
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
         self.write_any(state, stands.minus(charge, self.q), now);

@@ -1,0 +1,334 @@
+//! # The steady clock
+//!
+//! Asking the operating system for the time takes longer than everything else in a decision. The processor's
+//! cycle counter is read in a third of that, but it counts cycles, not microseconds, and a factor measured once
+//! is wrong by some parts in a million: seconds in a day, which a daily window would show.
+//!
+//! So the factor is measured again and again. About once a second a reader compares the counter with the
+//! system's monotonic clock and steers: it changes the pace for the next second just so much that the difference is gone
+//! at its end.
+//!
+//! ```text
+//!            system's clock ╱
+//!                         ╱ ·       the pace changes at each ×,
+//!      ours  ·  ×───────×           the reading never jumps
+//!          ·  ╱
+//!           ╱     1 s
+//! ```
+//!
+//! The reading starts at the wall clock's time, so that aligned windows begin on the hour, and from then on follows the
+//! monotonic clock: nobody who sets the wall clock changes a limit. Where the counter cannot be trusted, because
+//! it stops or differs between processors, the monotonic clock is read directly.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::Clock;
+use tidegate_core::Micros;
+
+/// A clock that runs from the wall clock's time at a steady pace and never steps back.
+///
+/// All its copies are one clock. The first one of a process takes a moment to make, while the cycle counter is
+/// measured; make it at start-up, not in the first request.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock(&'static Steady);
+
+impl SteadyClock {
+    /// The process's steady clock.
+    #[must_use]
+    pub fn new() -> Self {
+        static STEADY: OnceLock<Steady> = OnceLock::new();
+        SteadyClock(STEADY.get_or_init(Steady::start))
+    }
+}
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        SteadyClock::new()
+    }
+}
+
+impl Clock for SteadyClock {
+    const STEPS_BACK: bool = false;
+
+    #[inline]
+    fn now(&self) -> Micros {
+        self.0.now()
+    }
+}
+
+/// Readings are kept in 1024ths of a microsecond, so that steering can be finer than what is read.
+const FRACTION: u32 = 10;
+const SECOND: u64 = 1_000_000 << FRACTION;
+/// How far the pace may be steered from what was measured: a thousandth.
+const MOST_STEERING: u64 = 1_000;
+
+#[derive(Debug)]
+struct Steady {
+    counter: Counter,
+    /// Odd while the pace is being changed; readers who see that, or see it change, read again.
+    version: AtomicU64,
+    base_ticks: AtomicU64,
+    base: AtomicU64,
+    /// What one tick adds to the reading, in 2⁻³² of its unit.
+    per_tick: AtomicU64,
+    steer_at: AtomicU64,
+    steering: Mutex<Sample>,
+    started: Instant,
+    started_at: u64,
+}
+
+#[derive(Debug)]
+enum Counter {
+    Cycles(quanta::Clock),
+    System(Instant),
+}
+
+/// The pace from one steering to the next.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    base_ticks: u64,
+    base: u64,
+    per_tick: u64,
+}
+
+/// The counter and the system's clock, read at the same moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    ticks: u64,
+    system: u64,
+}
+
+// === impl Steady ===
+
+impl Steady {
+    fn start() -> Self {
+        let counter = Counter::best();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (started, ticks) = (Instant::now(), counter.ticks());
+        let started_at = Micros::from(wall).get() << FRACTION;
+        let per_tick = counter.first_guess();
+        Steady {
+            version: AtomicU64::new(0),
+            base_ticks: AtomicU64::new(ticks),
+            base: AtomicU64::new(started_at),
+            per_tick: AtomicU64::new(per_tick),
+            steer_at: AtomicU64::new(ticks + ticks_in(SECOND / 16, per_tick)),
+            steering: Mutex::new(Sample { ticks, system: started_at }),
+            counter,
+            started,
+            started_at,
+        }
+    }
+
+    #[inline]
+    fn now(&self) -> Micros {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let (pace, steer_at) = (self.pace(), self.steer_at.load(Ordering::Relaxed));
+            let ticks = self.counter.ticks();
+            fence(Ordering::Acquire);
+            if version % 2 == 1 || self.version.load(Ordering::Relaxed) != version {
+                std::hint::spin_loop();
+                continue;
+            }
+            // A counter that is behind its own base has been reset, as by a suspended machine.
+            if ticks >= steer_at || ticks < pace.base_ticks {
+                self.steer();
+            }
+            return Micros::new(pace.at(ticks) >> FRACTION);
+        }
+    }
+
+    #[inline]
+    fn pace(&self) -> Pace {
+        Pace {
+            base_ticks: self.base_ticks.load(Ordering::Relaxed),
+            base: self.base.load(Ordering::Relaxed),
+            per_tick: self.per_tick.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Changes the pace so that the reading meets the system's clock a second from now.
+    #[cold]
+    #[inline(never)]
+    fn steer(&self) {
+        // Whoever comes second goes on with the old pace: it is good enough for another moment.
+        let Ok(mut last) = self.steering.try_lock() else { return };
+        let (sample, pace) = (self.sample(), self.pace());
+        let measured = measured_pace(*last, sample).unwrap_or(pace.per_tick);
+        let here = pace.at(sample.ticks);
+        let next = Pace {
+            base_ticks: sample.ticks,
+            base: if sample.system > here + SECOND { sample.system } else { here },
+            per_tick: steered(measured, here, sample.system),
+        };
+        self.publish(next);
+        *last = sample;
+    }
+
+    fn publish(&self, next: Pace) {
+        self.version.fetch_add(1, Ordering::Acquire);
+        fence(Ordering::Release);
+        self.base_ticks.store(next.base_ticks, Ordering::Relaxed);
+        self.base.store(next.base, Ordering::Relaxed);
+        self.per_tick.store(next.per_tick, Ordering::Relaxed);
+        let steer_at = next.base_ticks.saturating_add(ticks_in(SECOND, next.per_tick));
+        self.steer_at.store(steer_at, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The tightest of a few attempts to read both clocks at once.
+    fn sample(&self) -> Sample {
+        let attempt = || {
+            let before = self.counter.ticks();
+            let elapsed = self.started.elapsed();
+            let after = self.counter.ticks();
+            let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+            let system = self.started_at.saturating_add(nanos.saturating_mul(1 << FRACTION) / 1_000);
+            (
+                after.saturating_sub(before),
+                Sample { ticks: before + after.saturating_sub(before) / 2, system },
+            )
+        };
+        let attempts = [attempt(), attempt(), attempt()];
+        attempts.into_iter().min_by_key(|(width, _)| *width).map_or_else(|| attempt().1, |(_, sample)| sample)
+    }
+}
+
+/// What a tick has really been worth between two samples; `None` if they are too close to tell.
+fn measured_pace(from: Sample, to: Sample) -> Option<u64> {
+    let ticks = to.ticks.checked_sub(from.ticks)?;
+    let passed = to.system.checked_sub(from.system)?;
+    if passed < SECOND / 100 || ticks == 0 {
+        return None;
+    }
+    u64::try_from((u128::from(passed) << 32) / u128::from(ticks)).ok()
+}
+
+/// The measured pace, bent so that a second from now `here` has met `system`.
+fn steered(measured: u64, here: u64, system: u64) -> u64 {
+    let most = measured / MOST_STEERING;
+    let bend = |apart: u64| {
+        let bend = u128::from(measured) * u128::from(apart) / u128::from(SECOND);
+        u64::try_from(bend).unwrap_or(u64::MAX).min(most)
+    };
+    if here > system { measured - bend(here - system) } else { measured + bend(system - here) }
+}
+
+fn ticks_in(span: u64, per_tick: u64) -> u64 {
+    u64::try_from((u128::from(span) << 32) / u128::from(per_tick.max(1))).unwrap_or(u64::MAX)
+}
+
+// === impl Pace ===
+
+impl Pace {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "centuries of ticks fit")]
+    fn at(self, ticks: u64) -> u64 {
+        let passed = u128::from(ticks.saturating_sub(self.base_ticks)) * u128::from(self.per_tick);
+        self.base + (passed >> 32) as u64
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    fn best() -> Self {
+        if kernel_trusts_cycles() {
+            Counter::Cycles(quanta::Clock::new())
+        } else {
+            Counter::System(Instant::now())
+        }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "nanoseconds of five centuries fit")]
+    fn ticks(&self) -> u64 {
+        match self {
+            Counter::Cycles(clock) => clock.raw(),
+            Counter::System(since) => since.elapsed().as_nanos() as u64,
+        }
+    }
+
+    /// What a tick is worth, as far as it is known at the start.
+    fn first_guess(&self) -> u64 {
+        let nanos = match self {
+            Counter::Cycles(clock) => clock.delta_as_nanos(0, 1 << 40),
+            Counter::System(_) => 1 << 40,
+        };
+        // From nanoseconds in 2⁴⁰ ticks to 2⁻³² of 1024ths of a microsecond in one.
+        (nanos << (FRACTION + 32 - 40)) / 1_000
+    }
+}
+
+/// Linux watches the counter and strikes it off this list when it drifts or differs between processors.
+fn kernel_trusts_cycles() -> bool {
+    match std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/available_clocksource") {
+        Ok(sources) => {
+            sources.split_whitespace().any(|source| source == "tsc" || source == "arch_sys_counter")
+        }
+        Err(_) => true, // not Linux: the counter's own flags must do
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steady(here: u64) -> Pace {
+        Pace { base_ticks: 0, base: here, per_tick: 1 << 32 }
+    }
+
+    #[test]
+    fn steering_meets_the_system_clock_after_a_second() {
+        for (here, system) in [(0, 400_000), (400_000, 0), (7, 7)] {
+            let pace = Pace { per_tick: steered(1 << 32, here, system), ..steady(here) };
+            let apart = pace.at(SECOND).abs_diff(system + SECOND);
+            assert!(apart <= 1, "from {here} to {system}: {apart} apart");
+        }
+    }
+
+    #[test]
+    fn steering_never_turns_the_clock_back() {
+        let pace = steered(1 << 32, 1_000 * SECOND, 0);
+        assert_eq!(pace, (1 << 32) - (1 << 32) / MOST_STEERING);
+    }
+
+    #[test]
+    fn the_pace_is_what_was_measured() {
+        let from = Sample { ticks: 1_000, system: 0 };
+        let to = Sample { ticks: 1_000 + 3 * SECOND, system: SECOND };
+        assert_eq!(measured_pace(from, to), Some((1 << 32) / 3));
+        assert_eq!(measured_pace(from, from), None, "no time has passed to measure by");
+    }
+
+    #[test]
+    fn it_starts_at_the_wall_clock_and_never_steps_back() {
+        let clock = SteadyClock::new();
+        let mut last = clock.now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        assert!(last.get().abs_diff(Micros::from(wall).get()) < 3_600_000_000, "{last} is not today");
+        for _ in 0..1_000_000 {
+            let now = clock.now();
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+        }
+    }
+
+    #[test]
+    fn steering_again_and_again_keeps_it_steady() {
+        let steady = Steady::start();
+        let mut last = steady.now();
+        for _ in 0..10_000 {
+            steady.steer();
+            let now = steady.now();
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+        }
+        let sample = steady.sample();
+        let apart = steady.pace().at(sample.ticks).abs_diff(sample.system);
+        assert!(apart < SECOND / 10, "{apart} apart after steering");
+    }
+}

@@ -1,0 +1,251 @@
+//! # Fingerprints: what is kept of a key
+//!
+//! The table keeps no keys, only 64 bits of each. The fingerprint *is* the identity of a key there, so it must
+//! not be possible to aim it: who could make a key with the fingerprint of another could use up that one's
+//! limit. Fingerprints are therefore made under secrets drawn when the limiter is made.
+//!
+//! A lone integer is permuted, so two integers never share a fingerprint at all. Everything else goes through
+//! SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then meet by chance once in 37 million
+//! limiters, and even they are only limited together: a chance meeting can refuse too early, never admit too much.
+
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+/// The secrets of one limiter.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    sip: [u64; 2],
+    add: u64,
+    multiply: [u64; 2],
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+impl Secrets {
+    /// Drawn from the randomness that std's hash maps use.
+    pub(crate) fn draw() -> Self {
+        let source = RandomState::new();
+        let draw = |n: u64| source.hash_one(n);
+        Secrets { sip: [draw(0), draw(1)], add: draw(2), multiply: [draw(3) | 1, draw(4) | 1] }
+    }
+
+    /// The fingerprint of a key. Never 0, which marks an empty place.
+    #[inline]
+    pub(crate) fn fingerprint<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        let mut maker = Maker { secrets: self, lone: None, sip: Sip::new(self.sip) };
+        key.hash(&mut maker);
+        match maker.finish() {
+            0 => 1,
+            fingerprint => fingerprint,
+        }
+    }
+
+    /// A permutation of the integers: multiplying by an odd number and folding the high half down can both be undone.
+    #[inline]
+    fn permute(&self, number: u64) -> u64 {
+        let mut mixed = number ^ self.add;
+        mixed = mixed.wrapping_mul(self.multiply[0]);
+        mixed ^= mixed >> 32;
+        mixed = mixed.wrapping_mul(self.multiply[1]);
+        mixed ^ mixed >> 29
+    }
+}
+
+/// Makes a fingerprint out of what a key writes when it is hashed.
+struct Maker<'a> {
+    secrets: &'a Secrets,
+    /// The only integer so far.
+    lone: Option<u64>,
+    sip: Sip,
+}
+
+impl Maker<'_> {
+    #[inline]
+    fn integer(&mut self, number: u64) {
+        match self.lone.take() {
+            None if self.sip.is_untouched() => self.lone = Some(number),
+            None => self.sip.block(number),
+            Some(first) => {
+                self.sip.block(first);
+                self.sip.block(number);
+            }
+        }
+    }
+}
+
+impl Hasher for Maker<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = self.lone.take() {
+            self.sip.block(first);
+        }
+        self.sip.bytes(bytes);
+    }
+
+    #[inline]
+    fn write_u8(&mut self, number: u8) {
+        self.integer(number.into());
+    }
+
+    #[inline]
+    fn write_u16(&mut self, number: u16) {
+        self.integer(number.into());
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.integer(number.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.integer(number);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, number: usize) {
+        self.integer(number as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        match self.lone {
+            Some(number) => self.secrets.permute(number),
+            None => self.sip.finish(),
+        }
+    }
+}
+
+/// SipHash with one round per block and three at the end. Every write is closed by its length, so that no two sequences of
+/// writes are the same sequence of blocks.
+struct Sip {
+    v: [u64; 4],
+    blocks: u64,
+}
+
+impl Sip {
+    #[inline]
+    fn new([k0, k1]: [u64; 2]) -> Self {
+        let v = [
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ];
+        Sip { v, blocks: 0 }
+    }
+
+    #[inline]
+    fn is_untouched(&self) -> bool {
+        self.blocks == 0
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for block in whole {
+            self.block(u64::from_le_bytes(*block));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.block(u64::from_le_bytes(last) | (bytes.len() as u64) << 56);
+    }
+
+    #[inline]
+    fn block(&mut self, block: u64) {
+        self.v[3] ^= block;
+        self.round();
+        self.v[0] ^= block;
+        self.blocks += 1;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        let mut end = Sip { v: self.v, blocks: self.blocks };
+        end.block(self.blocks << 56);
+        end.v[2] ^= 0xff;
+        (0..3).for_each(|_| end.round());
+        end.v[0] ^ end.v[1] ^ end.v[2] ^ end.v[3]
+    }
+
+    #[inline]
+    fn round(&mut self) {
+        let [v0, v1, v2, v3] = &mut self.v;
+        *v0 = v0.wrapping_add(*v1);
+        *v2 = v2.wrapping_add(*v3);
+        *v1 = v1.rotate_left(13) ^ *v0;
+        *v3 = v3.rotate_left(16) ^ *v2;
+        *v0 = v0.rotate_left(32).wrapping_add(*v3);
+        *v2 = v2.wrapping_add(*v1);
+        *v3 = v3.rotate_left(21) ^ *v0;
+        *v1 = v1.rotate_left(17) ^ *v2;
+        *v2 = v2.rotate_left(32);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_round_is_siphash() {
+        // The published vector of SipHash-2-4 for the empty text under 00 01 … 0f pins the round and the constants.
+        let mut sip = Sip::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+        sip.round_twice_block(0);
+        sip.v[2] ^= 0xff;
+        (0..4).for_each(|_| sip.round());
+        assert_eq!(sip.v.iter().fold(0, |all, v| all ^ v), 0x726f_db47_dd0e_0e31);
+    }
+
+    impl Sip {
+        fn round_twice_block(&mut self, block: u64) {
+            self.v[3] ^= block;
+            self.round();
+            self.round();
+            self.v[0] ^= block;
+        }
+    }
+
+    #[test]
+    fn integers_never_meet_and_keys_written_alike_do() {
+        let secrets = Secrets::draw();
+        let fingerprints: HashSet<u64> = (0..1_000_000u64).map(|key| secrets.fingerprint(&key)).collect();
+        assert_eq!(fingerprints.len(), 1_000_000);
+        assert_eq!(secrets.fingerprint("alice"), secrets.fingerprint(&String::from("alice")));
+    }
+
+    #[test]
+    fn keys_that_join_to_the_same_text_differ() {
+        let secrets = Secrets::draw();
+        let pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("abcdefgh", "i"), ("abcdefg", "hi")];
+        let fingerprints: HashSet<u64> = pairs.iter().map(|pair| secrets.fingerprint(pair)).collect();
+        assert_eq!(fingerprints.len(), pairs.len());
+        let lengths: HashSet<u64> = (0..64).map(|length| secrets.fingerprint(&vec![0u8; length])).collect();
+        assert_eq!(lengths.len(), 64);
+    }
+
+    #[test]
+    fn every_limiter_has_secrets_of_its_own() {
+        assert_ne!(Secrets::draw().fingerprint("alice"), Secrets::draw().fingerprint("alice"));
+        assert_ne!(Secrets::draw().fingerprint(&7u64), Secrets::draw().fingerprint(&7u64));
+    }
+
+    #[test]
+    fn fingerprints_spread_evenly_over_both_ends_of_the_word() {
+        let secrets = Secrets::draw();
+        let mut high = [0u32; 256];
+        let mut low = [0u32; 256];
+        for key in 0..256_000u64 {
+            let fingerprint = secrets.fingerprint(&key);
+            high[(fingerprint >> 56) as usize] += 1;
+            low[(fingerprint & 255) as usize] += 1;
+        }
+        for count in high.iter().chain(&low) {
+            assert!((700..1_300).contains(count), "{count} in a part that should hold about 1000");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! # A limit for each key
+//!
+//! A [`KeyedLimiter`] keeps a state for each user, address or API key: millions of them, in about 20 to 40 bytes each.
+//! Keys are looked up by reference and never stored. For one limit on everything, see [`Limiter`](crate::Limiter).
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::{Clock, SteadyClock};
+use crate::fingerprint::Secrets;
+use crate::hold::HELD;
+use crate::observer::{Observer, show};
+use crate::regime::Regimes;
+use crate::shared::{Guarded, When, run};
+use crate::sync::Mutex;
+use crate::table::{Stats, Step, Table};
+use crate::verb::{Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
+use tidegate_core::{Algorithm, Decision, Micros, Quota, Taken, TokenBucket, Words, WordsMut};
+
+/// A limit of its own for each key.
+///
+/// ```
+/// use tidegate::{KeyedLimiter, Quota};
+///
+/// let limiter = KeyedLimiter::<String>::new(Quota::per_second(10).burst(20));
+/// assert!(limiter.check("alice").is_allowed()); // looked up by &str, nothing allocated
+/// assert!(limiter.cost(20).check("bob").is_allowed());
+/// assert!(!limiter.check("bob").is_allowed());
+/// ```
+///
+/// Memory is bounded by [`max_keys`](KeyedLimiter::max_keys), four million unless said otherwise. Keys that owe nothing
+/// make room for others; when none does, new keys are refused until one does, and everybody else goes on exactly as before.
+pub struct KeyedLimiter<K: ?Sized, A = TokenBucket, C = SteadyClock> {
+    shared: Arc<Keyed<A>>,
+    clock: C,
+    observer: Option<Arc<dyn Observer>>,
+    key: PhantomData<fn(&K)>,
+}
+
+/// A verb's cost, chosen: what [`KeyedLimiter::cost`] returns.
+#[derive(Debug)]
+#[must_use = "a cost does nothing until a verb follows, such as `.check(key)`"]
+pub struct KeyedCost<'a, K: ?Sized, A, C> {
+    limiter: &'a KeyedLimiter<K, A, C>,
+    cost: u32,
+}
+
+/// What the clones of a keyed limiter share.
+#[derive(Debug)]
+struct Keyed<A> {
+    secrets: Secrets,
+    regimes: Regimes<Regime<A>>,
+    changing: Mutex<()>,
+}
+
+/// An algorithm and the table of its states. Settings whose states have the same size share a table.
+#[derive(Debug)]
+struct Regime<A> {
+    algorithm: A,
+    table: Arc<Table>,
+}
+
+/// The cap of a limiter that was not told one.
+const DEFAULT_MAX_KEYS: usize = 1 << 22;
+
+impl<K: ?Sized> KeyedLimiter<K> {
+    /// A token bucket of `quota` for each key, on the steady clock.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        KeyedLimiter::with(TokenBucket::new(quota))
+    }
+}
+
+impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
+    /// Any algorithm, or a tuple of them that stand or fall together, for each key.
+    #[must_use]
+    pub fn with(algorithm: A) -> Self {
+        let table = Arc::new(Table::new(DEFAULT_MAX_KEYS, algorithm.words()));
+        let regimes = Regimes::new(Regime { algorithm, table });
+        let shared = Arc::new(Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) });
+        KeyedLimiter { shared, clock: SteadyClock::new(), observer: None, key: PhantomData }
+    }
+
+    /// A limiter like this one, empty, for at most `max_keys` keys at once (at least one).
+    #[must_use]
+    pub fn max_keys(self, max_keys: usize) -> Self
+    where
+        A: Clone,
+    {
+        let algorithm = self.shared.current().1.algorithm.clone();
+        let table = Arc::new(Table::new(max_keys.max(1), algorithm.words()));
+        let regimes = Regimes::new(Regime { algorithm, table });
+        let shared = Arc::new(Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) });
+        KeyedLimiter { shared, ..self }
+    }
+}
+
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    /// The same limiter on another clock. Meant for right after it was made: what it has seen by the old clock stays.
+    #[must_use]
+    pub fn with_clock<D: Clock>(self, clock: D) -> KeyedLimiter<K, A, D> {
+        KeyedLimiter { shared: self.shared, clock, observer: self.observer, key: PhantomData }
+    }
+
+    /// The same limiter, with somebody watching. Clones made before are not watched.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        KeyedLimiter { observer: Some(observer), ..self }
+    }
+
+    /// Decides whether one unit may pass for `key` now, and charges it if it may. Never waits.
+    #[doc(alias = "try_acquire")]
+    #[inline]
+    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.apply(key, &Check(1))
+    }
+
+    /// Decides as [`check`](KeyedLimiter::check) would, and charges nothing.
+    #[inline]
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.apply(key, &Peek(1))
+    }
+
+    /// The verbs for a cost other than 1.
+    #[inline]
+    pub fn cost(&self, cost: u32) -> KeyedCost<'_, K, A, C> {
+        KeyedCost { limiter: self, cost }
+    }
+
+    /// Forgets everything that `key` has used.
+    pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.apply(key, &Reset);
+        self.shared.look_for_idle_again(key);
+    }
+
+    /// How many keys there are, and what became of others.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.current().1.table.stats()
+    }
+
+    /// Puts another setting of the same algorithm in force, for all keys and all clones.
+    ///
+    /// What was used stays used, as with [`Limiter::change`](crate::Limiter::change). Decisions wait meanwhile: some tens
+    /// of milliseconds for a million keys. If the new setting keeps larger or smaller states, as when a window gets
+    /// more cells, the old table's memory is kept until the limiter is dropped.
+    pub fn change(&self, algorithm: A) {
+        self.shared.change(algorithm, self.when());
+    }
+
+    #[inline]
+    fn when(&self) -> When {
+        When { now: self.clock.now(), clock_steps_back: C::STEPS_BACK }
+    }
+
+    #[inline]
+    fn apply<Q: Hash + ?Sized, V: Verb>(&self, key: &Q, verb: &V) -> V::Answer {
+        let fingerprint = self.shared.secrets.fingerprint(key);
+        let answer = self.shared.apply(fingerprint, verb, self.when());
+        if let (Some(observer), Some(decision)) = (&self.observer, V::decision(&answer)) {
+            show(observer.as_ref(), decision);
+        }
+        answer
+    }
+}
+
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'_, K, A, C> {
+    /// Decides whether the cost may pass for `key` now, and charges it if it may. Never waits.
+    #[inline]
+    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &Check(self.cost))
+    }
+
+    /// As [`check`](KeyedCost::check), with what each rule of a policy had to say. Allocates.
+    pub fn check_each<Q: Hash + ?Sized>(&self, key: &Q) -> Detailed
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &CheckEach(self.cost))
+    }
+
+    /// Decides as [`check`](KeyedCost::check) would, and charges nothing. A cost of 0 asks what is left.
+    #[inline]
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &Peek(self.cost))
+    }
+
+    /// Takes as much of the cost as there is, which may be nothing.
+    pub fn take<Q: Hash + ?Sized>(&self, key: &Q) -> Taken
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &Take(self.cost))
+    }
+
+    /// Charges the cost whether or not it fits; what does not fit is debt.
+    pub fn force<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &Force(self.cost))
+    }
+
+    /// Gives back what a recent charge took, never above the limit.
+    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply(key, &Refund(self.cost));
+        self.limiter.shared.look_for_idle_again(key);
+    }
+}
+
+impl<K: ?Sized, A, C: Clone> Clone for KeyedLimiter<K, A, C> {
+    /// Another handle on the same limits.
+    fn clone(&self) -> Self {
+        let (shared, clock, observer) = (self.shared.clone(), self.clock.clone(), self.observer.clone());
+        KeyedLimiter { shared, clock, observer, key: PhantomData }
+    }
+}
+
+impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let regime = self.shared.regimes.get(self.shared.regimes.current());
+        f.debug_struct("KeyedLimiter")
+            .field("algorithm", &regime.algorithm)
+            .field("clock", &self.clock)
+            .field("stats", &regime.table.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Keyed ===
+
+impl<A: Algorithm> Keyed<A> {
+    fn current(&self) -> (usize, &Regime<A>) {
+        let number = self.regimes.current();
+        (number, self.regimes.get(number))
+    }
+
+    #[inline]
+    fn apply<V: Verb>(&self, fingerprint: u64, verb: &V, when: When) -> V::Answer {
+        loop {
+            let number = self.regimes.current();
+            let Regime { algorithm, table } = self.regimes.get(number);
+            let step = KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
+            if let Some(answer) = table.apply(fingerprint, &step) {
+                return answer;
+            }
+        }
+    }
+
+    fn look_for_idle_again<Q: Hash + ?Sized>(&self, key: &Q) {
+        self.current().1.table.look_for_idle_again(self.secrets.fingerprint(key));
+    }
+
+    fn change(&self, algorithm: A, when: When) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (_, old) = self.current();
+        if algorithm.words() == old.algorithm.words() {
+            self.change_in_place(algorithm, old, when);
+        } else {
+            self.change_table(algorithm, old, when);
+        }
+    }
+
+    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: When) {
+        let (table, next) = (&old.table, self.regimes.current() + 1);
+        table.convert(
+            || {
+                self.regimes.push(Regime { algorithm, table: table.clone() });
+            },
+            |found, beside| {
+                let next = &self.regimes.get(next).algorithm;
+                paste(next, &adopted(next, &old.algorithm, &copy_of(found, beside), when), beside)
+            },
+        );
+    }
+
+    fn change_table(&self, algorithm: A, old: &Regime<A>, when: When) {
+        let table = Arc::new(Table::new(old.table.max_keys(), algorithm.words()));
+        let all_locked = old.table.hand_over(|fingerprint, found, beside| {
+            let state = adopted(&algorithm, &old.algorithm, &copy_of(found, beside), when);
+            let idle_at = algorithm.idle_at(state.as_slice());
+            if idle_at > when.now {
+                table.plant(fingerprint, &state, idle_at);
+            }
+        });
+        self.regimes.push(Regime { algorithm, table });
+        drop(all_locked);
+    }
+}
+
+/// The state under `next` of what was a state under `old`.
+fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: When) -> Vec<u64> {
+    let mut state = vec![0; next.words()];
+    next.adopt(old, was, state.as_mut_slice(), when.for_state(old, was));
+    state
+}
+
+/// The words of a slot's state, wherever they lie.
+fn copy_of(word: u64, beside: &[crate::sync::AtomicU64]) -> Vec<u64> {
+    if beside.is_empty() { vec![word] } else { (0..beside.len()).map(|index| Guarded(beside).get(index)).collect() }
+}
+
+/// Writes a state back, and tells the word of its slot.
+fn paste<A: Algorithm>(algorithm: &A, state: &[u64], beside: &[crate::sync::AtomicU64]) -> u64 {
+    if beside.is_empty() {
+        return state[0] & !HELD;
+    }
+    let mut words = Guarded(beside);
+    state.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
+    algorithm.idle_at(state).get()
+}
+
+// === impl KeyedStep ===
+
+/// A verb, with all it needs to know.
+struct KeyedStep<'a, A, V> {
+    algorithm: &'a A,
+    verb: &'a V,
+    when: When,
+    regimes: &'a Regimes<Regime<A>>,
+    number: usize,
+}
+
+impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
+    type Answer = V::Answer;
+
+    #[inline]
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> V::Answer {
+        run(self.algorithm, self.verb, state, self.when)
+    }
+
+    fn refuse(&self, room_after: Duration) -> V::Answer {
+        self.verb.refuse(self.algorithm, self.when.now, room_after)
+    }
+
+    #[inline]
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.algorithm.idle_at(state)
+    }
+
+    #[inline]
+    fn now(&self) -> Micros {
+        self.when.now
+    }
+
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.regimes.current() == self.number
+    }
+}

@@ -1,0 +1,46 @@
+//! # Watching decisions go by
+//!
+//! A limiter can be given an [`Observer`], which sees every decision that was acted on: allowed or refused, and by
+//! which rule. Without one, a decision pays for a test of a pointer and nothing more.
+
+use tidegate_core::Decision;
+
+/// Sees every decision of a limiter, right after it was made and on the thread that made it.
+///
+/// Keep it short: the caller waits. A counter per rule is typical:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tidegate::{Decision, Limiter, Observer, Quota};
+///
+/// #[derive(Default)]
+/// struct Refusals(AtomicU64);
+///
+/// impl Observer for Refusals {
+///     fn denied(&self, _: &Decision) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+/// }
+///
+/// let refusals = Arc::new(Refusals::default());
+/// let limiter = Limiter::new(Quota::per_hour(1)).with_observer(refusals.clone());
+/// let _ = (limiter.check(), limiter.check());
+/// assert_eq!(refusals.0.load(Ordering::Relaxed), 1);
+/// ```
+pub trait Observer: Send + Sync {
+    /// A request may pass. [`Decision::rule`] is the rule that has the least left.
+    fn allowed(&self, decision: &Decision) {
+        let _ = decision;
+    }
+
+    /// A request was refused. [`Decision::rule`] is the rule that refused it.
+    fn denied(&self, decision: &Decision) {
+        let _ = decision;
+    }
+}
+
+#[cold]
+pub(crate) fn show(observer: &dyn Observer, decision: &Decision) {
+    if decision.is_allowed() { observer.allowed(decision) } else { observer.denied(decision) }
+}

@@ -1,0 +1,181 @@
+//! # One state, many threads
+//!
+//! A state of one word is decided on as a copy and changed by holding it for a moment. A larger state lies beside
+//! its word, which then serves as a guard only: it is held first, and the state is changed in place.
+
+use crate::hold::{HELD, Patience, hold, release, try_hold};
+use crate::regime::Regimes;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::verb::Verb;
+use tidegate_core::{Algorithm, Micros, Words, WordsMut};
+
+/// Words that threads share, for whoever holds the guard of them.
+#[derive(Debug)]
+pub(crate) struct Guarded<'a>(pub(crate) &'a [AtomicU64]);
+
+impl Words for Guarded<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+}
+
+impl WordsMut for Guarded<'_> {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        self.0[index].store(word, Ordering::Relaxed);
+    }
+}
+
+/// When a verb is carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct When {
+    pub(crate) now: Micros,
+    pub(crate) clock_steps_back: bool,
+}
+
+impl When {
+    /// The instant to decide at, given what the state has seen.
+    #[inline]
+    pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
+        if self.clock_steps_back { self.now } else { self.now.max(algorithm.seen(state)) }
+    }
+}
+
+#[inline]
+pub(crate) fn run<A, V, S>(algorithm: &A, verb: &V, state: &mut S, when: When) -> V::Answer
+where
+    A: Algorithm,
+    V: Verb,
+    S: WordsMut + ?Sized,
+{
+    let now = when.for_state(algorithm, state);
+    verb.apply(algorithm, state, now)
+}
+
+/// One state, with the algorithm in force over it.
+#[derive(Debug)]
+pub(crate) struct Shared<A> {
+    /// The state itself if it is one word, else its guard.
+    word: Aligned,
+    regimes: Regimes<Regime<A>>,
+    changing: Mutex<()>,
+}
+
+/// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Aligned(AtomicU64);
+
+/// An algorithm, and the state it keeps if that is more than one word.
+#[derive(Debug)]
+struct Regime<A> {
+    algorithm: A,
+    one_word: bool,
+    state: Box<[AtomicU64]>,
+}
+
+impl<A: Algorithm> Regime<A> {
+    fn new(algorithm: A) -> Self {
+        let words = algorithm.words();
+        let beside = if words == 1 { 0 } else { words };
+        Regime { algorithm, one_word: words == 1, state: (0..beside).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl<A: Algorithm> Shared<A> {
+    pub(crate) fn new(algorithm: A) -> Self {
+        Shared {
+            word: Aligned(AtomicU64::new(0)),
+            regimes: Regimes::new(Regime::new(algorithm)),
+            changing: Mutex::new(()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn apply<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
+        let mut patience = Patience::new();
+        loop {
+            let number = self.regimes.current();
+            let regime = self.regimes.get(number);
+            let answer = if regime.one_word {
+                self.apply_to_word(regime, number, verb, when)
+            } else {
+                self.apply_guarded(regime, number, verb, when)
+            };
+            if let Some(answer) = answer {
+                return answer;
+            }
+            patience.wait();
+        }
+    }
+
+    #[inline]
+    fn apply_to_word<V: Verb>(
+        &self,
+        regime: &Regime<A>,
+        number: usize,
+        verb: &V,
+        when: When,
+    ) -> Option<V::Answer> {
+        let word = &self.word.0;
+        let found = word.load(Ordering::Acquire);
+        if found & HELD != 0 {
+            return None;
+        }
+        let mut state = [found];
+        let answer = run(&regime.algorithm, verb, &mut state, when);
+        if state[0] == found {
+            return (self.regimes.current() == number).then_some(answer);
+        }
+        if !try_hold(word, found) {
+            return None;
+        }
+        let still = self.regimes.current() == number;
+        release(word, if still { state[0] } else { found });
+        still.then_some(answer)
+    }
+
+    fn apply_guarded<V: Verb>(
+        &self,
+        regime: &Regime<A>,
+        number: usize,
+        verb: &V,
+        when: When,
+    ) -> Option<V::Answer> {
+        if !try_hold(&self.word.0, 0) {
+            return None;
+        }
+        let still = self.regimes.current() == number;
+        let answer = still.then(|| run(&regime.algorithm, verb, &mut Guarded(&regime.state), when));
+        release(&self.word.0, 0);
+        answer
+    }
+
+    /// Puts `next` in force. What was used stays used.
+    pub(crate) fn change(&self, next: A, when: When) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let next = Regime::new(next);
+        let found = hold(&self.word.0);
+        let old = self.regimes.get(self.regimes.current());
+        let mut word = [0];
+        match (old.one_word, next.one_word) {
+            (true, true) => adopt(&next, old, &[found], &mut word, when),
+            (true, false) => adopt(&next, old, &[found], &mut Guarded(&next.state), when),
+            (false, true) => adopt(&next, old, &Guarded(&old.state), &mut word, when),
+            (false, false) => adopt(&next, old, &Guarded(&old.state), &mut Guarded(&next.state), when),
+        }
+        self.regimes.push(next);
+        release(&self.word.0, word[0]);
+    }
+}
+
+fn adopt<A, F, S>(next: &Regime<A>, old: &Regime<A>, from: &F, state: &mut S, when: When)
+where
+    A: Algorithm,
+    F: Words + ?Sized,
+    S: WordsMut + ?Sized,
+{
+    let now = when.for_state(&old.algorithm, from);
+    next.algorithm.adopt(&old.algorithm, from, state, now);
+}

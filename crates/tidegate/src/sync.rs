@@ -1,0 +1,31 @@
+//! The atomics and locks that threads meet at: those of `std`, or loom's, which tries every interleaving of them.
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use std::sync::Mutex;
+    pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub(crate) fn spin() {
+        std::hint::spin_loop();
+    }
+
+    pub(crate) fn yield_now() {
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(loom)]
+mod real {
+    pub(crate) use loom::sync::Mutex;
+    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub(crate) fn spin() {
+        loom::thread::yield_now();
+    }
+
+    pub(crate) fn yield_now() {
+        loom::thread::yield_now();
+    }
+}
+
+pub(crate) use real::*;

@@ -1,0 +1,76 @@
+//! # A line: four keys in one cache line
+//!
+//! ```text
+//!   │ fingerprint │ fingerprint │ fingerprint │ fingerprint │ word │ word │ word │ word │   64 bytes
+//! ```
+//!
+//! One miss brings in everything a decision needs. The four fingerprints are compared without a branch, since
+//! which of them matches cannot be predicted.
+
+use crate::hold::{HELD, Patience, release, try_hold};
+use crate::sync::{AtomicU64, Ordering};
+
+/// How many keys share a line.
+pub(crate) const SLOTS: usize = 4;
+/// The fingerprint of a place where no key lives.
+pub(crate) const EMPTY: u64 = 0;
+
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Line {
+    fingerprints: [AtomicU64; SLOTS],
+    words: [AtomicU64; SLOTS],
+}
+
+impl Line {
+    pub(crate) fn new() -> Self {
+        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
+        Line { fingerprints: zeros(), words: zeros() }
+    }
+
+    /// The slot where `fingerprint` lives, if it lives in this line.
+    #[inline]
+    pub(crate) fn find(&self, fingerprint: u64) -> Option<usize> {
+        let mut matches = 0u32;
+        for (slot, found) in self.fingerprints.iter().enumerate() {
+            matches |= u32::from(found.load(Ordering::Acquire) == fingerprint) << slot;
+        }
+        (matches != 0).then(|| matches.trailing_zeros() as usize)
+    }
+
+    #[inline]
+    pub(crate) fn fingerprint(&self, slot: usize) -> u64 {
+        self.fingerprints[slot].load(Ordering::Acquire)
+    }
+
+    /// Changes who lives in `slot`. Only under the segment's lock and while the word is held.
+    pub(crate) fn set_fingerprint(&self, slot: usize, fingerprint: u64) {
+        self.fingerprints[slot].store(fingerprint, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, slot: usize) -> &AtomicU64 {
+        &self.words[slot]
+    }
+
+    /// Holds the word of `slot`, which must go on belonging to `fingerprint`; tells what it was, or `None` if the slot
+    /// has another owner by now.
+    #[inline]
+    pub(crate) fn hold(&self, slot: usize, fingerprint: u64) -> Option<u64> {
+        let (word, mut patience) = (&self.words[slot], Patience::new());
+        loop {
+            let found = word.load(Ordering::Relaxed);
+            if found & HELD == 0 && try_hold(word, found) {
+                if self.fingerprint(slot) == fingerprint {
+                    return Some(found);
+                }
+                release(word, found);
+                return None;
+            }
+            if self.fingerprint(slot) != fingerprint {
+                return None;
+            }
+            patience.wait();
+        }
+    }
+}

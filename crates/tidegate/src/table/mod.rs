@@ -1,0 +1,410 @@
+//! # The table: a state for each of millions of keys
+//!
+//! Not a map of keys but a flat table of fingerprints and words: nothing is allocated for a key, no key's text is
+//! kept, and a decision touches one cache line.
+//!
+//! ```text
+//!   fingerprint  ──high bits──►  directory  ──►  segment            (1024 slots, 16 KiB)
+//!        └──────low bits──────────────────────────► line            (4 slots, 64 bytes)
+//! ```
+//!
+//! **Growing** never moves the whole. A segment that is nearly full divides: a new segment takes over the upper half of
+//! its stretch of the directory, and the keys that belong there. That is a few microseconds of one thread's
+//! time, and the others go on deciding.
+//!
+//! **Forgetting** costs nothing: a key that owes nothing is equal to a key never seen, so its slot is given to the next
+//! newcomer who wants it. Newcomers pay for that, never those who are already here.
+//!
+//! **The cap** is on keys. When it is reached and no owner is idle, newcomers are refused; whoever is already here keeps
+//! its exact state. Nobody ever gets a fresh burst by pushing others out.
+
+mod line;
+mod segment;
+
+use std::sync::{MutexGuard, OnceLock};
+use std::time::Duration;
+
+use crate::hold::{HELD, Patience, hold, release, try_hold};
+use crate::shared::Guarded;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use segment::{Owners, Place, Segment};
+use tidegate_core::{Micros, Words, WordsMut};
+
+/// What is to be done to the state of a key.
+pub(crate) trait Step {
+    type Answer;
+
+    /// Does it.
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Self::Answer;
+    /// The answer to a newcomer for whom there is no room.
+    fn refuse(&self, room_after: Duration) -> Self::Answer;
+    /// When a state, of this key or another, is as if never seen.
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros;
+    fn now(&self) -> Micros;
+    /// Whether the setting that this step was made under is still in force.
+    fn is_current(&self) -> bool;
+}
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Which segment keeps the keys of each stretch of fingerprints.
+    directory: Box<[AtomicU32]>,
+    segments: Box<[OnceLock<Segment>]>,
+    /// How many segments there are.
+    made: AtomicU32,
+    /// How often a segment can divide.
+    most_divisions: u32,
+    lines: usize,
+    words: usize,
+    max_keys: usize,
+    keys: AtomicUsize,
+    evicted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a table can tell about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Keys that have a state now, idle ones that nobody has needed to evict yet among them.
+    pub keys: usize,
+    /// The most keys there may be.
+    pub max_keys: usize,
+    /// Idle keys that made room for others, since the beginning.
+    pub evicted: u64,
+    /// Decisions that were refused because there was no room for another key, since the beginning.
+    pub refused: u64,
+    /// Bytes of memory that the states take.
+    pub bytes: usize,
+}
+
+/// A segment takes about this much memory, and has at least 4 and at most 256 lines.
+const SEGMENT_BYTES: usize = 64 << 10;
+const MOST_LINES: usize = 256;
+
+impl Table {
+    /// An empty table for at most `max_keys` states of `words` each.
+    pub(crate) fn new(max_keys: usize, words: usize) -> Self {
+        let beside = if words == 1 { 0 } else { words };
+        let line_bytes = line::SLOTS * (2 + beside) * 8;
+        let lines = (SEGMENT_BYTES / line_bytes).clamp(4, MOST_LINES);
+        Table::of_lines(max_keys, words, 1 << lines.ilog2())
+    }
+
+    fn of_lines(max_keys: usize, words: usize, lines: usize) -> Self {
+        // Three quarters full at the cap, once every segment has divided as often as it can.
+        let segments = max_keys.div_ceil(lines * line::SLOTS * 3 / 4).clamp(1, u32::MAX as usize / 2);
+        let most_divisions = segments.ilog2().saturating_sub(2);
+        let first = segments.div_ceil(1 << most_divisions);
+        let stretches = first << most_divisions;
+        let table = Table {
+            directory: (0..stretches).map(|n| AtomicU32::new(small(n >> most_divisions))).collect(),
+            segments: (0..stretches).map(|_| OnceLock::new()).collect(),
+            made: AtomicU32::new(small(first)),
+            most_divisions,
+            lines,
+            words,
+            max_keys,
+            keys: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        for segment in &table.segments[..first] {
+            segment.get_or_init(|| Segment::new(lines, words, 0));
+        }
+        table
+    }
+
+    pub(crate) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let beside = if self.words == 1 { 0 } else { self.words };
+        let line_bytes = line::SLOTS * (2 + beside) * 8 + 1;
+        Stats {
+            keys: self.keys.load(Ordering::Relaxed),
+            max_keys: self.max_keys,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            bytes: self.made.load(Ordering::Relaxed) as usize * self.lines * line_bytes,
+        }
+    }
+
+    /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
+    #[inline]
+    pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+        let mut patience = Patience::new();
+        loop {
+            let segment = self.segment(self.stretch(fingerprint));
+            let answer = match segment.find(fingerprint) {
+                Some(place) if self.words == 1 => apply_to_word(place, fingerprint, step),
+                Some(place) => apply_guarded(place, fingerprint, step),
+                None => self.welcome(fingerprint, step),
+            };
+            if answer.is_some() {
+                return answer;
+            }
+            if !step.is_current() {
+                return None;
+            }
+            patience.wait();
+        }
+    }
+
+    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`.
+    ///
+    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held.
+    pub(crate) fn convert(&self, put_in_force: impl FnOnce(), convert: impl Fn(u64, &[AtomicU64]) -> u64) {
+        let locks = self.lock_all();
+        let held: Vec<(Place<'_>, u64)> =
+            self.occupied().map(|place| (place, hold(place.word()))).collect();
+        put_in_force();
+        for (place, found) in held {
+            let beside = if self.words == 1 { &[][..] } else { place.state() };
+            release(place.word(), convert(found, beside));
+        }
+        drop(locks);
+    }
+
+    /// Hands every state over, for good: whoever looks for one here from now on waits until another table is in
+    /// force. That must happen before what this returns is dropped, or newcomers would still settle here.
+    #[must_use]
+    pub(crate) fn hand_over(&self, mut each: impl FnMut(u64, u64, &[AtomicU64])) -> impl Drop + '_ {
+        let locks = self.lock_all();
+        for place in self.occupied() {
+            let found = hold(place.word());
+            each(place.owner(), found, if self.words == 1 { &[][..] } else { place.state() });
+        }
+        AllLocked(locks)
+    }
+
+    /// Puts a state where no other thread can see the table yet. `false` if there is no room.
+    pub(crate) fn plant(&self, fingerprint: u64, state: &[u64], idle_at: Micros) -> bool {
+        loop {
+            let stretch = self.stretch(fingerprint);
+            let segment = self.segment(stretch);
+            let mut owners = lock(segment);
+            if owners.keys < segment.slots() * 7 / 8 || owners.depth == self.most_divisions {
+                let Some(place) = segment.find_room(fingerprint) else { return false };
+                if !self.reserve() {
+                    return false;
+                }
+                self.move_in(place, &mut owners, fingerprint, state, idle_at);
+                return true;
+            }
+            self.divide(segment, &mut owners, stretch);
+        }
+    }
+
+    /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
+    pub(crate) fn look_for_idle_again(&self, fingerprint: u64) {
+        lock(self.segment(self.stretch(fingerprint))).none_idle_before = Micros::ZERO;
+    }
+
+    // --- finding
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the high half of a product with a length is below it")]
+    fn stretch(&self, fingerprint: u64) -> usize {
+        ((u128::from(fingerprint) * self.directory.len() as u128) >> 64) as usize
+    }
+
+    #[inline]
+    fn segment(&self, stretch: usize) -> &Segment {
+        let number = self.directory[stretch].load(Ordering::Acquire);
+        self.segments[number as usize].get().expect("the directory names segments that exist")
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = Place<'_>> {
+        let segments = self.segments.iter().filter_map(OnceLock::get);
+        segments.flat_map(Segment::places).filter(|place| !place.is_empty())
+    }
+
+    fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
+        // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
+        let mut locks = Vec::new();
+        while let Some(segment) = self.segments.get(locks.len()).and_then(OnceLock::get) {
+            locks.push(lock(segment));
+        }
+        locks
+    }
+
+    // --- newcomers
+
+    /// Decides for a key that has no state, and gives it one if the decision is worth remembering.
+    #[inline(never)]
+    fn welcome<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+        let stretch = self.stretch(fingerprint);
+        let segment = self.segment(stretch);
+        let mut owners = lock(segment);
+        // Only now is it certain: the segment may have divided, or the key arrived, while we waited.
+        if !std::ptr::eq(segment, self.segment(stretch))
+            || segment.find(fingerprint).is_some()
+            || !step.is_current()
+        {
+            return None;
+        }
+        let mut state = Scratch::new(self.words);
+        let answer = step.run(state.words());
+        let idle_at = step.idle_at(state.words());
+        if idle_at <= step.now() && step.now() < Micros::MAX {
+            return Some(answer);
+        }
+        self.make_room(segment, &mut owners, stretch, fingerprint, step).map(|room| match room {
+            Room::At(place) => {
+                self.move_in(place, &mut owners, fingerprint, state.words(), idle_at);
+                answer
+            }
+            Room::NotBefore(instant) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                step.refuse(segment::until(instant, step.now()))
+            }
+        })
+    }
+
+    /// A slot for a newcomer, counted as taken. `None` if the segment had to divide first.
+    fn make_room<'a, T: Step>(
+        &'a self,
+        segment: &'a Segment,
+        owners: &mut Owners,
+        stretch: usize,
+        fingerprint: u64,
+        step: &T,
+    ) -> Option<Room<'a>> {
+        let is_idle = |place: Place<'_>| idle_at(place, step) <= step.now() && step.now() < Micros::MAX;
+        let idle_at_home = segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
+        if let Some(place) = idle_at_home
+            && place.evict_if(owners, &is_idle)
+        {
+            self.gone(1);
+        }
+        let crowded = owners.keys >= segment.slots() * 7 / 8;
+        if crowded || self.keys.load(Ordering::Relaxed) >= self.max_keys {
+            self.gone(segment.sweep(owners, &|place| idle_at(place, step), step.now()));
+        }
+        if owners.keys >= segment.slots() * 7 / 8 && owners.depth < self.most_divisions {
+            self.divide(segment, owners, stretch);
+            return None;
+        }
+        let place = segment.find_room(fingerprint).filter(|_| self.reserve());
+        Some(place.map_or(Room::NotBefore(owners.none_idle_before), Room::At))
+    }
+
+    fn move_in(&self, place: Place<'_>, owners: &mut Owners, fingerprint: u64, state: &[u64], idle_at: Micros) {
+        let word = if self.words == 1 { state[0] } else { idle_at.get() };
+        owners.none_idle_before = owners.none_idle_before.min(idle_at);
+        place.settle(owners, fingerprint, word, |beside| {
+            beside.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+        });
+    }
+
+    /// Counts one more key, unless that were too many.
+    fn reserve(&self) -> bool {
+        let room = self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys;
+        if !room {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    fn gone(&self, keys: usize) {
+        self.keys.fetch_sub(keys, Ordering::Relaxed);
+        self.evicted.fetch_add(keys as u64, Ordering::Relaxed);
+    }
+
+    /// Gives the upper half of a segment's stretches to a new one.
+    fn divide(&self, segment: &Segment, owners: &mut Owners, stretch: usize) {
+        owners.depth += 1;
+        let half = 1 << (self.most_divisions - owners.depth);
+        let upper = (stretch & !(2 * half - 1)) + half;
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let other = self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
+        lock(other).none_idle_before = owners.none_idle_before;
+        segment.divide(owners, other, &|fingerprint| self.stretch(fingerprint) >= upper);
+        for entry in &self.directory[upper..upper + half] {
+            entry.store(number, Ordering::Release);
+        }
+    }
+}
+
+/// No owner changes while this lives.
+struct AllLocked<'a>(#[expect(dead_code, reason = "held for what dropping it does")] Vec<OwnersGuard<'a>>);
+
+impl Drop for AllLocked<'_> {
+    fn drop(&mut self) {}
+}
+
+type OwnersGuard<'a> = MutexGuard<'a, Owners>;
+
+fn lock(segment: &Segment) -> OwnersGuard<'_> {
+    segment.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("a table has fewer than 2³² segments")
+}
+
+enum Room<'a> {
+    At(Place<'a>),
+    NotBefore(Micros),
+}
+
+/// A state on trial, of one word or of many.
+enum Scratch {
+    One([u64; 1]),
+    Many(Vec<u64>),
+}
+
+impl Scratch {
+    fn new(words: usize) -> Self {
+        if words == 1 { Scratch::One([0]) } else { Scratch::Many(vec![0; words]) }
+    }
+
+    fn words(&mut self) -> &mut [u64] {
+        match self {
+            Scratch::One(word) => word,
+            Scratch::Many(words) => words,
+        }
+    }
+}
+
+fn idle_at<T: Step>(place: Place<'_>, step: &T) -> Micros {
+    let word = place.word().load(Ordering::Acquire) & !HELD;
+    if place.has_state_beside() { Micros::new(word) } else { step.idle_at(&[word]) }
+}
+
+/// Decides on a copy of the word, and holds it only to write.
+#[inline]
+fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
+    let version = place.version();
+    let found = place.word().load(Ordering::Acquire);
+    if found & HELD != 0 {
+        return None;
+    }
+    let mut state = [found];
+    let answer = step.run(&mut state);
+    if state[0] == found {
+        let ours = place.owner() == fingerprint && place.unchanged_since(version) && step.is_current();
+        return ours.then_some(answer);
+    }
+    if !try_hold(place.word(), found) {
+        return None;
+    }
+    let ours = place.owner() == fingerprint && step.is_current();
+    release(place.word(), if ours { state[0] } else { found });
+    ours.then_some(answer)
+}
+
+/// Holds the word, and changes the state beside it in place.
+fn apply_guarded<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
+    let found = place.hold(fingerprint)?;
+    if !step.is_current() {
+        release(place.word(), found);
+        return None;
+    }
+    let mut state = Guarded(place.state());
+    let answer = step.run(&mut state);
+    release(place.word(), step.idle_at(&state).get());
+    Some(answer)
+}

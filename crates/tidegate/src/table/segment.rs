@@ -1,0 +1,258 @@
+//! # A segment: a piece of the table that grows by dividing
+//!
+//! A segment holds the keys whose fingerprints begin alike. A key's home is one line of it; when that is full, it lives
+//! in the next line with room, and the home line's *overflow* counts it, so that a search knows whether to look further.
+//!
+//! Deciding takes no lock. Who lives where changes only under the segment's lock, and by these rules:
+//!
+//! 1. a word is held before the fingerprint beside it changes, and released afterwards;
+//! 2. whoever holds a word looks at the fingerprint again before writing;
+//! 3. `version` is odd while owners change, so that a refusal, which only reads, can tell that what it read
+//!    belonged to its key.
+//!
+//! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
+//! given away half of its keys: it finds nothing, takes the lock, and is sent on.
+
+use std::time::Duration;
+
+use super::line::{EMPTY, Line, SLOTS};
+use crate::hold::{hold, release};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
+use tidegate_core::Micros;
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    lines: Box<[Line]>,
+    /// How many keys whose home is this line live elsewhere. Sticks at 255.
+    overflow: Box<[AtomicU8]>,
+    /// The states of the slots, where they are larger than their word.
+    states: Box<[AtomicU64]>,
+    words: usize,
+    version: AtomicU64,
+    pub(crate) owners: Mutex<Owners>,
+}
+
+/// What only the holder of a segment's lock may know.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// How many times the table was divided to arrive at this segment.
+    pub(crate) depth: u32,
+    /// How many slots have an owner.
+    pub(crate) keys: usize,
+    /// No owner can be idle before this.
+    pub(crate) none_idle_before: Micros,
+}
+
+/// Where a key lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) segment: &'a Segment,
+    line: usize,
+    slot: usize,
+}
+
+impl Segment {
+    pub(crate) fn new(lines: usize, words: usize, depth: u32) -> Self {
+        let beside = if words == 1 { 0 } else { lines * SLOTS * words };
+        Segment {
+            lines: (0..lines).map(|_| Line::new()).collect(),
+            overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
+            states: (0..beside).map(|_| AtomicU64::new(0)).collect(),
+            words,
+            version: AtomicU64::new(0),
+            owners: Mutex::new(Owners { depth, keys: 0, none_idle_before: Micros::ZERO }),
+        }
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.lines.len() * SLOTS
+    }
+
+    /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
+    #[inline]
+    pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
+        let home = self.home(fingerprint);
+        match self.lines[home].find(fingerprint) {
+            Some(slot) => Some(Place { segment: self, line: home, slot }),
+            None if self.overflow[home].load(Ordering::Acquire) == 0 => None,
+            None => self.find_elsewhere(fingerprint, home),
+        }
+    }
+
+    #[inline(never)]
+    fn find_elsewhere(&self, fingerprint: u64, home: usize) -> Option<Place<'_>> {
+        self.lines_after(home)
+            .find_map(|line| self.lines[line].find(fingerprint).map(|slot| Place { segment: self, line, slot }))
+    }
+
+    /// Counts up before owners change, and again after: see rule 3.
+    pub(crate) fn change_owners<R>(&self, change: impl FnOnce() -> R) -> R {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let result = change();
+        self.version.fetch_add(1, Ordering::Release);
+        result
+    }
+
+    /// The slots of the line that is home to `fingerprint`.
+    pub(crate) fn home_places(&self, fingerprint: u64) -> impl Iterator<Item = Place<'_>> {
+        let line = self.home(fingerprint);
+        (0..SLOTS).map(move |slot| Place { segment: self, line, slot })
+    }
+
+    /// An empty slot, as near to the home of `fingerprint` as there is one.
+    pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
+        let home = self.home(fingerprint);
+        let lines = std::iter::once(home).chain(self.lines_after(home));
+        let mut places = lines.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
+        places.find(|place| place.owner() == EMPTY)
+    }
+
+    /// Lets all idle owners go, and tells how many there were. Remembers when the next one can be idle.
+    pub(crate) fn sweep(&self, owners: &mut Owners, idle_at: &dyn Fn(Place<'_>) -> Micros, now: Micros) -> usize {
+        if now < owners.none_idle_before || now == Micros::MAX {
+            return 0;
+        }
+        let before = owners.keys;
+        let mut next = Micros::MAX;
+        for place in self.places().filter(|place| place.owner() != EMPTY) {
+            let at = idle_at(place);
+            if at > now {
+                next = next.min(at);
+            } else if !place.evict_if(owners, &|place| idle_at(place) <= now) {
+                next = now;
+            }
+        }
+        owners.none_idle_before = next;
+        before - owners.keys
+    }
+
+    /// Gives the keys that `leaves` names to `other`, which nobody else can see yet.
+    pub(crate) fn divide(&self, owners: &mut Owners, other: &Segment, leaves: &dyn Fn(u64) -> bool) {
+        let mut others = other.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for place in self.places().filter(|place| place.owner() != EMPTY && leaves(place.owner())) {
+            let to = other.find_room(place.owner()).expect("a part of a segment fits into an empty one");
+            place.move_to(owners, to, &mut others);
+        }
+    }
+
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        (0..self.slots()).map(|n| Place { segment: self, line: n / SLOTS, slot: n % SLOTS })
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
+    fn home(&self, fingerprint: u64) -> usize {
+        fingerprint as usize & (self.lines.len() - 1) // the number of lines is a power of two
+    }
+
+    fn lines_after(&self, home: usize) -> impl Iterator<Item = usize> {
+        let lines = self.lines.len();
+        (1..lines).map(move |step| (home + step) % lines)
+    }
+}
+
+// === impl Place ===
+
+impl<'a> Place<'a> {
+    #[inline]
+    pub(crate) fn owner(self) -> u64 {
+        self.segment.lines[self.line].fingerprint(self.slot)
+    }
+
+    #[inline]
+    pub(crate) fn word(self) -> &'a AtomicU64 {
+        self.segment.lines[self.line].word(self.slot)
+    }
+
+    #[inline]
+    pub(crate) fn has_state_beside(self) -> bool {
+        self.segment.words > 1
+    }
+
+    /// The state beside the word. For whoever holds the word.
+    pub(crate) fn state(self) -> &'a [AtomicU64] {
+        let first = (self.line * SLOTS + self.slot) * self.segment.words;
+        &self.segment.states[first..first + self.segment.words]
+    }
+
+    /// Holds the word if `fingerprint` still lives here, and tells what it was.
+    #[inline]
+    pub(crate) fn hold(self, fingerprint: u64) -> Option<u64> {
+        self.segment.lines[self.line].hold(self.slot, fingerprint)
+    }
+
+    /// A number that changes when owners do; odd while they are changing.
+    #[inline]
+    pub(crate) fn version(self) -> u64 {
+        self.segment.version.load(Ordering::Acquire)
+    }
+
+    /// Whether no owner changed since `version` was read: then what was read in between belonged together.
+    #[inline]
+    pub(crate) fn unchanged_since(self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        version % 2 == 0 && self.segment.version.load(Ordering::Relaxed) == version
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.owner() == EMPTY
+    }
+
+    /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
+    pub(crate) fn settle(self, owners: &mut Owners, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
+        // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
+        hold(self.word());
+        if self.has_state_beside() {
+            fill(self.state());
+        }
+        self.segment.change_owners(|| self.set_owner(fingerprint));
+        release(self.word(), word);
+        owners.keys += 1;
+    }
+
+    /// Lets the owner go if, while nobody can charge it, it `may_go`.
+    pub(crate) fn evict_if(self, owners: &mut Owners, may_go: &dyn Fn(Place<'_>) -> bool) -> bool {
+        let found = hold(self.word());
+        let goes = may_go(self);
+        if goes {
+            self.segment.change_owners(|| self.set_owner(EMPTY));
+            owners.keys -= 1;
+        }
+        release(self.word(), found);
+        goes
+    }
+
+    fn move_to(self, owners: &mut Owners, to: Place<'_>, others: &mut Owners) {
+        let found = hold(self.word());
+        to.settle(others, self.owner(), found, |state| {
+            for (to, from) in state.iter().zip(self.state()) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        });
+        self.segment.change_owners(|| self.set_owner(EMPTY));
+        owners.keys -= 1;
+        release(self.word(), found);
+    }
+
+    /// Changes the owner, and the overflow of whose home is another line.
+    fn set_owner(self, fingerprint: u64) {
+        let segment = self.segment;
+        let count = |owner: u64, change: fn(u8) -> u8| {
+            let home = segment.home(owner);
+            if owner != EMPTY && home != self.line {
+                let overflow = &segment.overflow[home];
+                overflow.store(change(overflow.load(Ordering::Relaxed)), Ordering::Release);
+            }
+        };
+        count(self.owner(), |overflow| if overflow == u8::MAX { overflow } else { overflow - 1 });
+        count(fingerprint, |overflow| overflow.saturating_add(1));
+        segment.lines[self.line].set_fingerprint(self.slot, fingerprint);
+    }
+}
+
+/// How long until `instant`.
+pub(crate) fn until(instant: Micros, now: Micros) -> Duration {
+    Duration::from_micros(instant.since(now))
+}
