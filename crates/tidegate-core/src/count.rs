@@ -102,7 +102,19 @@ impl Counter {
     #[inline]
     pub(crate) fn read<S: Words + ?Sized>(self, state: &S) -> (u64, u64) {
         let word = state.get(0);
-        if self.bits > 0 { (word >> self.bits, word & self.largest()) } else { (word, state.get(1)) }
+        self.read_word(word).unwrap_or_else(|| (word, state.get(1)))
+    }
+
+    /// The number and the count in a lone word; `None` if they take two.
+    #[inline(always)]
+    pub(crate) const fn read_word(self, word: u64) -> Option<(u64, u64)> {
+        if self.bits > 0 { Some((word >> self.bits, word & self.largest())) } else { None }
+    }
+
+    /// A lone word of both. The count is above 0 and no more than a limit.
+    #[inline(always)]
+    pub(crate) const fn word(self, number: u64, count: u64) -> u64 {
+        number << self.bits | count
     }
 
     /// Writes both; a count of 0 clears the state.
@@ -111,7 +123,7 @@ impl Counter {
         let number = if count == 0 { 0 } else { number };
         let count = count.min(self.largest());
         if self.bits > 0 {
-            state.set(0, number << self.bits | count);
+            state.set(0, self.word(number, count));
         } else {
             state.set(0, number);
             state.set(1, count);

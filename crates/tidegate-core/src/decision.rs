@@ -16,7 +16,7 @@ use crate::Micros;
 /// use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Quota::per_second(10).burst(2));
-/// let mut state = [0; 1];
+/// let mut state = [0; 3];
 /// assert_eq!(bucket.decide(&mut state, Micros::ZERO, 2).remaining(), 0);
 ///
 /// let refused = bucket.decide(&mut state, Micros::ZERO, 1);
@@ -85,11 +85,11 @@ pub(crate) enum Level {
 /// ```
 /// use tidegate_core::{Algorithm, Denied, Micros, Quota, TokenBucket};
 ///
-/// fn serve(bucket: &TokenBucket, state: &mut [u64; 1]) -> Result<(), Denied> {
+/// fn serve(bucket: &TokenBucket, state: &mut [u64; 3]) -> Result<(), Denied> {
 ///     bucket.decide(state, Micros::ZERO, 1).into_result()?;
 ///     Ok(())
 /// }
-/// let (bucket, mut state) = (TokenBucket::new(Quota::per_minute(1)), [0]);
+/// let (bucket, mut state) = (TokenBucket::new(Quota::per_minute(1)), [0; 3]);
 /// assert!(serve(&bucket, &mut state).is_ok());
 /// assert_eq!(serve(&bucket, &mut state).unwrap_err().to_string(), "limit of 1 reached; retry after 60s");
 /// ```
@@ -112,6 +112,23 @@ impl Decision {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
         let decision = Decision::new(Outcome::RetryAfter(retry_after), at, level);
         Decision { source: Source::Closed, ..decision }
+    }
+
+    /// The same decision, field by field. For limiters: see there why.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub const fn rebuilt(self) -> Self {
+        let outcome = match self.outcome {
+            Outcome::Allowed => Outcome::Allowed,
+            Outcome::AllowedAfter(wait) => Outcome::AllowedAfter(wait),
+            Outcome::RetryAfter(wait) => Outcome::RetryAfter(wait),
+            Outcome::Never => Outcome::Never,
+        };
+        let level = match self.level {
+            Level::Owed { whole, part, p, q, burst } => Level::Owed { whole, part, p, q, burst },
+            Level::Counted { limit, remaining, reset } => Level::Counted { limit, remaining, reset },
+        };
+        Decision { outcome, rule: self.rule, source: self.source, at: self.at, level }
     }
 
     /// The same decision as the answer of rule `rule`.

@@ -141,7 +141,7 @@ impl FixedWindow {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn decision(&self, outcome: Outcome, now: Micros, window: Window, count: u64) -> Decision {
         let remaining = self.limit.saturating_sub(count);
         let reset = if count == 0 { 0 } else { window.ends.since(now) };
@@ -167,6 +167,27 @@ impl Algorithm for FixedWindow {
             let wait = Duration::from_micros(window.ends.since(now));
             self.decision(Outcome::RetryAfter(wait), now, window, count)
         }
+    }
+
+    #[inline(always)]
+    fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
+        let Anchor::Clock(beat) = self.anchor else { return None };
+        let (written, count) = self.counter.read_word(word)?;
+        let number = beat.number(now);
+        if written > number || cost == 0 {
+            return None;
+        }
+        let (count, cost) = (if written == number { count } else { 0 }, u64::from(cost));
+        let window = Window { name: number, ends: beat.start(number + 1), count };
+        if count + cost <= self.limit {
+            let next = self.counter.word(number, count + cost);
+            return Some((next, self.decision(Outcome::Allowed, now, window, count + cost)));
+        }
+        if cost > self.limit {
+            return None;
+        }
+        let wait = Outcome::RetryAfter(Duration::from_micros(window.ends.since(now)));
+        Some((word, self.decision(wait, now, window, count)))
     }
 
     #[inline]

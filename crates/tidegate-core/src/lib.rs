@@ -1,6 +1,6 @@
 //! # The algorithms of Tidegate, as pure steps
 //!
-//! Nothing in this crate reads a clock, takes a lock, allocates or depends on another crate. An [`Algorithm`]
+//! Nothing in this crate reads a clock, takes a lock or depends on another crate. An [`Algorithm`]
 //! is handed a few words of state, an instant and a cost, and answers with a [`Decision`].
 //!
 //! Most programs want the `tidegate` crate, which adds clocks, threads and a million keys. This one is for those who keep
@@ -11,7 +11,7 @@
 //!
 //! const QUOTA: Quota = Quota::per_second(10).burst(3);
 //! let bucket = TokenBucket::new(QUOTA);
-//! let mut state = [0; 1]; // all zero: a key never seen
+//! let mut state = [0; 3]; // all zero: a key never seen
 //!
 //! let decision = bucket.decide(&mut state, Micros::new(0), 3);
 //! assert_eq!(decision.outcome, Outcome::Allowed);
@@ -20,13 +20,16 @@
 //!
 //! | algorithm | in any stretch Δ at most | words |
 //! |---|---|---|
-//! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 1, rarely 2 |
+//! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
 //! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1 |
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
 //! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |
 
 #![no_std]
+
+// Only for policies of a length that is known when the program runs, as a boxed slice of rules.
+extern crate alloc;
 
 mod algorithm;
 mod count;
@@ -52,6 +55,6 @@ pub use rule::Rule;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::{Cells, SlidingWindow};
 pub use stepped_bucket::SteppedBucket;
-pub use time::Micros;
+pub use time::{Micros, Steadiness};
 pub use token_bucket::{Gcra, LeakyMeter, TokenBucket};
 pub use words::{Words, WordsMut};

@@ -20,7 +20,8 @@
 
 use crate::algorithm::Algorithm;
 use crate::words::Part;
-use crate::{Decision, Micros, RuleId, Words, WordsMut};
+use crate::{Decision, Micros, RuleId, Steadiness, Words, WordsMut};
+use alloc::boxed::Box;
 
 /// Runs `$body` for each rule, with its index in the policy and the place of its words in the state.
 macro_rules! each {
@@ -127,6 +128,10 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         self.0.words() + self.1.words()
     }
 
+    fn suited_to(self, clock: Steadiness) -> Self {
+        (self.0.suited_to(clock), self.1.suited_to(clock))
+    }
+
     #[inline]
     fn rules(&self) -> u16 {
         self.0.rules() + self.1.rules()
@@ -192,12 +197,17 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
 
 /// Makes a type an algorithm by saying which other algorithm it is to be seen as.
 macro_rules! seen_as {
-    ([$($generics:tt)*] $this:ty, |$it:ident| $view:expr) => {
+    ([$($generics:tt)*] $this:ty, |$it:ident| $view:expr, |$own:ident, $clock:ident| $suited:expr) => {
         impl<$($generics)*> Algorithm for $this {
             #[inline]
             fn words(&self) -> usize {
                 let $it = self;
                 ($view).words()
+            }
+
+            fn suited_to(self, $clock: Steadiness) -> Self {
+                let $own = self;
+                $suited
             }
 
             #[inline]
@@ -247,6 +257,13 @@ macro_rules! seen_as {
                 ($view).seen(state)
             }
 
+            #[inline(always)]
+            fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
+                let $it = self;
+                ($view).decide_word(word, now, cost)
+            }
+
+
             fn adopt<From, S>(&self, old: &Self, from: &From, state: &mut S, now: Micros)
             where
                 From: Words + ?Sized,
@@ -272,9 +289,16 @@ macro_rules! seen_as {
     };
 }
 
-seen_as!([A: Algorithm + ?Sized] &A, |it| *it);
-seen_as!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice());
-seen_as!([A: Algorithm, B: Algorithm, C: Algorithm] (A, B, C), |it| (&it.0, (&it.1, &it.2)));
-seen_as!([A: Algorithm, B: Algorithm, C: Algorithm, D: Algorithm] (A, B, C, D), |it| {
-    (&it.0, (&it.1, (&it.2, &it.3)))
-});
+seen_as!([A: Algorithm + ?Sized] &A, |it| *it, |it, _clock| it);
+seen_as!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice(), |it, clock| it.map(|rule| rule.suited_to(clock)));
+seen_as!([A: Algorithm] Box<[A]>, |it| &**it, |it, clock| it.into_iter().map(|rule| rule.suited_to(clock)).collect());
+seen_as!(
+    [A: Algorithm, B: Algorithm, C: Algorithm] (A, B, C),
+    |it| (&it.0, (&it.1, &it.2)),
+    |it, clock| (it.0.suited_to(clock), it.1.suited_to(clock), it.2.suited_to(clock))
+);
+seen_as!(
+    [A: Algorithm, B: Algorithm, C: Algorithm, D: Algorithm] (A, B, C, D),
+    |it| (&it.0, (&it.1, (&it.2, &it.3))),
+    |it, clock| (it.0.suited_to(clock), it.1.suited_to(clock), it.2.suited_to(clock), it.3.suited_to(clock))
+);

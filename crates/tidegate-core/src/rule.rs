@@ -16,6 +16,7 @@
 use core::str::FromStr;
 use core::time::Duration;
 
+use crate::Steadiness;
 use crate::algorithm::Algorithm;
 use crate::invalid::InvalidQuota;
 use crate::quota::Reader;
@@ -30,7 +31,7 @@ use crate::{
 /// use tidegate_core::{Algorithm, Micros, Rule};
 ///
 /// let rules: [Rule; 2] = ["10/s".parse()?, "sliding_log 100/min".parse()?];
-/// assert_eq!(rules.as_slice().words(), 1 + 101);
+/// assert_eq!(rules.as_slice().words(), 3 + 101);
 /// # Ok::<(), tidegate_core::InvalidQuota>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,13 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.words())
     }
 
+    fn suited_to(self, clock: Steadiness) -> Self {
+        match self {
+            Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.suited_to(clock)),
+            others => others,
+        }
+    }
+
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
         on_each!(self, algorithm => algorithm.peek(state, now, cost))
@@ -100,7 +108,12 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.seen(state))
     }
 
-    /// Another algorithm is another limit: it starts fully used, because what was used cannot be read as its own.
+    #[inline]
+    fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
+        on_each!(self, algorithm => algorithm.decide_word(word, now, cost))
+    }
+
+    /// Another algorithm is charged what the old one counted as used, as if it had been used now.
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,

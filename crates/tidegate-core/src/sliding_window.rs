@@ -155,7 +155,6 @@ impl SlidingWindow {
 
     /// The word that holds the count of `cell`, and where in it.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the remainder is at most the number of cells")]
     fn place(&self, cell: u64) -> (usize, u32) {
         let place = cell % (self.cells + 1);
         (1 + (place / 2) as usize, (place % 2) as u32 * 32)
@@ -193,7 +192,11 @@ impl SlidingWindow {
             Cells::Strict => self.period,
             Cells::Plain => 0,
             // One cell is `period` parts of 1/cells µs; the oldest leaves as the current one fills.
-            Cells::Interpolated => self.period - (now.get() * self.cells - current * self.period),
+            // Past the end of the time line cells go on and instants do not; there nothing of it is filled.
+            Cells::Interpolated => {
+                let filled = (now.get() * self.cells).saturating_sub(current.saturating_mul(self.period));
+                self.period - filled
+            }
         }
     }
 

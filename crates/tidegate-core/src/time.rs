@@ -74,3 +74,14 @@ impl fmt::Display for Micros {
         write!(f, "{}us", self.0)
     }
 }
+
+/// Whether a clock can step back.
+///
+/// Wall clocks can, Redis's among them; monotonic clocks cannot, and for them some algorithms keep less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steadiness {
+    /// No reading is earlier than one before it.
+    Steady,
+    /// Readings may be earlier than those before.
+    MayStepBack,
+}

@@ -28,15 +28,16 @@
 //! the limit within one period; where "never more than the limit in any period" is wanted, use
 //! [`SlidingWindow`](crate::SlidingWindow).
 //!
-//! Two things can put the instant beyond the line. A clock that stepped back: no honest history reaches there,
-//! so the instant is pulled back to the line and the key waits one refill at most. Or debt, from
-//! [`force`](Algorithm::force) or a lowered quota: that is marked, and is paid in full.
+//! Debt, from [`force`](Algorithm::force) or a lowered quota, lies beyond the line, and is paid in full before anything passes.
+//! So does a state whose clock has stepped back far; to tell the two apart, and to know what was owed when the clock
+//! still ran on, the bucket also remembers when it was last written. A step back that is small against `full` it does not even
+//! notice: the key waits it out. On a clock that never steps back none of that is needed, and the state is one word.
 
 use core::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome};
-use crate::{Micros, Quota, Words, WordsMut};
+use crate::{Micros, Quota, Steadiness, Words, WordsMut};
 
 /// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
 ///
@@ -44,7 +45,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// use tidegate_core::{Algorithm, Micros, Quota, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Quota::per_second(10).burst(3));
-/// let mut state = [0; 1];
+/// let mut state = [0; 3];
 /// let noon = Micros::new(0);
 /// assert!(bucket.decide(&mut state, noon, 3).is_allowed());
 /// assert!(!bucket.decide(&mut state, noon.plus(99_999), 1).is_allowed());
@@ -58,6 +59,7 @@ pub struct TokenBucket {
     one: Span,
     full: Span,
     layout: Layout,
+    packed: Packed,
 }
 
 /// The token bucket, by the name of the generic cell rate algorithm.
@@ -72,23 +74,29 @@ struct Span {
     part: u64,
 }
 
-/// The instant at which a key owes nothing again, and whether it may lie beyond the line.
+/// Spans of a narrow layout as one number each, microseconds above and q-ths below, so that they add up and compare as
+/// numbers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct OwesUntil {
-    instant: Span,
-    in_debt: bool,
+struct Packed {
+    one: u64,
+    full: u64,
 }
 
-/// How an instant lies in its words.
+/// How the instant at which a key owes nothing again lies in its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// One word: 53 bits of microseconds, 9 bits of q-ths, 1 bit of debt. The topmost bit stays clear.
+    /// Three words: microseconds, q-ths, and when they were written.
+    Remembering,
+    /// One word, for a clock that never steps back: 53 bits of microseconds, 10 bits of q-ths. The topmost bit stays clear.
     Narrow,
-    /// Two words, for a q above 512.
+    /// Two words, for such a clock and a q above 1024.
     Wide,
 }
 
-const NARROW_PARTS: u64 = 1 << 9;
+const NARROW_PARTS: u64 = 1 << PART_BITS;
+const PART_BITS: u32 = 10;
+const NOTHING: Span = Span { whole: 0, part: 0 };
+const END: Span = Span { whole: Micros::MAX.get(), part: 0 };
 
 impl TokenBucket {
     /// A bucket of `quota.max_burst()` tokens, filled at the pace of the quota.
@@ -96,82 +104,82 @@ impl TokenBucket {
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let (burst, p, q) = (quota.max_burst(), quota.p(), quota.q());
-        let layout = if q <= NARROW_PARTS { Layout::Narrow } else { Layout::Wide };
-        TokenBucket { burst, p, q, one: Span::of(p, q), full: Span::of(burst * p, q), layout }
+        let (one, full) = (Span::of(p, q), Span::of(burst * p, q));
+        let packed = Packed { one: one.packed(), full: full.packed() };
+        TokenBucket { burst, p, q, one, full, layout: Layout::Remembering, packed }
+    }
+
+    #[inline(always)]
+    fn charged_packed(&self, from: u64, cost: u32) -> u64 {
+        let one_or_more =
+            if cost == 1 { self.packed.one } else { Span::of(u64::from(cost) * self.p, self.q).packed() };
+        // The q-ths carry over at q, not where their bits end: two of them can add up to more than either.
+        let parts = from % NARROW_PARTS + one_or_more % NARROW_PARTS;
+        from + one_or_more + if parts >= self.q { NARROW_PARTS - self.q } else { 0 }
     }
 
     /// The instant a charge of `cost` that starts at `from` ends. `cost` is at most the burst.
-    #[inline]
+    #[inline(always)]
     fn charged(&self, from: Span, cost: u32) -> Span {
         let charge = if cost == 1 { self.one } else { Span::of(u64::from(cost) * self.p, self.q) };
         from.plus(charge, self.q)
     }
 
-    /// Where the state stands once a clock that stepped back is forgiven, never before `now`.
-    #[inline]
-    fn standing(&self, owes: OwesUntil, now: Micros) -> Span {
-        let instant = if owes.in_debt { owes.instant } else { owes.instant.min(self.line(now)) };
+    /// The instant until which the state owes, seen from `now`: never earlier, and with a far step back forgiven.
+    #[inline(always)]
+    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Span {
+        let instant = self.read(state);
+        if self.layout == Layout::Remembering && now.get() < state.get(2) && instant > self.line(now) {
+            let written = Span { whole: state.get(2), part: 0 };
+            return Span::at(now).plus(instant.minus(written, self.q), self.q).min(END);
+        }
         instant.max(Span::at(now))
     }
 
     /// The latest instant a charge may reach.
-    #[inline]
+    #[inline(always)]
     fn line(&self, now: Micros) -> Span {
         // At the end of the time line instants can no longer grow, and a bucket that could not fill up
         // would look full for ever: the line ends with it, so that there nothing passes any more.
-        Span::at(now).plus(self.full, self.q).min(Span { whole: Micros::MAX.get(), part: 0 })
+        Span::at(now).plus(self.full, self.q).min(END)
     }
 
-    #[inline]
+    #[inline(always)]
     fn fits(&self, cost: u32) -> bool {
         u64::from(cost) <= self.burst
     }
 
-    #[inline]
+    #[inline(always)]
     fn decision(&self, outcome: Outcome, now: Micros, stands: Span) -> Decision {
         let Span { whole, part } = Span { whole: stands.whole - now.get(), part: stands.part };
         Decision::new(outcome, now, Level::Owed { whole, part, p: self.p, q: self.q, burst: self.burst })
     }
 
     /// The refusal of a cost that would end at `due`, while the line is at `line`.
-    #[inline]
+    #[inline(always)]
     fn refused(&self, now: Micros, stands: Span, due: Span, line: Span) -> Decision {
         let wait = due.whole - line.whole + u64::from(due.part > line.part);
         self.decision(Outcome::RetryAfter(Duration::from_micros(wait)), now, stands)
     }
 
-    #[inline]
-    fn read<S: Words + ?Sized>(&self, state: &S) -> OwesUntil {
+    #[inline(always)]
+    fn read<S: Words + ?Sized>(&self, state: &S) -> Span {
         match self.layout {
-            Layout::Narrow => {
-                let word = state.get(0);
-                let instant = Span { whole: word >> 10, part: (word >> 1) % NARROW_PARTS };
-                OwesUntil { instant, in_debt: word & 1 == 1 }
-            }
-            Layout::Wide => {
-                let word = state.get(0);
-                OwesUntil { instant: Span { whole: word >> 1, part: state.get(1) }, in_debt: word & 1 == 1 }
-            }
+            Layout::Narrow => Span::unpacked(state.get(0)),
+            Layout::Wide | Layout::Remembering => Span { whole: state.get(0), part: state.get(1) },
         }
     }
 
-    #[inline]
-    fn write<S: WordsMut + ?Sized>(&self, state: &mut S, owes: OwesUntil) {
-        let Span { whole, part } = owes.instant;
-        match self.layout {
-            Layout::Narrow => state.set(0, whole << 10 | part << 1 | u64::from(owes.in_debt)),
-            Layout::Wide => {
-                state.set(0, whole << 1 | u64::from(owes.in_debt));
-                state.set(1, part);
-            }
+    #[inline(always)]
+    fn write<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span, now: Micros) {
+        if self.layout == Layout::Narrow {
+            return state.set(0, instant.packed());
         }
-    }
-
-    /// Writes an instant that may lie anywhere, marked as debt if it lies beyond the line.
-    fn write_any<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span, now: Micros) {
-        let end = Span { whole: Micros::MAX.get(), part: 0 };
-        let instant = instant.min(end);
-        self.write(state, OwesUntil { instant, in_debt: instant > self.line(now) });
+        state.set(0, instant.whole);
+        state.set(1, instant.part);
+        if self.layout == Layout::Remembering {
+            state.set(2, now.get());
+        }
     }
 }
 
@@ -179,14 +187,24 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn words(&self) -> usize {
         match self.layout {
+            Layout::Remembering => 3,
             Layout::Narrow => 1,
             Layout::Wide => 2,
         }
     }
 
+    fn suited_to(self, clock: Steadiness) -> Self {
+        let layout = match clock {
+            Steadiness::MayStepBack => Layout::Remembering,
+            Steadiness::Steady if self.q <= NARROW_PARTS => Layout::Narrow,
+            Steadiness::Steady => Layout::Wide,
+        };
+        TokenBucket { layout, ..self }
+    }
+
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let stands = self.standing(self.read(state), now);
+        let stands = self.standing(state, now);
         if cost == 0 {
             return self.decision(Outcome::Allowed, now, stands);
         }
@@ -201,71 +219,60 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// The hot path, written out: one comparison tells allowed from refused, and an allowed charge needs no
-    /// forgiveness, because what ends before the line began before it.
-    #[inline]
-    fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        if cost == 0 {
-            return self.peek(state, now, cost);
+    /// The decision that nearly all are: on a word, of a cost that could pass. One comparison tells.
+    #[inline(always)]
+    fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
+        if self.layout != Layout::Narrow || cost == 0 || !self.fits(cost) {
+            return None;
         }
-        if !self.fits(cost) {
-            self.settle(state, now);
-            return self.peek(state, now, cost);
-        }
-        let owes = self.read(state);
-        let line = self.line(now);
-        let due = self.charged(owes.instant.max(Span::at(now)), cost);
+        let now_packed = now.get() << PART_BITS;
+        let line = (now_packed + self.packed.full).min(END.packed());
+        let from = word.max(now_packed);
+        let due = self.charged_packed(from, cost);
         if due <= line {
-            self.write(state, OwesUntil { instant: due, in_debt: false });
-            return self.decision(Outcome::Allowed, now, due);
+            return Some((due, self.decision(Outcome::Allowed, now, Span::unpacked(due))));
         }
-        self.settle(state, now);
-        let stands = self.standing(owes, now);
-        self.refused(now, stands, self.charged(stands, cost), line)
+        Some((word, self.refused(now, Span::unpacked(from), Span::unpacked(due), Span::unpacked(line))))
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let stands = self.standing(self.read(state), now);
+        let stands = self.standing(state, now);
         if cost == 0 {
             return self.decision(Outcome::Allowed, now, stands);
         }
         let charge = u128::from(cost) * u128::from(self.p);
-        let due = stands.plus(Span::of_wide(charge, self.q), self.q);
-        self.write_any(state, due, now);
-        self.decision(Outcome::Allowed, now, self.standing(self.read(state), now))
+        let due = stands.plus(Span::of_wide(charge, self.q), self.q).min(END);
+        self.write(state, due, now);
+        self.decision(Outcome::Allowed, now, due)
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost == 0 {
             return;
         }
-        let stands = self.standing(self.read(state), now);
+        let stands = self.standing(state, now);
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
-        self.write_any(state, stands.minus(charge, self.q), now);
+        self.write(state, stands.minus(charge, self.q), now);
     }
 
     #[inline]
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        let (owes, line) = (self.read(state), self.line(now));
-        if !owes.in_debt && owes.instant > line {
-            self.write(state, OwesUntil { instant: line, in_debt: false });
+        let stands = self.standing(state, now);
+        if stands < self.read(state) {
+            self.write(state, stands, now);
         }
     }
 
     #[inline]
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let Span { whole, part } = self.read(state).instant;
+        let Span { whole, part } = self.read(state);
         Micros::new(whole + u64::from(part > 0))
     }
 
+    /// Nothing: an instant beyond the line of a late reader refuses it, which is right, and is not pulled back.
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let owes = self.read(state);
-        if owes.in_debt {
-            return Micros::ZERO;
-        }
-        let Span { whole, part } = owes.instant.minus(self.full, self.q);
-        Micros::new(whole + u64::from(part > 0))
+    fn seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
+        Micros::ZERO
     }
 
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
@@ -273,14 +280,15 @@ impl Algorithm for TokenBucket {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let owed = old.standing(old.read(from), now).minus(Span::at(now), old.q);
-        if owed == (Span { whole: 0, part: 0 }) {
+        let owed = old.standing(from, now).minus(Span::at(now), old.q);
+        if owed == NOTHING {
             return;
         }
         // Debt in q-ths ÷ p is tokens used; tokens used × the new p is the new debt, rounded against the key.
         let used = u128::from(owed.whole) * u128::from(old.q) + u128::from(owed.part);
         let owed = used.saturating_mul(u128::from(self.p)).div_ceil(u128::from(old.p));
-        self.write_any(state, Span::at(now).plus(Span::of_wide(owed, self.q), self.q), now);
+        let instant = Span::at(now).plus(Span::of_wide(owed, self.q), self.q).min(END);
+        self.write(state, instant, now);
     }
 }
 
@@ -298,16 +306,27 @@ impl Span {
         let (whole, part) = (parts / u128::from(q), parts % u128::from(q));
         match (u64::try_from(whole), u64::try_from(part)) {
             (Ok(whole), Ok(part)) if whole <= Micros::MAX.get() => Span { whole, part },
-            _ => Span { whole: Micros::MAX.get(), part: 0 },
+            _ => END,
         }
     }
 
-    #[inline]
+    /// Microseconds above, q-ths below. Only for a narrow layout.
+    #[inline(always)]
+    const fn packed(self) -> u64 {
+        self.whole << PART_BITS | self.part
+    }
+
+    #[inline(always)]
+    const fn unpacked(packed: u64) -> Self {
+        Span { whole: packed >> PART_BITS, part: packed % NARROW_PARTS }
+    }
+
+    #[inline(always)]
     const fn at(now: Micros) -> Self {
         Span { whole: now.get(), part: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     const fn plus(self, other: Span, q: u64) -> Self {
         let parts = self.part + other.part;
         let carry = (parts >= q) as u64;
@@ -318,7 +337,7 @@ impl Span {
     #[inline]
     fn minus(self, other: Span, q: u64) -> Self {
         if self <= other {
-            return Span { whole: 0, part: 0 };
+            return NOTHING;
         }
         let borrow = u64::from(self.part < other.part);
         Span { whole: self.whole - other.whole - borrow, part: self.part + borrow * q - other.part }

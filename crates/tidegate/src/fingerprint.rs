@@ -221,7 +221,8 @@ mod tests {
     #[test]
     fn keys_that_join_to_the_same_text_differ() {
         let secrets = Secrets::draw();
-        let pairs = [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("abcdefgh", "i"), ("abcdefg", "hi")];
+        let pairs =
+            [("ab", "c"), ("a", "bc"), ("abc", ""), ("", "abc"), ("abcdefgh", "i"), ("abcdefg", "hi")];
         let fingerprints: HashSet<u64> = pairs.iter().map(|pair| secrets.fingerprint(pair)).collect();
         assert_eq!(fingerprints.len(), pairs.len());
         let lengths: HashSet<u64> = (0..64).map(|length| secrets.fingerprint(&vec![0u8; length])).collect();

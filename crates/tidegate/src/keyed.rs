@@ -79,31 +79,32 @@ impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
     /// Any algorithm, or a tuple of them that stand or fall together, for each key.
     #[must_use]
     pub fn with(algorithm: A) -> Self {
-        let table = Arc::new(Table::new(DEFAULT_MAX_KEYS, algorithm.words()));
-        let regimes = Regimes::new(Regime { algorithm, table });
-        let shared = Arc::new(Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) });
-        KeyedLimiter { shared, clock: SteadyClock::new(), observer: None, key: PhantomData }
+        let clock = SteadyClock::new();
+        let shared = Arc::new(Keyed::new(algorithm.suited_to(SteadyClock::STEADINESS), DEFAULT_MAX_KEYS));
+        KeyedLimiter { shared, clock, observer: None, key: PhantomData }
     }
+}
 
-    /// A limiter like this one, empty, for at most `max_keys` keys at once (at least one).
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    /// A limiter like this one for at most `max_keys` keys at once (at least one), as if never used.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self
     where
         A: Clone,
     {
-        let algorithm = self.shared.current().1.algorithm.clone();
-        let table = Arc::new(Table::new(max_keys.max(1), algorithm.words()));
-        let regimes = Regimes::new(Regime { algorithm, table });
-        let shared = Arc::new(Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) });
-        KeyedLimiter { shared, ..self }
+        let algorithm = self.shared.current().algorithm.clone();
+        KeyedLimiter { shared: Arc::new(Keyed::new(algorithm, max_keys.max(1))), ..self }
     }
-}
 
-impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
-    /// The same limiter on another clock. Meant for right after it was made: what it has seen by the old clock stays.
+    /// A limiter like this one on another clock, as if never used.
     #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> KeyedLimiter<K, A, D> {
-        KeyedLimiter { shared: self.shared, clock, observer: self.observer, key: PhantomData }
+    pub fn with_clock<D: Clock>(self, clock: D) -> KeyedLimiter<K, A, D>
+    where
+        A: Clone,
+    {
+        let Regime { algorithm, table } = self.shared.current();
+        let shared = Arc::new(Keyed::new(algorithm.clone().suited_to(D::STEADINESS), table.max_keys()));
+        KeyedLimiter { shared, clock, observer: self.observer, key: PhantomData }
     }
 
     /// The same limiter, with somebody watching. Clones made before are not watched.
@@ -149,7 +150,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// How many keys there are, and what became of others.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.current().1.table.stats()
+        self.shared.current().table.stats()
     }
 
     /// Puts another setting of the same algorithm in force, for all keys and all clones.
@@ -158,20 +159,20 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// of milliseconds for a million keys. If the new setting keeps larger or smaller states, as when a window gets
     /// more cells, the old table's memory is kept until the limiter is dropped.
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm, self.when());
+        self.shared.change(algorithm.suited_to(C::STEADINESS), self.when());
     }
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock_steps_back: C::STEPS_BACK }
+        When { now: self.clock.now(), clock: C::STEADINESS }
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply<Q: Hash + ?Sized, V: Verb>(&self, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
         let answer = self.shared.apply(fingerprint, verb, self.when());
-        if let (Some(observer), Some(decision)) = (&self.observer, V::decision(&answer)) {
-            show(observer.as_ref(), decision);
+        if let Some(observer) = &self.observer {
+            show(observer.as_ref(), V::decision(&answer));
         }
         answer
     }
@@ -252,12 +253,17 @@ impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, 
 // === impl Keyed ===
 
 impl<A: Algorithm> Keyed<A> {
-    fn current(&self) -> (usize, &Regime<A>) {
-        let number = self.regimes.current();
-        (number, self.regimes.get(number))
+    fn new(algorithm: A, max_keys: usize) -> Self {
+        let table = Arc::new(Table::new(max_keys, algorithm.words()));
+        let regimes = Regimes::new(Regime { algorithm, table });
+        Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) }
     }
 
-    #[inline]
+    fn current(&self) -> &Regime<A> {
+        self.regimes.get(self.regimes.current())
+    }
+
+    #[inline(always)]
     fn apply<V: Verb>(&self, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
             let number = self.regimes.current();
@@ -270,12 +276,12 @@ impl<A: Algorithm> Keyed<A> {
     }
 
     fn look_for_idle_again<Q: Hash + ?Sized>(&self, key: &Q) {
-        self.current().1.table.look_for_idle_again(self.secrets.fingerprint(key));
+        self.current().table.look_for_idle_again(self.secrets.fingerprint(key));
     }
 
     fn change(&self, algorithm: A, when: When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (_, old) = self.current();
+        let old = self.current();
         if algorithm.words() == old.algorithm.words() {
             self.change_in_place(algorithm, old, when);
         } else {
@@ -319,7 +325,11 @@ fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: When) -> Vec<u64>
 
 /// The words of a slot's state, wherever they lie.
 fn copy_of(word: u64, beside: &[crate::sync::AtomicU64]) -> Vec<u64> {
-    if beside.is_empty() { vec![word] } else { (0..beside.len()).map(|index| Guarded(beside).get(index)).collect() }
+    if beside.is_empty() {
+        vec![word]
+    } else {
+        (0..beside.len()).map(|index| Guarded(beside).get(index)).collect()
+    }
 }
 
 /// Writes a state back, and tells the word of its slot.
@@ -349,6 +359,11 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
     #[inline]
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> V::Answer {
         run(self.algorithm, self.verb, state, self.when)
+    }
+
+    #[inline(always)]
+    fn at_once(&self, word: u64) -> Option<(u64, V::Answer)> {
+        self.verb.at_once(self.algorithm, word, self.when.now)
     }
 
     fn refuse(&self, room_after: Duration) -> V::Answer {

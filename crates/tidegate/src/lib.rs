@@ -12,7 +12,7 @@ mod sync;
 mod table;
 mod verb;
 
-pub use clock::{Clock, ManualClock, SteadyClock};
+pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
 pub use keyed::{KeyedCost, KeyedLimiter};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;

@@ -61,15 +61,20 @@ impl<A: Algorithm> Limiter<A> {
     /// ```
     #[must_use]
     pub fn with(algorithm: A) -> Self {
+        let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
         Limiter { shared: Arc::new(Shared::new(algorithm)), clock: SteadyClock::new(), observer: None }
     }
 }
 
 impl<A: Algorithm, C: Clock> Limiter<A, C> {
-    /// The same limiter on another clock. Meant for right after it was made: what it has seen by the old clock stays.
+    /// A limiter like this one on another clock, as if never used.
     #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> Limiter<A, D> {
-        Limiter { shared: self.shared, clock, observer: self.observer }
+    pub fn with_clock<D: Clock>(self, clock: D) -> Limiter<A, D>
+    where
+        A: Clone,
+    {
+        let algorithm = self.shared.algorithm().clone().suited_to(D::STEADINESS);
+        Limiter { shared: Arc::new(Shared::new(algorithm)), clock, observer: self.observer }
     }
 
     /// The same limiter, with somebody watching. Clones made before are not watched.
@@ -115,19 +120,31 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// assert_eq!(limiter.cost(0).peek().remaining(), 5);
     /// ```
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm, self.when());
+        self.shared.change(algorithm.suited_to(C::STEADINESS), self.when());
     }
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock_steps_back: C::STEPS_BACK }
+        When { now: self.clock.now(), clock: C::STEADINESS }
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply<V: Verb>(&self, verb: &V) -> V::Answer {
-        let answer = self.shared.apply(verb, self.when());
-        if let (Some(observer), Some(decision)) = (&self.observer, V::decision(&answer)) {
-            show(observer.as_ref(), decision);
+        let when = self.when();
+        if self.observer.is_none()
+            && let Some(answer) = self.shared.apply_at_once(verb, when.now)
+        {
+            return answer;
+        }
+        V::rebuilt(self.apply_slowly(verb, when))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn apply_slowly<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
+        let answer = self.shared.apply(verb, when);
+        if let Some(observer) = &self.observer {
+            show(observer.as_ref(), V::decision(&answer));
         }
         answer
     }

@@ -40,7 +40,12 @@ pub trait Observer: Send + Sync {
     }
 }
 
+/// Shows a copy: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
 #[cold]
-pub(crate) fn show(observer: &dyn Observer, decision: &Decision) {
-    if decision.is_allowed() { observer.allowed(decision) } else { observer.denied(decision) }
+pub(crate) fn show(observer: &dyn Observer, decision: Option<Decision>) {
+    match decision {
+        Some(decision) if decision.is_allowed() => observer.allowed(&decision),
+        Some(decision) => observer.denied(&decision),
+        None => {}
+    }
 }

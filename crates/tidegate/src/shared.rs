@@ -7,7 +7,7 @@ use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::regime::Regimes;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::verb::Verb;
-use tidegate_core::{Algorithm, Micros, Words, WordsMut};
+use tidegate_core::{Algorithm, Micros, Steadiness, Words, WordsMut};
 
 /// Words that threads share, for whoever holds the guard of them.
 #[derive(Debug)]
@@ -31,14 +31,19 @@ impl WordsMut for Guarded<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
     pub(crate) now: Micros,
-    pub(crate) clock_steps_back: bool,
+    pub(crate) clock: Steadiness,
 }
 
 impl When {
     /// The instant to decide at, given what the state has seen.
     #[inline]
     pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
-        if self.clock_steps_back { self.now } else { self.now.max(algorithm.seen(state)) }
+        match self.clock {
+            Steadiness::MayStepBack => self.now,
+            // A thread may be interrupted between reading the clock and reading the state. Taken at its word, its old
+            // reading would look like a step back and pull back what others have done meanwhile.
+            Steadiness::Steady => self.now.max(algorithm.seen(state)),
+        }
     }
 }
 
@@ -92,7 +97,35 @@ impl<A: Algorithm> Shared<A> {
         }
     }
 
-    #[inline]
+    /// The short cut, for whoever may take it: one word, not held, and a verb that needs no more than a look at it.
+    #[inline(always)]
+    pub(crate) fn apply_at_once<V: Verb>(&self, verb: &V, now: Micros) -> Option<V::Answer> {
+        let number = self.regimes.current();
+        let regime = self.regimes.get(number);
+        let found = self.word.0.load(Ordering::Acquire);
+        if !regime.one_word || found & HELD != 0 {
+            return None;
+        }
+        let (next, answer) = verb.at_once(&regime.algorithm, found, now)?;
+        self.put(found, next, number).then_some(answer)
+    }
+
+    /// Replaces the word if it is still what was `found`, and setting `number` is still in force.
+    #[inline(always)]
+    fn put(&self, found: u64, next: u64, number: usize) -> bool {
+        if next == found {
+            return self.regimes.current() == number;
+        }
+        if !try_hold(&self.word.0, found) {
+            return false;
+        }
+        let still = self.regimes.current() == number;
+        release(&self.word.0, if still { next } else { found });
+        still
+    }
+
+    /// The long way, for larger states and for those who did not get through at once.
+    #[inline(never)]
     pub(crate) fn apply<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
         let mut patience = Patience::new();
         loop {
@@ -110,7 +143,6 @@ impl<A: Algorithm> Shared<A> {
         }
     }
 
-    #[inline]
     fn apply_to_word<V: Verb>(
         &self,
         regime: &Regime<A>,
@@ -118,22 +150,13 @@ impl<A: Algorithm> Shared<A> {
         verb: &V,
         when: When,
     ) -> Option<V::Answer> {
-        let word = &self.word.0;
-        let found = word.load(Ordering::Acquire);
+        let found = self.word.0.load(Ordering::Acquire);
         if found & HELD != 0 {
             return None;
         }
         let mut state = [found];
         let answer = run(&regime.algorithm, verb, &mut state, when);
-        if state[0] == found {
-            return (self.regimes.current() == number).then_some(answer);
-        }
-        if !try_hold(word, found) {
-            return None;
-        }
-        let still = self.regimes.current() == number;
-        release(word, if still { state[0] } else { found });
-        still.then_some(answer)
+        self.put(found, state[0], number).then_some(answer)
     }
 
     fn apply_guarded<V: Verb>(
@@ -150,6 +173,11 @@ impl<A: Algorithm> Shared<A> {
         let answer = still.then(|| run(&regime.algorithm, verb, &mut Guarded(&regime.state), when));
         release(&self.word.0, 0);
         answer
+    }
+
+    /// The algorithm in force.
+    pub(crate) fn algorithm(&self) -> &A {
+        &self.regimes.get(self.regimes.current()).algorithm
     }
 
     /// Puts `next` in force. What was used stays used.

@@ -18,11 +18,27 @@ pub(crate) trait Verb {
         now: Micros,
     ) -> Self::Answer;
 
+    /// The next value of a state of one word, and the answer, if there is a short cut to them.
+    #[inline(always)]
+    fn at_once<A: Algorithm>(&self, algorithm: &A, word: u64, now: Micros) -> Option<(u64, Self::Answer)> {
+        let _ = (algorithm, word, now);
+        None
+    }
+
     /// The answer when there is no room for a new state, and none is to be expected before `room_after`.
     fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Self::Answer;
 
+    /// The same answer, taken apart and put together again.
+    ///
+    /// This lets the compiler keep the answers of the short cut in registers: without it they share their memory with the
+    /// answers of the long way, and reading them back costs more than the decision.
+    #[inline(always)]
+    fn rebuilt(answer: Self::Answer) -> Self::Answer {
+        answer
+    }
+
     /// The decision in an answer, for whoever observes decisions.
-    fn decision(answer: &Self::Answer) -> Option<&Decision>;
+    fn decision(answer: &Self::Answer) -> Option<Decision>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,13 +84,23 @@ impl Verb for Check {
         algorithm.decide(state, now, self.0)
     }
 
+    #[inline(always)]
+    fn rebuilt(answer: Decision) -> Decision {
+        answer.rebuilt()
+    }
+
+    #[inline(always)]
+    fn at_once<A: Algorithm>(&self, algorithm: &A, word: u64, now: Micros) -> Option<(u64, Decision)> {
+        algorithm.decide_word(word, now, self.0)
+    }
+
     fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Decision {
         closed(algorithm, now, room_after)
     }
 
     #[inline]
-    fn decision(answer: &Decision) -> Option<&Decision> {
-        Some(answer)
+    fn decision(answer: &Decision) -> Option<Decision> {
+        Some(*answer)
     }
 }
 
@@ -95,7 +121,7 @@ impl Verb for Peek {
         closed(algorithm, now, room_after)
     }
 
-    fn decision(_: &Decision) -> Option<&Decision> {
+    fn decision(_: &Decision) -> Option<Decision> {
         None
     }
 }
@@ -116,8 +142,8 @@ impl Verb for Force {
         closed(algorithm, now, room_after)
     }
 
-    fn decision(answer: &Decision) -> Option<&Decision> {
-        Some(answer)
+    fn decision(answer: &Decision) -> Option<Decision> {
+        Some(*answer)
     }
 }
 
@@ -132,8 +158,8 @@ impl Verb for Take {
         Taken { amount: 0, decision: closed(algorithm, now, room_after) }
     }
 
-    fn decision(answer: &Taken) -> Option<&Decision> {
-        Some(&answer.decision)
+    fn decision(answer: &Taken) -> Option<Decision> {
+        Some(answer.decision)
     }
 }
 
@@ -146,7 +172,7 @@ impl Verb for Refund {
 
     fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Duration) {}
 
-    fn decision((): &()) -> Option<&Decision> {
+    fn decision((): &()) -> Option<Decision> {
         None
     }
 }
@@ -160,7 +186,7 @@ impl Verb for Reset {
 
     fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Duration) {}
 
-    fn decision((): &()) -> Option<&Decision> {
+    fn decision((): &()) -> Option<Decision> {
         None
     }
 }
@@ -195,7 +221,7 @@ impl Verb for CheckEach {
         Detailed { decision: closed(algorithm, now, room_after), rules: Vec::new() }
     }
 
-    fn decision(answer: &Detailed) -> Option<&Decision> {
-        Some(&answer.decision)
+    fn decision(answer: &Detailed) -> Option<Decision> {
+        Some(answer.decision)
     }
 }

@@ -134,7 +134,8 @@ impl<'a> Reader<'a> {
 
     fn fraction(&mut self) -> Result<(u64, u128), InvalidQuota> {
         let start = self.at;
-        let digits = self.while_char(|c| c.is_ascii_digit()).len();
+        let digits = self.while_char(|c| c.is_ascii_digit() || c == '_');
+        let digits = digits.bytes().filter(u8::is_ascii_digit).count(); // "_" is for the eye and has no value
         self.at = start;
         let fraction = self.count()?;
         Ok((fraction, 10u128.pow(u32::try_from(digits).unwrap_or(u32::MAX).min(38))))
@@ -259,6 +260,7 @@ mod tests {
         assert_eq!(quota("7 per 1min 30s burst 3"), Quota::per(7, seconds(90)).burst(3));
         assert_eq!(quota("3 per 1.5s"), Quota::per(3, Duration::from_millis(1_500)));
         assert_eq!(quota("1 per 0.25ms"), Quota::every(Duration::from_micros(250)));
+        assert_eq!(quota("1 per 0.2_5ms"), Quota::every(Duration::from_micros(250)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Clock;
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Steadiness};
 
 /// A clock that runs from the wall clock's time at a steady pace and never steps back.
 ///
@@ -50,7 +50,7 @@ impl Default for SteadyClock {
 }
 
 impl Clock for SteadyClock {
-    const STEPS_BACK: bool = false;
+    const STEADINESS: Steadiness = Steadiness::Steady;
 
     #[inline]
     fn now(&self) -> Micros {

@@ -36,6 +36,8 @@ pub(crate) trait Step {
 
     /// Does it.
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Self::Answer;
+    /// The next value of a state of one word, and the answer, if there is a short cut to them.
+    fn at_once(&self, word: u64) -> Option<(u64, Self::Answer)>;
     /// The answer to a newcomer for whom there is no room.
     fn refuse(&self, room_after: Duration) -> Self::Answer;
     /// When a state, of this key or another, is as if never seen.
@@ -132,8 +134,27 @@ impl Table {
     }
 
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+        let segment = self.segment(self.stretch(fingerprint));
+        if self.words == 1
+            && let Some(place) = segment.find(fingerprint)
+        {
+            let version = place.version();
+            let found = place.word().load(Ordering::Acquire);
+            if found & HELD == 0
+                && let Some((next, answer)) = step.at_once(found)
+                && put(place, fingerprint, found, next, version, step)
+            {
+                return Some(answer);
+            }
+        }
+        self.apply_patiently(fingerprint, step)
+    }
+
+    /// For newcomers, for larger states, and for those who did not get through at once.
+    #[inline(never)]
+    fn apply_patiently<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let mut patience = Patience::new();
         loop {
             let segment = self.segment(self.stretch(fingerprint));
@@ -157,8 +178,7 @@ impl Table {
     /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held.
     pub(crate) fn convert(&self, put_in_force: impl FnOnce(), convert: impl Fn(u64, &[AtomicU64]) -> u64) {
         let locks = self.lock_all();
-        let held: Vec<(Place<'_>, u64)> =
-            self.occupied().map(|place| (place, hold(place.word()))).collect();
+        let held: Vec<(Place<'_>, u64)> = self.occupied().map(|place| (place, hold(place.word()))).collect();
         put_in_force();
         for (place, found) in held {
             let beside = if self.words == 1 { &[][..] } else { place.state() };
@@ -205,7 +225,10 @@ impl Table {
     // --- finding
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the high half of a product with a length is below it")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the high half of a product with a length is below it"
+    )]
     fn stretch(&self, fingerprint: u64) -> usize {
         ((u128::from(fingerprint) * self.directory.len() as u128) >> 64) as usize
     }
@@ -273,7 +296,8 @@ impl Table {
         step: &T,
     ) -> Option<Room<'a>> {
         let is_idle = |place: Place<'_>| idle_at(place, step) <= step.now() && step.now() < Micros::MAX;
-        let idle_at_home = segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
+        let idle_at_home =
+            segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
         if let Some(place) = idle_at_home
             && place.evict_if(owners, &is_idle)
         {
@@ -291,7 +315,14 @@ impl Table {
         Some(place.map_or(Room::NotBefore(owners.none_idle_before), Room::At))
     }
 
-    fn move_in(&self, place: Place<'_>, owners: &mut Owners, fingerprint: u64, state: &[u64], idle_at: Micros) {
+    fn move_in(
+        &self,
+        place: Place<'_>,
+        owners: &mut Owners,
+        fingerprint: u64,
+        state: &[u64],
+        idle_at: Micros,
+    ) {
         let word = if self.words == 1 { state[0] } else { idle_at.get() };
         owners.none_idle_before = owners.none_idle_before.min(idle_at);
         place.settle(owners, fingerprint, word, |beside| {
@@ -319,7 +350,8 @@ impl Table {
         let half = 1 << (self.most_divisions - owners.depth);
         let upper = (stretch & !(2 * half - 1)) + half;
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let other = self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
+        let other =
+            self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
         lock(other).none_idle_before = owners.none_idle_before;
         segment.divide(owners, other, &|fingerprint| self.stretch(fingerprint) >= upper);
         for entry in &self.directory[upper..upper + half] {
@@ -375,7 +407,6 @@ fn idle_at<T: Step>(place: Place<'_>, step: &T) -> Micros {
 }
 
 /// Decides on a copy of the word, and holds it only to write.
-#[inline]
 fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
     let version = place.version();
     let found = place.word().load(Ordering::Acquire);
@@ -384,16 +415,21 @@ fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Optio
     }
     let mut state = [found];
     let answer = step.run(&mut state);
-    if state[0] == found {
-        let ours = place.owner() == fingerprint && place.unchanged_since(version) && step.is_current();
-        return ours.then_some(answer);
+    put(place, fingerprint, found, state[0], version, step).then_some(answer)
+}
+
+/// Replaces the word if it is still what was `found`, and still that of `fingerprint` under the setting of `step`.
+#[inline(always)]
+fn put<T: Step>(place: Place<'_>, fingerprint: u64, found: u64, next: u64, version: u64, step: &T) -> bool {
+    if next == found {
+        return place.owner() == fingerprint && place.unchanged_since(version) && step.is_current();
     }
     if !try_hold(place.word(), found) {
-        return None;
+        return false;
     }
     let ours = place.owner() == fingerprint && step.is_current();
-    release(place.word(), if ours { state[0] } else { found });
-    ours.then_some(answer)
+    release(place.word(), if ours { next } else { found });
+    ours
 }
 
 /// Holds the word, and changes the state beside it in place.

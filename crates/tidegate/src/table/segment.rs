@@ -81,8 +81,9 @@ impl Segment {
 
     #[inline(never)]
     fn find_elsewhere(&self, fingerprint: u64, home: usize) -> Option<Place<'_>> {
-        self.lines_after(home)
-            .find_map(|line| self.lines[line].find(fingerprint).map(|slot| Place { segment: self, line, slot }))
+        self.lines_after(home).find_map(|line| {
+            self.lines[line].find(fingerprint).map(|slot| Place { segment: self, line, slot })
+        })
     }
 
     /// Counts up before owners change, and again after: see rule 3.
@@ -104,12 +105,18 @@ impl Segment {
     pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
         let lines = std::iter::once(home).chain(self.lines_after(home));
-        let mut places = lines.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
+        let mut places =
+            lines.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
         places.find(|place| place.owner() == EMPTY)
     }
 
     /// Lets all idle owners go, and tells how many there were. Remembers when the next one can be idle.
-    pub(crate) fn sweep(&self, owners: &mut Owners, idle_at: &dyn Fn(Place<'_>) -> Micros, now: Micros) -> usize {
+    pub(crate) fn sweep(
+        &self,
+        owners: &mut Owners,
+        idle_at: &dyn Fn(Place<'_>) -> Micros,
+        now: Micros,
+    ) -> usize {
         if now < owners.none_idle_before || now == Micros::MAX {
             return 0;
         }
@@ -201,7 +208,13 @@ impl<'a> Place<'a> {
     }
 
     /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
-    pub(crate) fn settle(self, owners: &mut Owners, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
+    pub(crate) fn settle(
+        self,
+        owners: &mut Owners,
+        fingerprint: u64,
+        word: u64,
+        fill: impl FnOnce(&[AtomicU64]),
+    ) {
         // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
         hold(self.word());
         if self.has_state_beside() {

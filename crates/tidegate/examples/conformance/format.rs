@@ -1,0 +1,340 @@
+//! # Vector files
+//!
+//! A vector file is a table that a person can check with a pencil: rules, then rows of what is asked when, and what
+//! must come of it. The format is described, with its grammar, in `conformance/README.md`; here
+//! it becomes cases that can be run. Rows are read in `row.rs`, times in `time.rs`.
+//!
+//! Nothing is guessed. What is not understood is a mistake, and every mistake of the file is reported.
+
+use tidegate::{InvalidQuota, Micros, Quota, Rule, TokenBucket};
+
+use crate::line::Line;
+use crate::mistake::Mistake;
+use crate::row::{self, Row, Rules};
+use crate::time;
+
+/// A limit and a story about it, from a key never seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// Empty for rows that come before any `case` line.
+    pub(crate) name: String,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) names: Vec<Option<String>>,
+    pub(crate) steps: Vec<Step>,
+    line: usize,
+    origin: Origin,
+    /// Whether there was a row or a change, even a mistaken one.
+    tried: bool,
+    /// Whether a rule could not be read, so that what refers to the rules cannot be judged.
+    mistaken: bool,
+}
+
+/// Where the rules of a case come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// From the case before; the first rule line of this case replaces them.
+    Inherited,
+    Own,
+}
+
+/// One line of the story.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) line: usize,
+    /// The line as it is shown in a table of differences.
+    pub(crate) text: String,
+    pub(crate) at: Micros,
+    pub(crate) act: Act,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Ask(Row),
+    /// The rule at a position is replaced while the state lives on.
+    Change {
+        position: usize,
+        rule: Rule,
+    },
+}
+
+/// So many rules on one key are more than any policy needs.
+const MOST_RULES: usize = 64;
+
+const A_LINE: &str =
+    "'case', 'quota', 'rule', 'change', or a row, which starts with an instant such as 0ms, +1s or 12:34:31";
+const A_NAME: &str = "a name for the case";
+const A_ROW: &str = "expected at least one row in this case; a case without rows tests nothing";
+const ANY_ROW: &str = "expected at least one row; a file without rows tests nothing";
+const A_RULE_FIRST: &str = "a 'quota' or 'rule' line before the first row";
+const RULES_BEFORE_ROWS: &str =
+    "rules before rows; to start again write 'case', to change a rule while running write 'change'";
+const QUOTA_OR_RULE: &str = "'quota' or 'rule' after 'change'";
+const RULE_NAME: &str = "a name for the rule: letters, digits and _, starting with a letter";
+const NEW_NAME: &str = "a name that no other rule of this case has";
+const FEWER_RULES: &str = "at most 64 rules in a case";
+const TEXT: &str = "expected text in UTF-8";
+
+/// Reads a vector file.
+///
+/// # Errors
+/// All mistakes of the file, in the order of its lines.
+pub(crate) fn parse(file: &[u8]) -> Result<Vec<Case>, Vec<Mistake>> {
+    let mut parser = Parser::default();
+    let file = file.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(file);
+    for (index, bytes) in file.split(|&byte| byte == b'\n').enumerate() {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => parser.line(&mut Line::new(index + 1, text)),
+            Err(error) => parser.mistakes.push(not_text(index + 1, bytes, error.valid_up_to())),
+        }
+    }
+    parser.finish()
+}
+
+fn not_text(line: usize, bytes: &[u8], valid: usize) -> Mistake {
+    let column = String::from_utf8_lossy(&bytes[..valid]).chars().count() + 1;
+    let found = format!("byte {:#04x}", bytes.get(valid).copied().unwrap_or_default());
+    Mistake { line, column, found, says: TEXT.to_owned() }
+}
+
+#[derive(Default)]
+struct Parser {
+    cases: Vec<Case>,
+    mistakes: Vec<Mistake>,
+    /// The instant of the row before, from which `+100ms` counts.
+    previous: Micros,
+}
+
+/// Which of the two lines that give a rule it was: `quota` means a token bucket, `rule` says its algorithm.
+#[derive(Clone, Copy)]
+enum Keyword {
+    Quota,
+    Rule,
+}
+
+impl Parser {
+    fn line(&mut self, line: &mut Line<'_>) {
+        if line.is_done() {
+            return;
+        }
+        if let Err(mistake) = self.statement(line) {
+            self.mistakes.push(mistake);
+        }
+    }
+
+    fn statement(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
+        if line.takes("case") {
+            return self.case(line);
+        }
+        if let Some(keyword) = keyword(line) {
+            return self.rule(line, keyword);
+        }
+        if line.takes("change") {
+            return self.change(line, self.previous);
+        }
+        let starts_row = line.peek().is_some_and(|token| {
+            token.text.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '-')
+        });
+        if starts_row { self.row(line) } else { Err(line.mistake(A_LINE)) }
+    }
+
+    fn case(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
+        let missing = line.mistake(A_NAME);
+        let (name, _) = line.rest();
+        self.open_case(name.trim().to_owned(), line.number());
+        if name.trim().is_empty() { Err(missing) } else { Ok(()) }
+    }
+
+    /// A fresh state; the rules are those of the case before until this one gives its own.
+    fn open_case(&mut self, name: String, line: usize) {
+        self.close_case();
+        let (rules, names, mistaken) = match self.cases.last() {
+            Some(case) => (case.rules.clone(), case.names.clone(), case.mistaken),
+            None => (Vec::new(), Vec::new(), false),
+        };
+        self.previous = Micros::ZERO;
+        let (steps, origin) = (Vec::new(), Origin::Inherited);
+        self.cases.push(Case { name, rules, names, steps, line, origin, tried: false, mistaken });
+    }
+
+    fn close_case(&mut self) {
+        let Some(case) = self.cases.last() else { return };
+        // Lines before the first `case` may give rules for all that follow, and then need no rows.
+        if !case.name.is_empty() && !case.tried {
+            let found = format!("case {}", case.name);
+            self.mistakes.push(Mistake { line: case.line, column: 1, found, says: A_ROW.to_owned() });
+        }
+    }
+
+    /// The case that the line belongs to; lines before the first `case` are one without a name.
+    fn current(&mut self, line: usize) -> &mut Case {
+        if self.cases.is_empty() {
+            self.open_case(String::new(), line);
+        }
+        let last = self.cases.len() - 1;
+        &mut self.cases[last]
+    }
+
+    fn rule(&mut self, line: &mut Line<'_>, keyword: Keyword) -> Result<(), Mistake> {
+        let case = self.current(line.number());
+        if case.tried {
+            return Err(Mistake { column: 1, found: line.squeezed(), ..line.mistake(RULES_BEFORE_ROWS) });
+        }
+        if case.origin == Origin::Inherited {
+            (case.rules, case.names) = (Vec::new(), Vec::new());
+            (case.origin, case.mistaken) = (Origin::Own, false);
+        }
+        let added = named_rule(line, keyword, case);
+        if added.is_err() {
+            case.mistaken = true;
+        }
+        added
+    }
+
+    /// Replaces a rule at the instant `at`, while the state lives on.
+    fn change(&mut self, line: &mut Line<'_>, at: Micros) -> Result<(), Mistake> {
+        let case = self.current(line.number());
+        case.tried = true;
+        let keyword = keyword(line).ok_or_else(|| line.mistake(QUOTA_OR_RULE))?;
+        let rules = case.referred();
+        if case.rules.is_empty() && rules.names.is_some() {
+            return Err(line.mistake(A_RULE_FIRST));
+        }
+        let position = if has_name(line) {
+            let position = rules.position(line)?;
+            line.takes("=");
+            position
+        } else if case.rules.len() > 1 {
+            return Err(line.mistake(format!("{} and = before the new rule", rules.choices())));
+        } else {
+            Some(0)
+        };
+        let rule = rule_text(line, keyword)?;
+        let text = line.squeezed();
+        if let Some(position) = position {
+            case.steps.push(Step { line: line.number(), text, at, act: Act::Change { position, rule } });
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
+        let number = line.number();
+        let previous = self.previous;
+        let at = time::instant(line, previous).unwrap_or_else(|mistake| {
+            line.skip_past(&mistake);
+            self.mistakes.push(mistake);
+            previous
+        });
+        self.previous = at;
+        if line.takes("change") {
+            return self.change(line, at);
+        }
+        let before_rules = line.mistake_at(0, A_RULE_FIRST);
+        let mut mistakes = std::mem::take(&mut self.mistakes);
+        let case = self.current(number);
+        case.tried = true;
+        let row = row::row(line, case.referred(), &mut mistakes);
+        let no_rules = case.rules.is_empty() && !case.mistaken;
+        if let Some(row) = row {
+            let step = Step { line: number, text: line.squeezed(), at, act: Act::Ask(row) };
+            let ends = step.ends();
+            case.steps.push(step);
+            self.previous = ends;
+        }
+        self.mistakes = mistakes;
+        if no_rules { Err(before_rules) } else { Ok(()) }
+    }
+
+    fn finish(mut self) -> Result<Vec<Case>, Vec<Mistake>> {
+        self.close_case();
+        self.cases.retain(|case| !case.steps.is_empty());
+        if self.cases.is_empty() && self.mistakes.is_empty() {
+            let (found, says) = (String::new(), ANY_ROW.to_owned());
+            self.mistakes.push(Mistake { line: 1, column: 1, found, says });
+        }
+        self.mistakes.sort();
+        if self.mistakes.is_empty() { Ok(self.cases) } else { Err(self.mistakes) }
+    }
+}
+
+impl Case {
+    /// What a row may refer to.
+    fn referred(&self) -> Rules<'_> {
+        Rules { names: (!self.mistaken).then_some(self.names.as_slice()) }
+    }
+
+    /// Whether a row lies before the one above it. A subject whose clock only goes forward cannot run such a case.
+    pub(crate) fn steps_back(&self) -> bool {
+        self.steps.windows(2).any(|pair| pair[1].at < pair[0].ends())
+    }
+}
+
+impl Step {
+    /// The instant of the last request of the row.
+    pub(crate) fn ends(&self) -> Micros {
+        match &self.act {
+            Act::Ask(row) => row::instant_of(self.at, row.every, row.times - 1),
+            Act::Change { .. } => self.at,
+        }
+    }
+}
+
+fn keyword(line: &mut Line<'_>) -> Option<Keyword> {
+    if line.takes("quota") {
+        Some(Keyword::Quota)
+    } else if line.takes("rule") {
+        Some(Keyword::Rule)
+    } else {
+        None
+    }
+}
+
+/// Adds the rule that the rest of the line describes, with the name it may have.
+fn named_rule(line: &mut Line<'_>, keyword: Keyword, case: &mut Case) -> Result<(), Mistake> {
+    let mark = line.mark();
+    let name = if has_name(line) { Some(rule_name(line)?) } else { None };
+    if name.is_some() && case.names.contains(&name) {
+        return Err(line.mistake_at(mark, NEW_NAME));
+    }
+    if case.rules.len() == MOST_RULES {
+        return Err(line.mistake_at(mark, FEWER_RULES));
+    }
+    case.rules.push(rule_text(line, keyword)?);
+    case.names.push(name);
+    Ok(())
+}
+
+/// Whether `NAME =` comes next.
+fn has_name(line: &Line<'_>) -> bool {
+    line.second().is_some_and(|(token, _)| token.text == "=")
+}
+
+fn rule_name(line: &mut Line<'_>) -> Result<String, Mistake> {
+    let name = line.next_of(crate::line::Kind::Word).ok_or_else(|| line.mistake(RULE_NAME))?;
+    line.takes("=");
+    Ok(name.text.to_owned())
+}
+
+fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<Rule, Mistake> {
+    let number = line.number();
+    let (text, column) = line.rest();
+    let rule = match keyword {
+        Keyword::Quota => text.parse::<Quota>().map(|quota| Rule::TokenBucket(TokenBucket::new(quota))),
+        Keyword::Rule => text.parse::<Rule>(),
+    };
+    rule.map_err(|error| invalid_rule(error, number, text, column))
+}
+
+/// The complaint of the library about a quota, moved to where the quota stands in the file.
+fn invalid_rule(error: InvalidQuota, line: usize, text: &str, column: usize) -> Mistake {
+    let sentence = error.to_string();
+    let Some(position) = error.position() else {
+        return Mistake { line, column, found: text.to_owned(), says: sentence };
+    };
+    // The sentence counts characters from the start of the rule and repeats the first that is wrong; here
+    // the column does the one and the offending word the other.
+    let says = sentence.split_once(": ").map_or(sentence.as_str(), |(_, says)| says);
+    let says = says.find("expected ").map_or(says, |from| &says[from..]).to_owned();
+    let rest: String = text.chars().skip(position).collect();
+    let found = rest.split_whitespace().next().unwrap_or("").to_owned();
+    Mistake { line, column: column + position, found, says }
+}

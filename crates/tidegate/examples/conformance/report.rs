@@ -1,0 +1,112 @@
+//! # The report on some files
+//!
+//! What is printed and how it ends, apart from printing and ending, so that a test can ask for both.
+
+use std::fmt::Write;
+use std::{fs, io};
+
+use crate::format;
+use crate::mistake::Mistake;
+use crate::run::{Difference, run};
+use crate::subject::Kind;
+use crate::table::table;
+
+/// What was found in all files together.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// What a person is to read.
+    pub(crate) text: String,
+    cases: usize,
+    rows: usize,
+    differences: usize,
+    unreadable: usize,
+}
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Equal = 0,
+    Different = 1,
+    /// A file cannot be read or is malformed; whatever else was found.
+    Malformed = 2,
+}
+
+impl Report {
+    /// Reads a file and runs it against each subject.
+    pub(crate) fn file(&mut self, path: &str, subjects: &[Kind]) {
+        self.content(path, fs::read(path), subjects);
+    }
+
+    /// As [`Report::file`], for a file that has been read, or could not be.
+    pub(crate) fn content(&mut self, path: &str, content: io::Result<Vec<u8>>, subjects: &[Kind]) {
+        match content.map(|content| format::parse(&content)) {
+            Ok(Ok(cases)) => self.cases(path, &cases, subjects),
+            Ok(Err(mistakes)) => self.mistakes(path, &mistakes),
+            Err(error) => {
+                self.unreadable += 1;
+                self.line(format_args!("{path}: {error}"));
+            }
+        }
+    }
+
+    fn cases(&mut self, path: &str, cases: &[format::Case], subjects: &[Kind]) {
+        let differences: Vec<Difference> =
+            cases.iter().flat_map(|case| differences(case, subjects)).collect();
+        self.cases += cases.len();
+        self.rows += cases.iter().map(|case| case.steps.len()).sum::<usize>();
+        self.differences += differences.len();
+        self.text += &table(path, &differences);
+    }
+
+    fn mistakes(&mut self, path: &str, mistakes: &[Mistake]) {
+        self.unreadable += 1;
+        for mistake in mistakes {
+            self.line(format_args!("{path}:{mistake}"));
+        }
+    }
+
+    /// The last line: what was run, and what came of it.
+    pub(crate) fn summary(&mut self) {
+        let Report { cases, rows, differences, unreadable, .. } = *self;
+        let counted =
+            [(cases, "case"), (rows, "row"), (differences, "difference")].map(|(n, noun)| counted(n, noun));
+        self.line(format_args!("{}", counted.join(", ")));
+        if unreadable > 0 {
+            self.line(format_args!("{} could not be run", self::counted(unreadable, "file")));
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match (self.unreadable, self.differences) {
+            (0, 0) => Status::Equal,
+            (0, _) => Status::Different,
+            _ => Status::Malformed,
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.text, "{line}"); // writing to a string cannot fail
+    }
+}
+
+/// The differences of one case, those of several subjects told as one: nearly always it is all of them.
+fn differences(case: &format::Case, subjects: &[Kind]) -> Vec<Difference> {
+    let runners: Vec<&Kind> = subjects.iter().filter(|kind| (kind.runs)(case)).collect();
+    let mut merged: Vec<(Difference, Vec<&str>)> = Vec::new();
+    for kind in &runners {
+        for difference in run(case, kind) {
+            match merged.iter_mut().find(|(known, _)| *known == difference) {
+                Some((_, names)) => names.push(kind.name),
+                None => merged.push((difference, vec![kind.name])),
+            }
+        }
+    }
+    merged.sort_by_key(|(difference, _)| difference.line);
+    let all = |names: &[&str]| names.len() == runners.len();
+    let told = |names: Vec<&str>| if all(&names) { "all".to_owned() } else { names.join(" + ") };
+    merged.into_iter().map(|(difference, names)| Difference { subject: told(names), ..difference }).collect()
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,293 @@
+//! # Whoever is put to the test
+//!
+//! The same vectors must hold for the bare algorithms and for everything built on them. A [`Subject`] is one key of
+//! such a thing, spoken to by instant and cost. To test another one, implement the trait and add a line to
+//! [`SUBJECTS`].
+
+use tidegate::{
+    Algorithm, Clock, Decision, KeyedLimiter, Limiter, ManualClock, Micros, Rule, RuleId, SettableClock,
+};
+
+use crate::format::Case;
+
+/// One key under some rules. Each verb happens at an instant that the vector file gives.
+pub(crate) trait Subject {
+    fn check(&mut self, at: Micros, cost: u32) -> Answer;
+    /// What `check` would answer; changes nothing.
+    fn peek(&mut self, at: Micros, cost: u32) -> Answer;
+    fn force(&mut self, at: Micros, cost: u32) -> Answer;
+    /// Answers with what is there afterwards, as a check of cost 0 does.
+    fn refund(&mut self, at: Micros, cost: u32) -> Answer;
+    /// Answers with what is there afterwards, as a check of cost 0 does.
+    fn reset(&mut self, at: Micros) -> Answer;
+    fn take(&mut self, at: Micros, most: u32) -> Answer;
+    /// Replaces the rules one for one; what was used stays used.
+    fn change(&mut self, at: Micros, rules: &[Rule]);
+}
+
+/// What a subject says to one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// The binding decision.
+    pub(crate) decision: Decision,
+    /// How much `take` took.
+    pub(crate) took: Option<u32>,
+    /// What each rule holds after the request. Empty if the subject cannot tell; then `[…]` is not checked.
+    pub(crate) each: Vec<Decision>,
+}
+
+/// How a subject is made, and for which cases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// Whether it can run the case at all. One on a clock that never steps back leaves out those
+    /// in which it does: see [`Case::steps_back`].
+    pub(crate) runs: fn(&Case) -> bool,
+    /// A key never seen.
+    pub(crate) make: fn(&[Rule]) -> Box<dyn Subject>,
+}
+
+/// Everything that is tested.
+pub(crate) const SUBJECTS: &[Kind] = &[
+    Kind { name: "rule", runs: is_single, make: |rules| Core::boxed(one(rules)) },
+    Kind { name: "policy", runs: |_| true, make: |rules| Core::boxed(all(rules)) },
+    Kind { name: "limiter", runs: is_single, make: |rules| Memory::boxed(one(rules), SettableClock::new()) },
+    Kind {
+        name: "limiter, policy",
+        runs: |_| true,
+        make: |rules| Memory::boxed(all(rules), SettableClock::new()),
+    },
+    Kind {
+        name: "limiter, steady",
+        runs: is_single_steady,
+        make: |rules| Memory::boxed(one(rules), ManualClock::new()),
+    },
+    Kind {
+        name: "limiter, policy, steady",
+        runs: is_steady,
+        make: |rules| Memory::boxed(all(rules), ManualClock::new()),
+    },
+    Kind { name: "keyed", runs: is_single, make: |rules| Keyed::boxed(one(rules), SettableClock::new()) },
+    Kind {
+        name: "keyed, policy",
+        runs: |_| true,
+        make: |rules| Keyed::boxed(all(rules), SettableClock::new()),
+    },
+    Kind {
+        name: "keyed, steady",
+        runs: is_single_steady,
+        make: |rules| Keyed::boxed(one(rules), ManualClock::new()),
+    },
+    Kind {
+        name: "keyed, policy, steady",
+        runs: is_steady,
+        make: |rules| Keyed::boxed(all(rules), ManualClock::new()),
+    },
+];
+
+fn is_single(case: &Case) -> bool {
+    case.rules.len() == 1
+}
+
+fn is_steady(case: &Case) -> bool {
+    !case.steps_back()
+}
+
+fn is_single_steady(case: &Case) -> bool {
+    is_single(case) && is_steady(case)
+}
+
+fn one(rules: &[Rule]) -> Rule {
+    rules[0]
+}
+
+fn all(rules: &[Rule]) -> Box<[Rule]> {
+    rules.into()
+}
+
+/// The bare algorithm and its words: a single rule, or a policy, which takes another way through a decision.
+#[derive(Debug)]
+struct Core<A> {
+    rules: A,
+    words: Vec<u64>,
+}
+
+impl<A: FromRules> Core<A> {
+    fn boxed(rules: A) -> Box<dyn Subject> {
+        let words = vec![0; rules.words()];
+        Box::new(Core { rules, words })
+    }
+
+    fn answer(&self, at: Micros, decision: Decision) -> Answer {
+        Answer { decision, took: None, each: each(&self.rules, &self.words, at) }
+    }
+
+    fn what_is_there(&self, at: Micros) -> Answer {
+        self.answer(at, self.rules.peek(self.words.as_slice(), at, 0))
+    }
+}
+
+impl<A: FromRules> Subject for Core<A> {
+    fn check(&mut self, at: Micros, cost: u32) -> Answer {
+        let decision = self.rules.decide(self.words.as_mut_slice(), at, cost);
+        self.answer(at, decision)
+    }
+
+    fn peek(&mut self, at: Micros, cost: u32) -> Answer {
+        let decision = self.rules.peek(self.words.as_slice(), at, cost);
+        // The rules are shown as the check would leave them, which is done to a copy.
+        let mut copy = self.words.clone();
+        let _ = self.rules.decide(copy.as_mut_slice(), at, cost);
+        Answer { decision, took: None, each: each(&self.rules, &copy, at) }
+    }
+
+    fn force(&mut self, at: Micros, cost: u32) -> Answer {
+        let decision = self.rules.force(self.words.as_mut_slice(), at, cost);
+        self.answer(at, decision)
+    }
+
+    fn refund(&mut self, at: Micros, cost: u32) -> Answer {
+        self.rules.refund(self.words.as_mut_slice(), at, cost);
+        self.what_is_there(at)
+    }
+
+    fn reset(&mut self, at: Micros) -> Answer {
+        self.rules.reset(self.words.as_mut_slice());
+        self.what_is_there(at)
+    }
+
+    fn take(&mut self, at: Micros, most: u32) -> Answer {
+        let taken = self.rules.take(self.words.as_mut_slice(), at, most);
+        Answer { took: Some(taken.amount), ..self.answer(at, taken.decision) }
+    }
+
+    fn change(&mut self, at: Micros, rules: &[Rule]) {
+        let new = A::from_rules(rules);
+        let mut words = vec![0; new.words()];
+        new.adopt(&self.rules, self.words.as_slice(), words.as_mut_slice(), at);
+        (self.rules, self.words) = (new, words);
+    }
+}
+
+fn each<A: Algorithm>(rules: &A, words: &[u64], at: Micros) -> Vec<Decision> {
+    let mut each = Vec::new();
+    rules.explain(words, at, 0, RuleId(0), &mut |decision| each.push(decision));
+    each
+}
+
+/// A clock that the vectors move.
+trait Moved: Clock + Clone + 'static {
+    fn move_to(&self, at: Micros);
+}
+
+impl Moved for ManualClock {
+    fn move_to(&self, at: Micros) {
+        self.advance_to(at);
+    }
+}
+
+impl Moved for SettableClock {
+    fn move_to(&self, at: Micros) {
+        self.set(at);
+    }
+}
+
+/// Rules that may be those of one rule or of many, from a slice that has as many.
+trait FromRules: Algorithm + Clone + 'static {
+    fn from_rules(rules: &[Rule]) -> Self;
+}
+
+impl FromRules for Rule {
+    fn from_rules(rules: &[Rule]) -> Self {
+        one(rules)
+    }
+}
+
+impl FromRules for Box<[Rule]> {
+    fn from_rules(rules: &[Rule]) -> Self {
+        all(rules)
+    }
+}
+
+/// The limiter for one state.
+struct Memory<A, C> {
+    limiter: Limiter<A, C>,
+    clock: C,
+}
+
+impl<A: FromRules, C: Moved> Memory<A, C> {
+    fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
+        Box::new(Memory { limiter: Limiter::with(rules).with_clock(clock.clone()), clock })
+    }
+
+    fn answer(&self, decision: Decision) -> Answer {
+        Answer { decision, took: None, each: self.limiter.cost(0).check_each().rules }
+    }
+}
+
+/// The limiter for many states, of which the vectors speak to one.
+struct Keyed<A, C> {
+    limiter: KeyedLimiter<String, A, C>,
+    clock: C,
+}
+
+const KEY: &str = "the key under test";
+
+impl<A: FromRules, C: Moved> Keyed<A, C> {
+    fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
+        Box::new(Keyed { limiter: KeyedLimiter::with(rules).max_keys(8).with_clock(clock.clone()), clock })
+    }
+
+    fn answer(&self, decision: Decision) -> Answer {
+        Answer { decision, took: None, each: self.limiter.cost(0).check_each(KEY).rules }
+    }
+}
+
+/// The verbs of both limiters differ only in the key.
+macro_rules! limiter_subject {
+    ($limiter:ident $(, $key:expr)?) => {
+        impl<A: FromRules, C: Moved> Subject for $limiter<A, C> {
+            fn check(&mut self, at: Micros, cost: u32) -> Answer {
+                self.clock.move_to(at);
+                self.answer(self.limiter.cost(cost).check($($key)?))
+            }
+
+            fn peek(&mut self, at: Micros, cost: u32) -> Answer {
+                self.clock.move_to(at);
+                let decision = self.limiter.cost(cost).peek($($key)?);
+                Answer { decision, took: None, each: Vec::new() }
+            }
+
+            fn force(&mut self, at: Micros, cost: u32) -> Answer {
+                self.clock.move_to(at);
+                self.answer(self.limiter.cost(cost).force($($key)?))
+            }
+
+            fn refund(&mut self, at: Micros, cost: u32) -> Answer {
+                self.clock.move_to(at);
+                self.limiter.cost(cost).refund($($key)?);
+                self.answer(self.limiter.cost(0).peek($($key)?))
+            }
+
+            fn reset(&mut self, at: Micros) -> Answer {
+                self.clock.move_to(at);
+                self.limiter.reset($($key)?);
+                self.answer(self.limiter.cost(0).peek($($key)?))
+            }
+
+            fn take(&mut self, at: Micros, most: u32) -> Answer {
+                self.clock.move_to(at);
+                let taken = self.limiter.cost(most).take($($key)?);
+                Answer { took: Some(taken.amount), ..self.answer(taken.decision) }
+            }
+
+            fn change(&mut self, at: Micros, rules: &[Rule]) {
+                self.clock.move_to(at);
+                self.limiter.change(A::from_rules(rules));
+            }
+        }
+    };
+}
+
+limiter_subject!(Memory);
+limiter_subject!(Keyed, KEY);
