@@ -30,7 +30,7 @@ pub(crate) struct Counter {
     bits: u32,
 }
 
-/// A count larger than this is not told from it. It is far beyond every limit.
+/// A count larger than this is not told from it.
 const COUNT_MAX: u64 = Micros::MAX.get();
 
 // === impl Beat ===

@@ -13,14 +13,14 @@ use crate::Micros;
 ///
 /// ```
 /// use core::time::Duration;
-/// use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket};
+/// use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket, Wait};
 ///
 /// let bucket = TokenBucket::new(Quota::per_second(10).burst(2));
 /// let mut state = [0; 3];
 /// assert_eq!(bucket.decide(&mut state, Micros::ZERO, 2).remaining(), 0);
 ///
 /// let refused = bucket.decide(&mut state, Micros::ZERO, 1);
-/// assert_eq!(refused.outcome, Outcome::RetryAfter(Duration::from_millis(100)));
+/// assert_eq!(refused.outcome, Outcome::RetryAfter(Wait::micros(100_000)));
 /// assert_eq!(refused.reset_after(), Duration::from_millis(200));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,26 @@ pub enum Outcome {
     /// It may pass, now.
     Allowed,
     /// It may pass, but only after waiting this long. Cannot be mistaken for `Allowed`.
-    AllowedAfter(Duration),
+    AllowedAfter(Wait),
     /// Not now. Exactly this long from now it would be, if nobody else takes.
-    RetryAfter(Duration),
+    RetryAfter(Wait),
     /// Not ever: the cost is larger than the limit could ever give at once.
     Never,
 }
+
+/// How long to wait, to the microsecond.
+///
+/// A number until somebody wants a [`Duration`]: most who are refused only look whether they were.
+///
+/// ```
+/// use core::time::Duration;
+/// use tidegate_core::Wait;
+/// let wait = Wait::micros(1_500_000);
+/// assert_eq!(wait.duration(), Duration::from_millis(1_500));
+/// assert_eq!(wait.to_string(), "1.5s");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wait(u64);
 
 /// The position of a rule in its policy, counted from 0. A limit that stands alone is rule 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,7 +122,7 @@ impl Decision {
     }
 
     /// A refusal made without any state: there was no room to count in.
-    pub const fn closed(at: Micros, retry_after: Duration, limit: u64) -> Self {
+    pub const fn closed(at: Micros, retry_after: Wait, limit: u64) -> Self {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
         let decision = Decision::new(Outcome::RetryAfter(retry_after), at, level);
         Decision { source: Source::Closed, ..decision }
@@ -116,6 +130,7 @@ impl Decision {
 
     /// The same decision, field by field. For limiters: see there why.
     #[doc(hidden)]
+    #[expect(clippy::needless_match, reason = "taking it apart is the point")]
     #[inline(always)]
     pub const fn rebuilt(self) -> Self {
         let outcome = match self.outcome {
@@ -155,7 +170,7 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
-            Outcome::RetryAfter(wait) => Some(wait),
+            Outcome::RetryAfter(wait) => Some(wait.duration()),
             _ => None,
         }
     }
@@ -229,8 +244,8 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.outcome {
             Outcome::Allowed => write!(f, "allowed; {} of {} left", self.remaining(), self.limit()),
-            Outcome::AllowedAfter(wait) => write!(f, "allowed after {wait:?}"),
-            Outcome::RetryAfter(wait) => write!(f, "limit of {} reached; retry after {wait:?}", self.limit()),
+            Outcome::AllowedAfter(wait) => write!(f, "allowed after {wait}"),
+            Outcome::RetryAfter(wait) => write!(f, "limit of {} reached; retry after {wait}", self.limit()),
             Outcome::Never => {
                 write!(f, "cost exceeds the limit of {}; it can never be allowed", self.limit())
             }
@@ -250,12 +265,48 @@ impl Ord for Outcome {
     /// From the kindest to the strictest.
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         let rank = |outcome: &Outcome| match *outcome {
-            Outcome::Allowed => (0, Duration::ZERO),
+            Outcome::Allowed => (0, Wait(0)),
             Outcome::AllowedAfter(wait) => (1, wait),
             Outcome::RetryAfter(wait) => (2, wait),
-            Outcome::Never => (3, Duration::ZERO),
+            Outcome::Never => (3, Wait(0)),
         };
         rank(self).cmp(&rank(other))
+    }
+}
+
+// === impl Wait ===
+
+impl Wait {
+    /// So many microseconds.
+    #[inline]
+    #[must_use]
+    pub const fn micros(micros: u64) -> Self {
+        Wait(micros)
+    }
+
+    /// The same as a [`Duration`], for whoever is to sleep that long.
+    #[inline]
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+impl From<Wait> for Duration {
+    fn from(wait: Wait) -> Self {
+        wait.duration()
+    }
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.duration().fmt(f)
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
     }
 }
 

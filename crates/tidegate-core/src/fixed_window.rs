@@ -26,7 +26,7 @@ use core::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::count::{Beat, Counter, whole_micros};
-use crate::decision::{Decision, Level, Outcome};
+use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -164,7 +164,7 @@ impl Algorithm for FixedWindow {
         } else if count + cost <= self.limit || cost == 0 {
             self.decision(Outcome::Allowed, now, window, count + cost)
         } else {
-            let wait = Duration::from_micros(window.ends.since(now));
+            let wait = Wait::micros(window.ends.since(now));
             self.decision(Outcome::RetryAfter(wait), now, window, count)
         }
     }
@@ -186,7 +186,7 @@ impl Algorithm for FixedWindow {
         if cost > self.limit {
             return None;
         }
-        let wait = Outcome::RetryAfter(Duration::from_micros(window.ends.since(now)));
+        let wait = Outcome::RetryAfter(Wait::micros(window.ends.since(now)));
         Some((word, self.decision(wait, now, window, count)))
     }
 

@@ -21,6 +21,7 @@
 //! | algorithm | in any stretch Δ at most | words |
 //! |---|---|---|
 //! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
+//! | [`Planned`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
 //! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1 |
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
@@ -36,6 +37,7 @@ mod count;
 mod decision;
 mod fixed_window;
 mod invalid;
+mod planned;
 mod policy;
 mod quota;
 mod rule;
@@ -47,9 +49,10 @@ mod token_bucket;
 mod words;
 
 pub use algorithm::{Algorithm, Taken};
-pub use decision::{Decision, Denied, Outcome, RuleId, Source};
+pub use decision::{Decision, Denied, Outcome, RuleId, Source, Wait};
 pub use fixed_window::FixedWindow;
 pub use invalid::InvalidQuota;
+pub use planned::Planned;
 pub use quota::Quota;
 pub use rule::Rule;
 pub use sliding_log::SlidingLog;

@@ -21,11 +21,9 @@
 //! A refund takes back the *oldest* entries that still count. Taking the newest would let the others leave too early,
 //! and more than the limit could pass within a period.
 
-use core::time::Duration;
-
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
-use crate::decision::{Decision, Level, Outcome};
+use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -160,7 +158,7 @@ impl SlidingLog {
     fn refusal<S: Words + ?Sized>(&self, state: &S, ring: Ring, now: Micros, cost: u64) -> Outcome {
         // Debt may be larger than the log has room for; then it is as if all of it were the oldest.
         let over = (ring.live() + cost - self.limit).min(ring.live());
-        Outcome::RetryAfter(Duration::from_micros(self.until_left(state, ring, now, over)))
+        Outcome::RetryAfter(Wait::micros(self.until_left(state, ring, now, over)))
     }
 
     fn decision(&self, outcome: Outcome, now: Micros, count: u64, reset: u64) -> Decision {

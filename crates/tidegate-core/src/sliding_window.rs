@@ -28,11 +28,9 @@
 //! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell. A clock that stepped back
 //! finds cells in the future; what they hold is counted in the current cell.
 
-use core::time::Duration;
-
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
-use crate::decision::{Decision, Level, Outcome};
+use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -270,7 +268,7 @@ impl SlidingWindow {
             return self.unchanged(Outcome::Never, state, now, usage);
         };
         let wait = self.when_at_most(state, now, most) - now.get();
-        self.unchanged(Outcome::RetryAfter(Duration::from_micros(wait)), state, now, usage)
+        self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, now, usage)
     }
 
     fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {

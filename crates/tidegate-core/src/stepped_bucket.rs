@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::count::{Beat, Counter};
-use crate::decision::{Decision, Level, Outcome};
+use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -32,7 +32,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// use tidegate_core::{Algorithm, Micros, Quota, SteppedBucket};
 ///
 /// const CREDITS: SteppedBucket = SteppedBucket::new(Quota::per_minute(20).burst(50));
-/// let mut state = [0; 1];
+/// let mut state = [0; 1]; // with shorter periods the state may take two words
 /// assert!(CREDITS.decide(&mut state, Micros::ZERO, 50).is_allowed());
 /// let refused = CREDITS.decide(&mut state, Micros::new(59_000_000), 30);
 /// assert_eq!(refused.retry_after().unwrap().as_secs(), 61); // two steps: 20 at 1:00, 20 more at 2:00
@@ -76,7 +76,9 @@ impl SteppedBucket {
         match Beat::of(quota.period()) {
             Ok(beat) => {
                 let (burst, step) = (quota.max_burst(), quota.limit());
-                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period, burst) })
+                // Debt lasts over the steps, so there is room for some beside the burst.
+                let most = burst.saturating_add(u32::MAX as u64);
+                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period, most) })
             }
             Err(reason) => Err(reason),
         }
@@ -123,7 +125,7 @@ impl Algorithm for SteppedBucket {
         } else if over == 0 || cost == 0 {
             self.decision(Outcome::Allowed, now, number, used + cost)
         } else {
-            let wait = Duration::from_micros(self.until_refilled(now, number, over));
+            let wait = Wait::micros(self.until_refilled(now, number, over));
             self.decision(Outcome::RetryAfter(wait), now, number, used)
         }
     }

@@ -30,7 +30,13 @@ impl Micros {
     #[inline]
     #[must_use]
     pub const fn new(micros: u64) -> Self {
-        if micros > Self::MAX.0 { Self::MAX } else { Micros(micros) }
+        if micros > Self::MAX.0 { Self::beyond_the_end() } else { Micros(micros) }
+    }
+
+    /// Cold, so that the test above is a branch nobody waits for, not a value that everything after it depends on.
+    #[cold]
+    const fn beyond_the_end() -> Self {
+        Self::MAX
     }
 
     /// The number of microseconds since zero.

@@ -33,10 +33,8 @@
 //! still ran on, the bucket also remembers when it was last written. A step back that is small against `full` it does not even
 //! notice: the key waits it out. On a clock that never steps back none of that is needed, and the state is one word.
 
-use core::time::Duration;
-
 use crate::algorithm::Algorithm;
-use crate::decision::{Decision, Level, Outcome};
+use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::{Micros, Quota, Steadiness, Words, WordsMut};
 
 /// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
@@ -103,16 +101,36 @@ impl TokenBucket {
     #[inline]
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        let (burst, p, q) = (quota.max_burst(), quota.p(), quota.q());
+        TokenBucket::of(quota.p(), quota.q(), quota.max_burst(), Layout::Remembering)
+    }
+
+    const fn of(p: u64, q: u64, burst: u64, layout: Layout) -> Self {
         let (one, full) = (Span::of(p, q), Span::of(burst * p, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
-        TokenBucket { burst, p, q, one, full, layout: Layout::Remembering, packed }
+        TokenBucket { burst, p, q, one, full, layout, packed }
+    }
+
+    /// A bucket of another pace whose states lie in the same words.
+    pub(crate) const fn with_pace(&self, p: u64, q: u64, burst: u64) -> Self {
+        TokenBucket::of(p, q, burst, self.layout)
+    }
+
+    /// As [`suited_to`](Algorithm::suited_to), but whatever the quota the states take as many words.
+    pub(crate) const fn widely_suited_to(self, clock: Steadiness) -> Self {
+        let layout = match clock {
+            Steadiness::MayStepBack => Layout::Remembering,
+            Steadiness::Steady => Layout::Wide,
+        };
+        TokenBucket { layout, ..self }
     }
 
     #[inline(always)]
     fn charged_packed(&self, from: u64, cost: u32) -> u64 {
         let one_or_more =
             if cost == 1 { self.packed.one } else { Span::of(u64::from(cost) * self.p, self.q).packed() };
+        if self.q == 1 {
+            return from + one_or_more; // most intervals are whole microseconds
+        }
         // The q-ths carry over at q, not where their bits end: two of them can add up to more than either.
         let parts = from % NARROW_PARTS + one_or_more % NARROW_PARTS;
         from + one_or_more + if parts >= self.q { NARROW_PARTS - self.q } else { 0 }
@@ -159,7 +177,7 @@ impl TokenBucket {
     #[inline(always)]
     fn refused(&self, now: Micros, stands: Span, due: Span, line: Span) -> Decision {
         let wait = due.whole - line.whole + u64::from(due.part > line.part);
-        self.decision(Outcome::RetryAfter(Duration::from_micros(wait)), now, stands)
+        self.decision(Outcome::RetryAfter(Wait::micros(wait)), now, stands)
     }
 
     #[inline(always)]

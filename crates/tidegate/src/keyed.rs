@@ -8,7 +8,6 @@ use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::fingerprint::Secrets;
@@ -19,7 +18,7 @@ use crate::shared::{Guarded, When, run};
 use crate::sync::Mutex;
 use crate::table::{Stats, Step, Table};
 use crate::verb::{Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
-use tidegate_core::{Algorithm, Decision, Micros, Quota, Taken, TokenBucket, Words, WordsMut};
+use tidegate_core::{Algorithm, Decision, Micros, Planned, Quota, Taken, TokenBucket, Wait, Words, WordsMut};
 
 /// A limit of its own for each key.
 ///
@@ -170,11 +169,111 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     #[inline(always)]
     fn apply<Q: Hash + ?Sized, V: Verb>(&self, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
-        let answer = self.shared.apply(fingerprint, verb, self.when());
+        let when = self.when();
+        if self.observer.is_none()
+            && let Some(answer) = self.shared.apply_at_once(fingerprint, verb, when)
+        {
+            return answer;
+        }
+        V::rebuilt(self.apply_slowly(None, fingerprint, verb, when))
+    }
+
+    /// The long way, by `plan` if there is one, else by the algorithm in force.
+    #[cold]
+    #[inline(never)]
+    fn apply_slowly<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
+        let answer = self.shared.apply(plan, fingerprint, verb, when);
         if let Some(observer) = &self.observer {
             show(observer.as_ref(), V::decision(&answer));
         }
         answer
+    }
+}
+
+impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
+    /// The verbs for a key whose plan has this quota. It may be another at each call, even for one key: what the key
+    /// has used stays used.
+    ///
+    /// ```
+    /// use tidegate::{KeyedLimiter, Planned, Quota};
+    ///
+    /// const FREE: Quota = Quota::per_hour(10);
+    /// const PAID: Quota = Quota::per_hour(1_000);
+    /// let limiter = KeyedLimiter::<u64, _>::with(Planned::new(FREE)); // the plan of who has none
+    ///
+    /// assert!(limiter.cost(10).check(&7).is_allowed());
+    /// assert!(!limiter.check(&7).is_allowed());
+    /// assert_eq!(limiter.quota(PAID).check(&7).remaining(), 989); // upgraded
+    /// assert!(!limiter.quota(FREE).check(&7).is_allowed()); // and back: eleven used of ten
+    /// ```
+    #[inline]
+    pub fn quota(&self, quota: Quota) -> KeyedPlan<'_, K, C> {
+        KeyedPlan { limiter: self, plan: Planned::new(quota).suited_to(C::STEADINESS), cost: 1 }
+    }
+}
+
+/// A plan's verbs: what [`KeyedLimiter::quota`] returns.
+#[derive(Debug)]
+#[must_use = "a plan does nothing until a verb follows, such as `.check(key)`"]
+pub struct KeyedPlan<'a, K: ?Sized, C> {
+    limiter: &'a KeyedLimiter<K, Planned, C>,
+    plan: Planned,
+    cost: u32,
+}
+
+impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
+    /// The verbs for a cost other than 1.
+    #[inline]
+    pub fn cost(self, cost: u32) -> Self {
+        KeyedPlan { cost, ..self }
+    }
+
+    /// Decides whether the cost may pass for `key` now, and charges it if it may. Never waits.
+    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply_plan(self.plan, key, &Check(self.cost))
+    }
+
+    /// Decides as [`check`](KeyedPlan::check) would, and charges nothing. A cost of 0 asks what is left.
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply_plan(self.plan, key, &Peek(self.cost))
+    }
+
+    /// Takes as much of the cost as there is, which may be nothing.
+    pub fn take<Q: Hash + ?Sized>(&self, key: &Q) -> Taken
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply_plan(self.plan, key, &Take(self.cost))
+    }
+
+    /// Charges the cost whether or not it fits; what does not fit is debt.
+    pub fn force<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply_plan(self.plan, key, &Force(self.cost))
+    }
+
+    /// Gives back what a recent charge took, never above the limit.
+    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.limiter.apply_plan(self.plan, key, &Refund(self.cost));
+        self.limiter.shared.look_for_idle_again(key);
+    }
+}
+
+impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
+    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: Planned, key: &Q, verb: &V) -> V::Answer {
+        let fingerprint = self.shared.secrets.fingerprint(key);
+        self.apply_slowly(Some(&plan), fingerprint, verb, self.when())
     }
 }
 
@@ -263,11 +362,20 @@ impl<A: Algorithm> Keyed<A> {
         self.regimes.get(self.regimes.current())
     }
 
+    /// The short cut, for whoever may take it.
     #[inline(always)]
-    fn apply<V: Verb>(&self, fingerprint: u64, verb: &V, when: When) -> V::Answer {
+    fn apply_at_once<V: Verb>(&self, fingerprint: u64, verb: &V, when: When) -> Option<V::Answer> {
+        let number = self.regimes.current();
+        let Regime { algorithm, table } = self.regimes.get(number);
+        table.apply_at_once(fingerprint, &KeyedStep { algorithm, verb, when, regimes: &self.regimes, number })
+    }
+
+    /// The long way, for newcomers, larger states, and those who did not get through at once.
+    fn apply<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
             let number = self.regimes.current();
             let Regime { algorithm, table } = self.regimes.get(number);
+            let algorithm = plan.unwrap_or(algorithm);
             let step = KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
             if let Some(answer) = table.apply(fingerprint, &step) {
                 return answer;
@@ -366,7 +474,7 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
         self.verb.at_once(self.algorithm, word, self.when.now)
     }
 
-    fn refuse(&self, room_after: Duration) -> V::Answer {
+    fn refuse(&self, room_after: Wait) -> V::Answer {
         self.verb.refuse(self.algorithm, self.when.now, room_after)
     }
 

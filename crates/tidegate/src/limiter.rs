@@ -169,6 +169,7 @@ impl<A: Algorithm, C: Clock> LimiterCost<'_, A, C> {
     }
 
     /// Takes as much of the cost as there is, which may be nothing.
+    #[must_use]
     pub fn take(&self) -> Taken {
         self.limiter.apply(&Take(self.cost))
     }

@@ -3,9 +3,7 @@
 //! One primitive carries every verb: *apply this to the state of that key*. A verb says what it does to a state; who
 //! shares the state, between threads or among a million others, need not know which verb it is.
 
-use std::time::Duration;
-
-use tidegate_core::{Algorithm, Decision, Micros, RuleId, Taken, WordsMut};
+use tidegate_core::{Algorithm, Decision, Micros, RuleId, Taken, Wait, WordsMut};
 
 /// Something to do to a state, with an answer.
 pub(crate) trait Verb {
@@ -26,7 +24,7 @@ pub(crate) trait Verb {
     }
 
     /// The answer when there is no room for a new state, and none is to be expected before `room_after`.
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Self::Answer;
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Self::Answer;
 
     /// The same answer, taken apart and put together again.
     ///
@@ -56,7 +54,7 @@ pub(crate) struct Reset;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckEach(pub(crate) u32);
 
-fn closed<A: Algorithm>(algorithm: &A, now: Micros, room_after: Duration) -> Decision {
+fn closed<A: Algorithm>(algorithm: &A, now: Micros, room_after: Wait) -> Decision {
     Decision::closed(now, room_after, fresh(algorithm, now).limit())
 }
 
@@ -94,7 +92,7 @@ impl Verb for Check {
         algorithm.decide_word(word, now, self.0)
     }
 
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Decision {
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Decision {
         closed(algorithm, now, room_after)
     }
 
@@ -117,7 +115,7 @@ impl Verb for Peek {
         algorithm.peek(state, now, self.0)
     }
 
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Decision {
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Decision {
         closed(algorithm, now, room_after)
     }
 
@@ -138,7 +136,7 @@ impl Verb for Force {
         algorithm.force(state, now, self.0)
     }
 
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Decision {
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Decision {
         closed(algorithm, now, room_after)
     }
 
@@ -154,7 +152,7 @@ impl Verb for Take {
         algorithm.take(state, now, self.0)
     }
 
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Taken {
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Taken {
         Taken { amount: 0, decision: closed(algorithm, now, room_after) }
     }
 
@@ -170,7 +168,7 @@ impl Verb for Refund {
         algorithm.refund(state, now, self.0);
     }
 
-    fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Duration) {}
+    fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Wait) {}
 
     fn decision((): &()) -> Option<Decision> {
         None
@@ -184,7 +182,7 @@ impl Verb for Reset {
         algorithm.reset(state);
     }
 
-    fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Duration) {}
+    fn refuse<A: Algorithm>(&self, _: &A, _: Micros, _: Wait) {}
 
     fn decision((): &()) -> Option<Decision> {
         None
@@ -217,7 +215,7 @@ impl Verb for CheckEach {
         Detailed { decision, rules }
     }
 
-    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Duration) -> Detailed {
+    fn refuse<A: Algorithm>(&self, algorithm: &A, now: Micros, room_after: Wait) -> Detailed {
         Detailed { decision: closed(algorithm, now, room_after), rules: Vec::new() }
     }
 

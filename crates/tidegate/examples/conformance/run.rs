@@ -180,8 +180,8 @@ fn fits(want: Option<Expected>, answer: &Answer) -> bool {
         (Expected::Took(amount), _) => answer.took == Some(amount),
         (Expected::Allow, outcome) => outcome == Outcome::Allowed,
         (Expected::After(wait), Outcome::Allowed) => wait.holds(Duration::ZERO),
-        (Expected::After(wait), Outcome::AllowedAfter(got)) => wait.holds(got),
-        (Expected::Retry(wait), Outcome::RetryAfter(got)) => wait.holds(got),
+        (Expected::After(wait), Outcome::AllowedAfter(got)) => wait.holds(got.duration()),
+        (Expected::Retry(wait), Outcome::RetryAfter(got)) => wait.holds(got.duration()),
         (Expected::Refuse, outcome) => matches!(outcome, Outcome::RetryAfter(_)),
         (Expected::Never, outcome) => outcome == Outcome::Never,
         _ => false,
@@ -195,8 +195,8 @@ fn said(answer: &Answer) -> String {
     }
     match answer.decision.outcome {
         Outcome::Allowed => "allow".to_owned(),
-        Outcome::AllowedAfter(wait) => format!("after {wait:?}"),
-        Outcome::RetryAfter(wait) => format!("retry {wait:?}"),
+        Outcome::AllowedAfter(wait) => format!("after {wait}"),
+        Outcome::RetryAfter(wait) => format!("retry {wait}"),
         Outcome::Never => "never".to_owned(),
     }
 }

@@ -58,8 +58,8 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Readings are kept in 1024ths of a microsecond, so that steering can be finer than what is read.
-const FRACTION: u32 = 10;
+/// Readings are kept in 16ths of a microsecond, so that steering can be finer than what is read.
+const FRACTION: u32 = 4;
 const SECOND: u64 = 1_000_000 << FRACTION;
 /// How far the pace may be steered from what was measured: a thousandth.
 const MOST_STEERING: u64 = 1_000;
@@ -71,7 +71,7 @@ struct Steady {
     version: AtomicU64,
     base_ticks: AtomicU64,
     base: AtomicU64,
-    /// What one tick adds to the reading, in 2⁻³² of its unit.
+    /// What one tick adds to the reading, in 2⁻⁶⁴ of its unit: a reading is then the high half of a product.
     per_tick: AtomicU64,
     steer_at: AtomicU64,
     steering: Mutex<Sample>,
@@ -204,7 +204,7 @@ fn measured_pace(from: Sample, to: Sample) -> Option<u64> {
     if passed < SECOND / 100 || ticks == 0 {
         return None;
     }
-    u64::try_from((u128::from(passed) << 32) / u128::from(ticks)).ok()
+    u64::try_from((u128::from(passed) << 64) / u128::from(ticks)).ok()
 }
 
 /// The measured pace, bent so that a second from now `here` has met `system`.
@@ -218,17 +218,16 @@ fn steered(measured: u64, here: u64, system: u64) -> u64 {
 }
 
 fn ticks_in(span: u64, per_tick: u64) -> u64 {
-    u64::try_from((u128::from(span) << 32) / u128::from(per_tick.max(1))).unwrap_or(u64::MAX)
+    u64::try_from((u128::from(span) << 64) / u128::from(per_tick.max(1))).unwrap_or(u64::MAX)
 }
 
 // === impl Pace ===
 
 impl Pace {
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "centuries of ticks fit")]
     fn at(self, ticks: u64) -> u64 {
         let passed = u128::from(ticks.saturating_sub(self.base_ticks)) * u128::from(self.per_tick);
-        self.base + (passed >> 32) as u64
+        self.base + (passed >> 64) as u64
     }
 }
 
@@ -258,8 +257,8 @@ impl Counter {
             Counter::Cycles(clock) => clock.delta_as_nanos(0, 1 << 40),
             Counter::System(_) => 1 << 40,
         };
-        // From nanoseconds in 2⁴⁰ ticks to 2⁻³² of 1024ths of a microsecond in one.
-        (nanos << (FRACTION + 32 - 40)) / 1_000
+        // From nanoseconds in 2⁴⁰ ticks to 2⁻⁶⁴ of 16ths of a microsecond in one. A counter slower than 16 MHz would not fit.
+        u64::try_from((u128::from(nanos) << (FRACTION + 64 - 40)) / 1_000).unwrap_or(u64::MAX)
     }
 }
 
@@ -277,30 +276,33 @@ fn kernel_trusts_cycles() -> bool {
 mod tests {
     use super::*;
 
+    /// A tick worth half a unit.
+    const HALF: u64 = 1 << 63;
+
     fn steady(here: u64) -> Pace {
-        Pace { base_ticks: 0, base: here, per_tick: 1 << 32 }
+        Pace { base_ticks: 0, base: here, per_tick: HALF }
     }
 
     #[test]
     fn steering_meets_the_system_clock_after_a_second() {
-        for (here, system) in [(0, 400_000), (400_000, 0), (7, 7)] {
-            let pace = Pace { per_tick: steered(1 << 32, here, system), ..steady(here) };
-            let apart = pace.at(SECOND).abs_diff(system + SECOND);
+        for (here, system) in [(0, 4_000), (4_000, 0), (7, 7)] {
+            let pace = Pace { per_tick: steered(HALF, here, system), ..steady(here) };
+            let apart = pace.at(2 * SECOND).abs_diff(system + SECOND);
             assert!(apart <= 1, "from {here} to {system}: {apart} apart");
         }
     }
 
     #[test]
     fn steering_never_turns_the_clock_back() {
-        let pace = steered(1 << 32, 1_000 * SECOND, 0);
-        assert_eq!(pace, (1 << 32) - (1 << 32) / MOST_STEERING);
+        let pace = steered(HALF, 1_000 * SECOND, 0);
+        assert_eq!(pace, HALF - HALF / MOST_STEERING);
     }
 
     #[test]
     fn the_pace_is_what_was_measured() {
         let from = Sample { ticks: 1_000, system: 0 };
         let to = Sample { ticks: 1_000 + 3 * SECOND, system: SECOND };
-        assert_eq!(measured_pace(from, to), Some((1 << 32) / 3));
+        assert_eq!(measured_pace(from, to), Some(u64::MAX / 3));
         assert_eq!(measured_pace(from, from), None, "no time has passed to measure by");
     }
 

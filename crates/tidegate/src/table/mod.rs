@@ -22,13 +22,12 @@ mod line;
 mod segment;
 
 use std::sync::{MutexGuard, OnceLock};
-use std::time::Duration;
 
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use segment::{Owners, Place, Segment};
-use tidegate_core::{Micros, Words, WordsMut};
+use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 /// What is to be done to the state of a key.
 pub(crate) trait Step {
@@ -39,7 +38,7 @@ pub(crate) trait Step {
     /// The next value of a state of one word, and the answer, if there is a short cut to them.
     fn at_once(&self, word: u64) -> Option<(u64, Self::Answer)>;
     /// The answer to a newcomer for whom there is no room.
-    fn refuse(&self, room_after: Duration) -> Self::Answer;
+    fn refuse(&self, room_after: Wait) -> Self::Answer;
     /// When a state, of this key or another, is as if never seen.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros;
     fn now(&self) -> Micros;
@@ -133,28 +132,25 @@ impl Table {
         }
     }
 
-    /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
+    /// The short cut, for whoever may take it: a key that is here, a state of one word that nobody holds, and a step that
+    /// needs no more than a look at it.
     #[inline(always)]
-    pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
-        let segment = self.segment(self.stretch(fingerprint));
-        if self.words == 1
-            && let Some(place) = segment.find(fingerprint)
-        {
-            let version = place.version();
-            let found = place.word().load(Ordering::Acquire);
-            if found & HELD == 0
-                && let Some((next, answer)) = step.at_once(found)
-                && put(place, fingerprint, found, next, version, step)
-            {
-                return Some(answer);
-            }
+    pub(crate) fn apply_at_once<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+        if self.words != 1 {
+            return None;
         }
-        self.apply_patiently(fingerprint, step)
+        let place = self.segment(self.stretch(fingerprint)).find(fingerprint)?;
+        let version = place.version();
+        let found = place.word().load(Ordering::Acquire);
+        if found & HELD != 0 {
+            return None;
+        }
+        let (next, answer) = step.at_once(found)?;
+        put(place, fingerprint, found, next, version, step).then_some(answer)
     }
 
-    /// For newcomers, for larger states, and for those who did not get through at once.
-    #[inline(never)]
-    fn apply_patiently<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+    /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
+    pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let mut patience = Patience::new();
         loop {
             let segment = self.segment(self.stretch(fingerprint));
@@ -190,13 +186,13 @@ impl Table {
     /// Hands every state over, for good: whoever looks for one here from now on waits until another table is in
     /// force. That must happen before what this returns is dropped, or newcomers would still settle here.
     #[must_use]
-    pub(crate) fn hand_over(&self, mut each: impl FnMut(u64, u64, &[AtomicU64])) -> impl Drop + '_ {
+    pub(crate) fn hand_over(&self, mut each: impl FnMut(u64, u64, &[AtomicU64])) -> AllLocked<'_> {
         let locks = self.lock_all();
         for place in self.occupied() {
             let found = hold(place.word());
             each(place.owner(), found, if self.words == 1 { &[][..] } else { place.state() });
         }
-        AllLocked(locks)
+        AllLocked { _locks: locks }
     }
 
     /// Puts a state where no other thread can see the table yet. `false` if there is no room.
@@ -281,7 +277,7 @@ impl Table {
             }
             Room::NotBefore(instant) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                step.refuse(segment::until(instant, step.now()))
+                step.refuse(Wait::micros(instant.since(step.now())))
             }
         })
     }
@@ -361,10 +357,8 @@ impl Table {
 }
 
 /// No owner changes while this lives.
-struct AllLocked<'a>(#[expect(dead_code, reason = "held for what dropping it does")] Vec<OwnersGuard<'a>>);
-
-impl Drop for AllLocked<'_> {
-    fn drop(&mut self) {}
+pub(crate) struct AllLocked<'a> {
+    _locks: Vec<OwnersGuard<'a>>,
 }
 
 type OwnersGuard<'a> = MutexGuard<'a, Owners>;

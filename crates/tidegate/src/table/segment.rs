@@ -13,8 +13,6 @@
 //! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
 //! given away half of its keys: it finds nothing, takes the lock, and is sent on.
 
-use std::time::Duration;
-
 use super::line::{EMPTY, Line, SLOTS};
 use crate::hold::{hold, release};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
@@ -199,7 +197,7 @@ impl<'a> Place<'a> {
     #[inline]
     pub(crate) fn unchanged_since(self, version: u64) -> bool {
         fence(Ordering::Acquire);
-        version % 2 == 0 && self.segment.version.load(Ordering::Relaxed) == version
+        version.is_multiple_of(2) && self.segment.version.load(Ordering::Relaxed) == version
     }
 
     #[inline]
@@ -263,9 +261,4 @@ impl<'a> Place<'a> {
         count(fingerprint, |overflow| overflow.saturating_add(1));
         segment.lines[self.line].set_fingerprint(self.slot, fingerprint);
     }
-}
-
-/// How long until `instant`.
-pub(crate) fn until(instant: Micros, now: Micros) -> Duration {
-    Duration::from_micros(instant.since(now))
 }

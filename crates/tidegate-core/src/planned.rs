@@ -1,0 +1,144 @@
+//! # A bucket whose quota comes with the call
+//!
+//! Customers have plans: one may take ten a second, another a thousand, and either may change plans in the middle of
+//! a second. A [`TokenBucket`] has one quota for all its keys. This one is told the quota at each call, and its state
+//! remembers the quota it was written under:
+//!
+//! ```text
+//!   │ owes until, written at │ p │ q │ burst │
+//! ```
+//!
+//! When a key comes with another quota than it left with, what it had used is carried over, as
+//! [`adopt`](Algorithm::adopt) does: seven used of ten are seven used of a thousand. Changing plans back and forth
+//! never yields a fresh burst.
+
+use crate::algorithm::{Algorithm, Taken};
+use crate::{Decision, Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
+
+/// A token bucket for keys with plans: its quota may be another at each call, even for one key.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Micros, Planned, Quota};
+///
+/// let (free, paid) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(1_000)));
+/// let mut state = vec![0; free.words()];
+/// assert_eq!(free.decide(state.as_mut_slice(), Micros::ZERO, 7).remaining(), 3);
+/// assert_eq!(paid.decide(state.as_mut_slice(), Micros::ZERO, 1).remaining(), 992);
+/// assert_eq!(free.decide(state.as_mut_slice(), Micros::ZERO, 1).remaining(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    bucket: TokenBucket,
+    plan: [u64; PLAN],
+}
+
+/// How many words the quota takes: p, q and the burst.
+const PLAN: usize = 3;
+/// How many words a bucket takes at the most.
+const BUCKET: usize = 3;
+
+/// A copy of a state, under the quota of the call.
+type Copied = [u64; BUCKET + PLAN];
+
+impl Planned {
+    /// The bucket of one plan.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Planned { bucket: TokenBucket::new(quota), plan: [quota.p(), quota.q(), quota.max_burst()] }
+    }
+
+    fn copied<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Copied {
+        let words = self.bucket.words();
+        let mut copy = [0; BUCKET + PLAN];
+        for (index, word) in copy.iter_mut().enumerate().take(words + PLAN) {
+            *word = state.get(index);
+        }
+        let mut plan = [0; PLAN];
+        plan.copy_from_slice(&copy[words..words + PLAN]);
+        if plan != self.plan {
+            copy = self.carried_over(&copy, plan, now);
+        }
+        copy
+    }
+
+    /// What was used under `plan`, as used under the plan of this call.
+    fn carried_over(&self, state: &Copied, [p, q, burst]: [u64; PLAN], now: Micros) -> Copied {
+        let words = self.bucket.words();
+        let mut carried = [0; BUCKET + PLAN];
+        if q > 0 {
+            let old = self.bucket.with_pace(p, q, burst);
+            self.bucket.adopt(&old, state.as_slice(), carried.as_mut_slice(), now);
+        }
+        carried[words..words + PLAN].copy_from_slice(&self.plan);
+        carried
+    }
+
+    /// Runs a verb of the bucket on the state under this plan, and keeps what became of it.
+    fn keeping<S, R>(&self, state: &mut S, now: Micros, verb: impl FnOnce(&TokenBucket, &mut [u64]) -> R) -> R
+    where
+        S: WordsMut + ?Sized,
+    {
+        let before = self.copied(state, now);
+        let mut after = before;
+        let answer = verb(&self.bucket, &mut after);
+        // A refusal writes nothing, not even another plan: what was used is carried over again just as well.
+        if after != before {
+            for (index, word) in after.iter().enumerate().take(self.words()) {
+                state.set(index, *word);
+            }
+        }
+        answer
+    }
+}
+
+impl Algorithm for Planned {
+    fn words(&self) -> usize {
+        self.bucket.words() + PLAN
+    }
+
+    fn suited_to(self, clock: Steadiness) -> Self {
+        // Always the same layout, whatever the quota: all plans share one table.
+        Planned { bucket: self.bucket.widely_suited_to(clock), ..self }
+    }
+
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        self.bucket.peek(self.copied(state, now).as_slice(), now, cost)
+    }
+
+    fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        self.keeping(state, now, |bucket, words| bucket.decide(words, now, cost))
+    }
+
+    fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, most: u32) -> Taken {
+        self.keeping(state, now, |bucket, words| bucket.take(words, now, most))
+    }
+
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        self.keeping(state, now, |bucket, words| bucket.force(words, now, cost))
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        self.keeping(state, now, |bucket, words| bucket.refund(words, now, cost));
+    }
+
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.keeping(state, now, |bucket, words| bucket.settle(words, now));
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.bucket.idle_at(state) // an instant is an instant under every plan
+    }
+
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.bucket.seen(state)
+    }
+
+    /// The state says itself which quota it was written under.
+    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        (0..self.words()).for_each(|index| state.set(index, from.get(index)));
+    }
+}

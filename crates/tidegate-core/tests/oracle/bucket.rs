@@ -1,0 +1,85 @@
+//! A bucket as everybody draws it: so many tokens, and when they were counted.
+//!
+//! A token comes every period/limit. Tokens are counted in fractions of one over the period in nanoseconds, so
+//! that one microsecond brings a whole number of fractions and nothing is ever rounded.
+
+use super::{Model, Time, ceil_div};
+use tidegate_core::{Quota, Steadiness};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    /// So many fractions make a token.
+    token: i128,
+    /// So many fractions come in a microsecond.
+    pace: i128,
+    burst: i128,
+    /// What is in the bucket, in fractions. Less than nothing is debt.
+    tokens: i128,
+    counted: Time,
+    clock: Steadiness,
+}
+
+impl Bucket {
+    pub(crate) fn new(quota: Quota, clock: Steadiness) -> Self {
+        let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
+        let burst = i128::from(quota.max_burst());
+        let pace = i128::from(quota.limit()) * 1_000;
+        Bucket { token, pace, burst, tokens: burst * token, counted: 0, clock }
+    }
+
+    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought.
+    fn at(&self, now: Time) -> i128 {
+        (self.tokens + (now - self.counted) * self.pace).min(self.burst * self.token)
+    }
+
+    fn time_until(&self, tokens: i128) -> Time {
+        ceil_div(tokens * self.token - self.tokens, self.pace).max(0)
+    }
+}
+
+impl Model for Bucket {
+    fn capacity(&self) -> i128 {
+        self.burst
+    }
+
+    /// So far back that less than nothing would be left: the bucket is as it was when it was last counted, debt and
+    /// all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be corrected.
+    fn forgive(&mut self, now: Time) {
+        let back = now < self.counted && self.clock == Steadiness::MayStepBack;
+        if back && self.at(now) < 0 {
+            self.tokens = self.tokens.min(self.burst * self.token);
+            self.counted = now;
+        }
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.tokens = self.at(now);
+        self.counted = now;
+    }
+
+    fn left(&self) -> i128 {
+        self.tokens.max(0) / self.token
+    }
+
+    fn wait(&self, cost: i128) -> Time {
+        self.time_until(cost)
+    }
+
+    fn until_full(&self) -> Time {
+        self.time_until(self.burst)
+    }
+
+    fn spend(&mut self, cost: i128) {
+        self.tokens -= cost * self.token;
+    }
+
+    /// More than full is full whenever it is looked at; only a clock that steps back uses up the rest.
+    fn give_back(&mut self, cost: i128) {
+        self.tokens += cost * self.token;
+    }
+
+    fn forget(&mut self) {
+        self.tokens = self.burst * self.token;
+        self.counted = 0;
+    }
+}

@@ -1,0 +1,177 @@
+//! What each algorithm promises, worked out the slow way.
+//!
+//! The code under test packs its state into bits and takes short cuts. Here nothing is packed and nothing is
+//! short: a bucket is a number of tokens, a log is a list, and every number is an exact fraction in 128 bits. Both
+//! are asked the same questions; whoever differs is wrong, and it is easy to see that it is not this one.
+//!
+//! A [`Model`] knows how its kind of limit behaves. The verbs are the same for all and are written once, in
+//! [`Oracle`].
+
+mod bucket;
+mod cells;
+mod log;
+mod policy;
+mod steps;
+mod window;
+
+pub(crate) use bucket::Bucket;
+pub(crate) use cells::{CellCounts, Oldest};
+pub(crate) use log::Log;
+pub(crate) use policy::Policy;
+pub(crate) use steps::Steps;
+pub(crate) use window::Window;
+
+/// Instants and lengths of time in whole microseconds; signed and wide, so that nothing here can wrap.
+pub(crate) type Time = i128;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verdict {
+    Allowed,
+    RetryAfter(Time),
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) verdict: Verdict,
+    pub(crate) limit: i128,
+    pub(crate) remaining: i128,
+    pub(crate) reset_after: Time,
+    pub(crate) rule: u16,
+}
+
+/// How one kind of limit behaves, as it is described to a user.
+pub(crate) trait Model: Clone {
+    /// The most that can pass at once.
+    fn capacity(&self) -> i128;
+
+    /// Corrects what cannot be true at `now`, because the clock stepped back. Nothing else changes.
+    fn forgive(&mut self, now: Time);
+
+    /// Lets time pass until `now`, which is not before anything that is remembered.
+    fn advance(&mut self, now: Time);
+
+    /// How much would pass, at the instant last advanced to.
+    fn left(&self) -> i128;
+
+    /// How long after that instant `cost` will pass.
+    fn wait(&self, cost: i128) -> Time;
+
+    /// How long after that instant everything is there again.
+    fn until_full(&self) -> Time;
+
+    /// Charges `cost`, whether or not it is there.
+    fn spend(&mut self, cost: i128);
+
+    fn give_back(&mut self, cost: i128);
+
+    fn forget(&mut self);
+}
+
+/// The verbs of a limit.
+pub(crate) trait Oracle {
+    fn peek(&self, now: Time, cost: i128) -> Answer;
+    fn force(&mut self, now: Time, cost: i128) -> Answer;
+    fn refund(&mut self, now: Time, cost: i128);
+    fn settle(&mut self, now: Time);
+    fn reset(&mut self);
+
+    fn decide(&mut self, now: Time, cost: i128) -> Answer {
+        let found = self.peek(now, cost);
+        if found.verdict == Verdict::Allowed {
+            return self.force(now, cost);
+        }
+        self.settle(now);
+        found
+    }
+
+    fn take(&mut self, now: Time, most: i128) -> (i128, Answer) {
+        let amount = most.min(self.peek(now, 0).remaining);
+        (amount, self.decide(now, amount))
+    }
+}
+
+impl<M: Model> Oracle for M {
+    fn peek(&self, now: Time, cost: i128) -> Answer {
+        let mut view = seen_at(self, now);
+        let verdict = judge(&view, cost);
+        if verdict == Verdict::Allowed {
+            view.spend(cost);
+        }
+        answer(&view, verdict)
+    }
+
+    fn force(&mut self, now: Time, cost: i128) -> Answer {
+        let mut view = seen_at(self, now);
+        view.spend(cost);
+        let answer = answer(&view, Verdict::Allowed);
+        // Asking for nothing is only asking: what is remembered stays as it was, even after a step back.
+        if cost > 0 {
+            *self = view;
+        }
+        answer
+    }
+
+    fn refund(&mut self, now: Time, cost: i128) {
+        let mut view = seen_at(self, now);
+        view.give_back(cost);
+        if cost > 0 {
+            *self = view;
+        }
+    }
+
+    fn settle(&mut self, now: Time) {
+        self.forgive(now);
+    }
+
+    fn reset(&mut self) {
+        self.forget();
+    }
+}
+
+fn seen_at<M: Model>(model: &M, now: Time) -> M {
+    let mut view = model.clone();
+    view.forgive(now);
+    view.advance(now);
+    view
+}
+
+fn judge<M: Model>(view: &M, cost: i128) -> Verdict {
+    if cost == 0 || cost <= view.left() {
+        Verdict::Allowed
+    } else if cost > view.capacity() {
+        Verdict::Never
+    } else {
+        Verdict::RetryAfter(view.wait(cost))
+    }
+}
+
+fn answer<M: Model>(view: &M, verdict: Verdict) -> Answer {
+    Answer {
+        verdict,
+        limit: view.capacity(),
+        remaining: view.left(),
+        reset_after: view.until_full(),
+        rule: 0,
+    }
+}
+
+/// The quotient rounded up; `divisor` is positive.
+fn ceil_div(number: i128, divisor: i128) -> i128 {
+    -(-number).div_euclid(divisor)
+}
+
+/// The first instant in `from..=latest` from which on `passes` holds, given that it holds at `latest`.
+fn first_instant(from: Time, latest: Time, passes: impl Fn(Time) -> bool) -> Time {
+    assert!(passes(latest), "the search starts from an instant at which it passes");
+    let (mut early, mut late) = (from, latest);
+    while early < late {
+        let middle = early + (late - early) / 2;
+        if passes(middle) {
+            late = middle;
+        } else {
+            early = middle + 1;
+        }
+    }
+    late
+}

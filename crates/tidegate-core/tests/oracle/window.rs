@@ -1,0 +1,101 @@
+//! A fixed window as a tally sheet: when it was begun, and how many strokes are on it.
+
+use std::time::Duration;
+
+use super::{Model, Time};
+use tidegate_core::Quota;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    limit: i128,
+    period: Time,
+    begins: Begins,
+    /// The sheet: the first instant of its window, and the count. No strokes, no sheet.
+    sheet: Option<(Time, i128)>,
+    now: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Begins {
+    ByTheClock { offset: Time },
+    WithTheFirstHit,
+}
+
+impl Window {
+    pub(crate) fn aligned(quota: Quota, offset: Duration) -> Self {
+        let offset = i128::try_from(offset.as_micros()).expect("an offset that fits");
+        Window::new(quota, Begins::ByTheClock { offset })
+    }
+
+    pub(crate) fn from_first_hit(quota: Quota) -> Self {
+        Window::new(quota, Begins::WithTheFirstHit)
+    }
+
+    fn new(quota: Quota, begins: Begins) -> Self {
+        let period = i128::try_from(quota.period().as_micros()).expect("a period that fits");
+        Window { limit: i128::from(quota.limit()), period, begins, sheet: None, now: 0 }
+    }
+
+    /// The first instant of a window that `now` is the first to ask for.
+    fn start_for(&self, now: Time) -> Time {
+        match self.begins {
+            Begins::ByTheClock { offset } => offset + (now - offset).div_euclid(self.period) * self.period,
+            Begins::WithTheFirstHit => now,
+        }
+    }
+
+    fn count(&self) -> i128 {
+        self.sheet.map_or(0, |(_, count)| count)
+    }
+
+    fn end(&self) -> Time {
+        self.sheet.map_or(self.now, |(start, _)| start + self.period)
+    }
+}
+
+impl Model for Window {
+    fn capacity(&self) -> i128 {
+        self.limit
+    }
+
+    /// A sheet of a window that has not begun is taken for the current one.
+    fn forgive(&mut self, now: Time) {
+        let current = self.start_for(now);
+        self.sheet = self.sheet.map(|(start, count)| (start.min(current), count));
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.now = now;
+        if self.end() <= now {
+            self.sheet = None;
+        }
+    }
+
+    fn left(&self) -> i128 {
+        (self.limit - self.count()).max(0)
+    }
+
+    fn wait(&self, _cost: i128) -> Time {
+        self.end() - self.now
+    }
+
+    fn until_full(&self) -> Time {
+        self.end() - self.now
+    }
+
+    fn spend(&mut self, cost: i128) {
+        if cost > 0 {
+            let (start, count) = self.sheet.unwrap_or((self.start_for(self.now), 0));
+            self.sheet = Some((start, count + cost));
+        }
+    }
+
+    fn give_back(&mut self, cost: i128) {
+        let less = self.sheet.map(|(start, count)| (start, count - cost));
+        self.sheet = less.filter(|&(_, count)| count > 0);
+    }
+
+    fn forget(&mut self) {
+        self.sheet = None;
+    }
+}

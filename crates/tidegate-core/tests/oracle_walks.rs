@@ -1,0 +1,357 @@
+//! Every algorithm against its oracle, a million random steps each: verdict, remaining, retry and reset must be
+//! equal at every one, to the unit and to the microsecond.
+//!
+//! `TIDEGATE_STEPS` asks for longer or shorter walks.
+
+mod oracle;
+mod random;
+mod walk;
+
+use std::time::Duration;
+
+use oracle::{Bucket, CellCounts, Log, Oldest, Oracle, Policy, Steps, Window};
+use random::Random;
+use tidegate_core::Steadiness::{MayStepBack, Steady};
+use tidegate_core::{
+    Algorithm, Cells, FixedWindow, Quota, Rule, SlidingLog, SlidingWindow, Steadiness, SteppedBucket,
+    TokenBucket,
+};
+use walk::Clock::{Forward, SometimesBack};
+use walk::{Clock, Scale, walk};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const MINUTE: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Quotas that have hurt somebody: slow ones, primes, more than one per microsecond, less than it and not evenly.
+const HARD: [(u64, Duration, u64); 11] = [
+    (1, DAY, 1),
+    (7, SECOND, 7),
+    (999_983, SECOND, 999_983),
+    (700_000, SECOND, 700_000),
+    (1_500_000, SECOND, 1_500_000),
+    (100_000_000, SECOND, 100_000_000),
+    (3, SECOND, 1),
+    (5, MINUTE, 10),
+    (999_983, SECOND, 3),
+    (100_000_000, SECOND, 7),
+    (240, Duration::from_secs(3_600), 240),
+];
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[usize::try_from(random.below(from.len() as u64)).expect("an index")]
+}
+
+/// One of the hard quotas, or any other, with a limit of at most `most`.
+fn draw_quota(random: &mut Random, most: u64) -> Quota {
+    loop {
+        let (limit, period, burst) = if random.one_in(2) { pick(random, &HARD) } else { any_quota(random) };
+        match Quota::try_new(limit, period, burst) {
+            Ok(quota) if limit <= most => return quota,
+            _ => {}
+        }
+    }
+}
+
+fn any_quota(random: &mut Random) -> (u64, Duration, u64) {
+    let limit = if random.one_in(4) { random.between(1, 5_000_000) } else { random.between(1, 30) };
+    let period = match random.below(5) {
+        0 => Duration::from_micros(random.between(10, 2_000)),
+        1 => Duration::from_millis(random.between(1, 999)),
+        2 => Duration::from_micros(random.between(10, 100_000_000)),
+        _ => Duration::from_secs(random.between(1, 4_000)),
+    };
+    (limit, period, random.between(1, limit * 3))
+}
+
+/// A quota for which `algorithm` remembers debts of several times the limit.
+///
+/// A count shares its word with a number, and is cut where the word ends. The oracle knows of no words, so it is
+/// asked only where the cut is out of reach: where there are two words, or one that would do for a far larger limit.
+fn draw_roomy_quota<A: Algorithm>(random: &mut Random, algorithm: impl Fn(Quota) -> A) -> Quota {
+    loop {
+        let quota = draw_quota(random, u64::MAX);
+        let (limit, burst) = (quota.limit() * 5, quota.max_burst() * 5);
+        let larger = Quota::try_new(limit, quota.period(), burst).map(&algorithm);
+        if algorithm(quota).words() == 2 || larger.is_ok_and(|larger| larger.words() == 1) {
+            return quota;
+        }
+    }
+}
+
+/// Lengths below a period, beyond it, and none.
+fn draw_offset(random: &mut Random, quota: Quota) -> Duration {
+    let period = u64::try_from(quota.period().as_micros()).expect("a period that fits");
+    match random.below(4) {
+        0 => Duration::ZERO,
+        1 => Duration::from_micros(random.below(period * 5)),
+        _ => Duration::from_micros(random.below(period)),
+    }
+}
+
+fn walk_the_token_bucket(clock: Clock, seed: u64, suited_to: Steadiness) {
+    walk(clock, seed, |random, walk| {
+        let mut quota = draw_quota(random, u64::MAX);
+        if random.one_in(10) {
+            // A period need not be a whole number of microseconds.
+            quota = Quota::per(random.between(1, 9), Duration::from_nanos(random.between(1, 9_999)));
+        }
+        let bucket = TokenBucket::new(quota).suited_to(suited_to);
+        let scale = Scale::of(quota, quota.max_burst());
+        walk.go(random, format!("{bucket:?}"), &bucket, &mut Bucket::new(quota, suited_to), scale);
+    });
+}
+
+fn walk_the_stepped_bucket(clock: Clock, seed: u64, offset: fn(&mut Random, Quota) -> Duration) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_roomy_quota(random, SteppedBucket::new);
+        let offset = offset(random, quota);
+        let bucket = SteppedBucket::new(quota).offset(offset);
+        let scale = Scale::of(quota, quota.max_burst());
+        walk.go(random, format!("{bucket:?} {quota}"), &bucket, &mut Steps::new(quota, offset), scale);
+    });
+}
+
+fn walk_the_fixed_window(clock: Clock, seed: u64, offset: fn(&mut Random, Quota) -> Duration) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_roomy_quota(random, FixedWindow::new);
+        let offset = offset(random, quota);
+        let window = FixedWindow::new(quota).offset(offset);
+        let scale = Scale::of(quota, quota.limit());
+        walk.go(random, format!("{window:?} {quota}"), &window, &mut Window::aligned(quota, offset), scale);
+    });
+}
+
+fn walk_the_window_from_the_first_hit(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_roomy_quota(random, |quota| FixedWindow::new(quota).from_first_hit());
+        let window = FixedWindow::new(quota).from_first_hit();
+        let scale = Scale::of(quota, quota.limit());
+        walk.go(random, format!("{window:?} {quota}"), &window, &mut Window::from_first_hit(quota), scale);
+    });
+}
+
+fn walk_the_log(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_quota(random, 30);
+        let room = random.below(80);
+        let log = SlidingLog::new(quota).room(room);
+        let scale = Scale::of(quota, quota.limit());
+        walk.go(random, format!("{log:?} {quota}"), &log, &mut Log::new(quota, room), scale);
+    });
+}
+
+fn walk_the_cells(clock: Clock, seed: u64, kind: Cells) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_quota(random, u64::from(u32::MAX));
+        let cells = pick(random, &[1, 5, 7, 10, 1, 5, 7, 10, 2, 3]);
+        let window = SlidingWindow::new(quota, cells).oldest(kind);
+        let mut model = CellCounts::new(quota, cells, oldest(kind));
+        let scale = Scale::of(quota, quota.limit());
+        walk.go(random, format!("{window:?} {quota}"), &window, &mut model, scale);
+    });
+}
+
+fn oldest(kind: Cells) -> Oldest {
+    match kind {
+        Cells::Strict => Oldest::InFull,
+        Cells::Interpolated => Oldest::InProportion,
+        Cells::Plain => Oldest::NotAtAll,
+    }
+}
+
+fn walk_pairs(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let (fast, slow) = (draw_quota(random, 1_000), draw_quota(random, 1_000));
+        let policy = (TokenBucket::new(fast), FixedWindow::new(slow));
+        let mut model = Policy(vec![
+            Box::new(Bucket::new(fast, MayStepBack)),
+            Box::new(Window::aligned(slow, Duration::ZERO)),
+        ]);
+        let scale = Scale::of(fast, fast.max_burst().min(slow.limit()));
+        walk.go(random, format!("{policy:?} {slow}"), &policy, &mut model, scale);
+    });
+}
+
+fn walk_triples(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let quotas = [(); 3].map(|()| draw_quota(random, 20));
+        let [first, second, third] = quotas;
+        let policy = (SlidingLog::new(first), TokenBucket::new(second), SlidingWindow::new(third, 5));
+        let mut model = Policy(vec![
+            Box::new(Log::new(first, 0)),
+            Box::new(Bucket::new(second, MayStepBack)),
+            Box::new(CellCounts::new(third, 5, Oldest::InFull)),
+        ]);
+        let least = first.limit().min(second.max_burst()).min(third.limit());
+        walk.go(random, format!("{quotas:?}"), &policy, &mut model, Scale::of(second, least));
+    });
+}
+
+/// Any algorithm with its oracle, and the most that passes at once.
+fn draw_rule(random: &mut Random) -> (Rule, Box<dyn Oracle>, u64) {
+    let quota = draw_quota(random, 30);
+    let (limit, burst) = (quota.limit(), quota.max_burst());
+    let offset = draw_offset(random, quota);
+    match random.below(6) {
+        0 => (Rule::TokenBucket(TokenBucket::new(quota)), Box::new(Bucket::new(quota, MayStepBack)), burst),
+        1 => {
+            let bucket = SteppedBucket::new(quota).offset(offset);
+            (Rule::SteppedBucket(bucket), Box::new(Steps::new(quota, offset)), burst)
+        }
+        2 => {
+            let window = FixedWindow::new(quota).offset(offset);
+            (Rule::FixedWindow(window), Box::new(Window::aligned(quota, offset)), limit)
+        }
+        3 => {
+            let window = FixedWindow::new(quota).from_first_hit();
+            (Rule::FixedWindow(window), Box::new(Window::from_first_hit(quota)), limit)
+        }
+        4 => (Rule::SlidingLog(SlidingLog::new(quota)), Box::new(Log::new(quota, 0)), limit),
+        _ => {
+            let kind = pick(random, &[Cells::Strict, Cells::Interpolated, Cells::Plain]);
+            let window = SlidingWindow::new(quota, 7).oldest(kind);
+            (Rule::SlidingWindow(window), Box::new(CellCounts::new(quota, 7, oldest(kind))), limit)
+        }
+    }
+}
+
+fn walk_slices(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let (mut rules, mut models, mut least) = (Vec::new(), Vec::new(), u64::MAX);
+        for _ in 0..random.between(1, 4) {
+            let (rule, model, capacity) = draw_rule(random);
+            rules.push(rule);
+            models.push(model);
+            least = least.min(capacity);
+        }
+        let quota = draw_quota(random, 30);
+        let rules = rules.as_slice();
+        assert_eq!(usize::from(rules.rules()), models.len());
+        walk.go(random, format!("{rules:?}"), rules, &mut Policy(models), Scale::of(quota, least));
+    });
+}
+
+fn none(_: &mut Random, _: Quota) -> Duration {
+    Duration::ZERO
+}
+
+#[test]
+fn the_token_bucket_is_its_oracle() {
+    walk_the_token_bucket(Forward, 1, MayStepBack);
+}
+
+#[test]
+fn the_token_bucket_for_a_steady_clock_is_its_oracle() {
+    walk_the_token_bucket(Forward, 23, Steady);
+}
+
+#[test]
+fn the_token_bucket_for_a_steady_clock_is_its_oracle_to_late_readers() {
+    walk_the_token_bucket(SometimesBack, 24, Steady);
+}
+
+#[test]
+fn the_token_bucket_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_token_bucket(SometimesBack, 2, MayStepBack);
+}
+
+#[test]
+fn the_stepped_bucket_is_its_oracle() {
+    walk_the_stepped_bucket(Forward, 3, none);
+}
+
+#[test]
+fn the_stepped_bucket_with_an_offset_is_its_oracle() {
+    walk_the_stepped_bucket(Forward, 4, draw_offset);
+}
+
+#[test]
+fn the_stepped_bucket_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_stepped_bucket(SometimesBack, 5, draw_offset);
+}
+
+#[test]
+fn the_fixed_window_is_its_oracle() {
+    walk_the_fixed_window(Forward, 6, none);
+}
+
+#[test]
+fn the_fixed_window_with_an_offset_is_its_oracle() {
+    walk_the_fixed_window(Forward, 7, draw_offset);
+}
+
+#[test]
+fn the_fixed_window_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_fixed_window(SometimesBack, 8, draw_offset);
+}
+
+#[test]
+fn the_window_from_the_first_hit_is_its_oracle() {
+    walk_the_window_from_the_first_hit(Forward, 9);
+}
+
+#[test]
+fn the_window_from_the_first_hit_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_window_from_the_first_hit(SometimesBack, 10);
+}
+
+#[test]
+fn the_log_is_its_oracle() {
+    walk_the_log(Forward, 11);
+}
+
+#[test]
+fn the_log_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_log(SometimesBack, 12);
+}
+
+#[test]
+fn strict_cells_are_their_oracle() {
+    walk_the_cells(Forward, 13, Cells::Strict);
+}
+
+#[test]
+fn strict_cells_are_their_oracle_when_the_clock_steps_back() {
+    walk_the_cells(SometimesBack, 14, Cells::Strict);
+}
+
+#[test]
+fn interpolated_cells_are_their_oracle() {
+    walk_the_cells(Forward, 15, Cells::Interpolated);
+}
+
+#[test]
+fn interpolated_cells_are_their_oracle_when_the_clock_steps_back() {
+    walk_the_cells(SometimesBack, 16, Cells::Interpolated);
+}
+
+#[test]
+fn plain_cells_are_their_oracle() {
+    walk_the_cells(Forward, 17, Cells::Plain);
+}
+
+#[test]
+fn plain_cells_are_their_oracle_when_the_clock_steps_back() {
+    walk_the_cells(SometimesBack, 18, Cells::Plain);
+}
+
+#[test]
+fn a_pair_of_rules_is_its_oracle() {
+    walk_pairs(Forward, 19);
+}
+
+#[test]
+fn three_rules_are_their_oracle_when_the_clock_steps_back() {
+    walk_triples(SometimesBack, 20);
+}
+
+#[test]
+fn any_slice_of_rules_is_its_oracle() {
+    walk_slices(Forward, 21);
+}
+
+#[test]
+fn any_slice_of_rules_is_its_oracle_when_the_clock_steps_back() {
+    walk_slices(SometimesBack, 22);
+}

@@ -1,0 +1,345 @@
+//! A walk: random questions at random instants, put to an algorithm and to its oracle, until they differ.
+//!
+//! Chance alone rarely hits an edge, so half of the questions are aimed: at the very instant that was promised, one
+//! microsecond before it, at exactly what is left and one more. A tally proves that the walk was no stroll: every
+//! outcome must have been met often.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Quota};
+
+use crate::oracle::{Answer, Oracle, Time, Verdict};
+use crate::random::Random;
+
+/// Each walk has so many steps, unless the environment says otherwise.
+const STEPS: u64 = 1_000_000;
+/// After so many steps another quota is drawn.
+const EPISODE: u64 = 500;
+/// A report tells so many of the last steps.
+const REMEMBERED: usize = 8;
+/// No episode goes on beyond this instant: what happens at the end of the time line is not the matter here.
+const LAST: u64 = 1 << 52;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    Forward,
+    SometimesBack,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Decide,
+    Peek,
+    Force,
+    Refund,
+    Take,
+    Reset,
+}
+
+/// What the steps of a walk are measured in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    capacity: u64,
+    interval: u64,
+    period: u64,
+}
+
+/// What happened on a walk.
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    allowed: u64,
+    refused: u64,
+    never: u64,
+    aimed_at_a_promise: u64,
+    back: u64,
+}
+
+/// One step, and what was said to it.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    verb: Verb,
+    now: u64,
+    cost: u32,
+    got: Answer,
+    want: Answer,
+}
+
+/// An algorithm, its oracle, and where they stand.
+struct Episode<'a, A: ?Sized> {
+    about: String,
+    algorithm: &'a A,
+    oracle: &'a mut dyn Oracle,
+    state: Vec<u64>,
+    scale: Scale,
+    clock: Clock,
+    now: u64,
+    last: Answer,
+    history: VecDeque<Exchange>,
+}
+
+/// Walks through as many episodes as it takes; `episode` draws the rules of each one.
+pub(crate) fn walk(clock: Clock, seed: u64, mut episode: impl FnMut(&mut Random, &mut Walk)) {
+    let mut random = Random::seeded(seed);
+    let mut walk = Walk { clock, tally: Tally::default() };
+    let steps = steps();
+    while walk.tally.steps < steps {
+        episode(&mut random, &mut walk);
+    }
+    walk.tally.assert_that_it_was_no_stroll(clock);
+}
+
+fn steps() -> u64 {
+    let given = std::env::var("TIDEGATE_STEPS").ok();
+    given.map_or(STEPS, |text| text.parse().expect("TIDEGATE_STEPS is a number of steps"))
+}
+
+pub(crate) struct Walk {
+    clock: Clock,
+    tally: Tally,
+}
+
+impl Walk {
+    /// Goes some steps with one algorithm. `about` says which, should it be needed.
+    pub(crate) fn go<A: Algorithm + ?Sized>(
+        &mut self,
+        random: &mut Random,
+        about: String,
+        algorithm: &A,
+        oracle: &mut dyn Oracle,
+        scale: Scale,
+    ) {
+        let now = scale.start(random);
+        let last = oracle.peek(i128::from(now), 0);
+        let state = vec![0; algorithm.words()];
+        let (clock, history) = (self.clock, VecDeque::new());
+        let mut episode = Episode { about, algorithm, oracle, state, scale, clock, now, last, history };
+        for _ in 0..EPISODE {
+            episode.step(random, &mut self.tally);
+            if episode.now > LAST {
+                break;
+            }
+        }
+    }
+}
+
+impl<A: Algorithm + ?Sized> Episode<'_, A> {
+    fn step(&mut self, random: &mut Random, tally: &mut Tally) {
+        self.now = self.next_instant(random, tally);
+        let verb = draw_verb(random);
+        let cost = self.scale.cost(random, &self.last);
+        let (got, want) = self.ask(verb, cost);
+        tally.count(&want);
+        self.last = want;
+        self.remember(Exchange { verb, now: self.now, cost, got, want });
+        if got != want {
+            self.report();
+        }
+    }
+
+    fn remember(&mut self, exchange: Exchange) {
+        if self.history.len() == REMEMBERED {
+            self.history.pop_front();
+        }
+        self.history.push_back(exchange);
+    }
+
+    fn next_instant(&self, random: &mut Random, tally: &mut Tally) -> u64 {
+        if self.clock == Clock::SometimesBack && random.one_in(12) {
+            tally.back += 1;
+            return self.now.saturating_sub(self.scale.step_back(random));
+        }
+        self.now + self.scale.step(random, &self.last, tally)
+    }
+
+    fn ask(&mut self, verb: Verb, cost: u32) -> (Answer, Answer) {
+        let (state, now, units) = (&mut self.state[..], Micros::new(self.now), i128::from(cost));
+        let when = i128::from(self.now);
+        match verb {
+            Verb::Decide => {
+                let got = decide_both_ways(self.algorithm, state, now, cost);
+                (plain(got, now), self.oracle.decide(when, units))
+            }
+            Verb::Peek => (plain(self.algorithm.peek(state, now, cost), now), self.oracle.peek(when, units)),
+            Verb::Force => {
+                let cost = cost.min(self.scale.most_forced(&self.oracle.peek(when, 0)));
+                let got = self.algorithm.force(state, now, cost);
+                (plain(got, now), self.oracle.force(when, i128::from(cost)))
+            }
+            Verb::Refund => {
+                self.algorithm.refund(state, now, cost);
+                self.oracle.refund(when, units);
+                (plain(self.algorithm.peek(state, now, 0), now), self.oracle.peek(when, 0))
+            }
+            Verb::Take => {
+                let taken = self.algorithm.take(state, now, cost);
+                let (amount, answer) = self.oracle.take(when, units);
+                assert_eq!(i128::from(taken.amount), amount, "taken of {cost} at {when}: {}", self.about);
+                (plain(taken.decision, now), answer)
+            }
+            Verb::Reset => {
+                self.algorithm.reset(state);
+                self.oracle.reset();
+                (plain(self.algorithm.peek(state, now, 1), now), self.oracle.peek(when, 1))
+            }
+        }
+    }
+
+    fn report(&self) -> ! {
+        let way: String = self.history.iter().map(Exchange::to_string).collect();
+        panic!("{}\n{way}  state now {:?}", self.about, self.state);
+    }
+}
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {:?} of {} at {} us", self.verb, self.cost, self.now)?;
+        writeln!(f, "    got  {:?}", self.got)?;
+        if self.got == self.want { Ok(()) } else { writeln!(f, "    want {:?}", self.want) }
+    }
+}
+
+/// Decides, and where there is a short cut goes that way too.
+fn decide_both_ways<A: Algorithm + ?Sized>(limit: &A, state: &mut [u64], now: Micros, cost: u32) -> Decision {
+    let short_cut = if state.len() == 1 { limit.decide_word(state[0], now, cost) } else { None };
+    let decision = limit.decide(state, now, cost);
+    if let Some(short) = short_cut {
+        assert_eq!(short, (state[0], decision), "the short cut leads elsewhere, at {now} with {cost}");
+    }
+    decision
+}
+
+fn draw_verb(random: &mut Random) -> Verb {
+    match random.below(200) {
+        0..140 => Verb::Decide,
+        140..155 => Verb::Peek,
+        155..165 => Verb::Force,
+        165..180 => Verb::Refund,
+        180..199 => Verb::Take,
+        _ => Verb::Reset,
+    }
+}
+
+/// A decision as an answer of the oracle's kind.
+fn plain(decision: Decision, now: Micros) -> Answer {
+    assert_eq!(decision.at(), now, "a decision tells the instant it was made at");
+    let micros = |wait: Duration| {
+        assert_eq!(wait.subsec_nanos() % 1_000, 0, "a wait is a whole number of microseconds");
+        Time::try_from(wait.as_micros()).expect("a wait that fits")
+    };
+    let verdict = match (decision.outcome, decision.retry_after()) {
+        (Outcome::Allowed, None) => Verdict::Allowed,
+        (Outcome::RetryAfter(_), Some(wait)) => Verdict::RetryAfter(micros(wait)),
+        (Outcome::Never, None) => Verdict::Never,
+        _ => panic!("no algorithm here answers {decision:?}"),
+    };
+    Answer {
+        verdict,
+        limit: i128::from(decision.limit()),
+        remaining: i128::from(decision.remaining()),
+        reset_after: micros(decision.reset_after()),
+        rule: decision.rule.0,
+    }
+}
+
+impl Scale {
+    pub(crate) fn of(quota: Quota, capacity: u64) -> Self {
+        let period = u64::try_from(quota.period().as_micros()).expect("a period that fits").max(1);
+        Scale { capacity, interval: (period / quota.limit()).max(1), period }
+    }
+
+    /// An instant to begin at: today, at the beginning of time, or in between.
+    fn start(&self, random: &mut Random) -> u64 {
+        const TODAY: u64 = 1_760_000_000_000_000;
+        match random.below(4) {
+            0 => 0,
+            1 => random.below(self.period.saturating_mul(3)),
+            2 => TODAY + random.below(self.period),
+            _ => TODAY / self.period * self.period,
+        }
+    }
+
+    fn step(&self, random: &mut Random, last: &Answer, tally: &mut Tally) -> u64 {
+        match random.below(40) {
+            0..12 => 0,
+            12..15 => 1,
+            15..19 => random.below(self.interval + 1),
+            19..23 => self.interval * random.between(1, 4) - 1 + random.below(3),
+            23..25 => random.below(self.period + 1),
+            25..34 => self.aim(random, last, tally),
+            34..36 => self.period * random.between(1, 3) - 1 + random.below(3),
+            36..39 => random.below(self.period / 4 + 1),
+            _ => self.idle(random),
+        }
+    }
+
+    /// To the promised instant, one microsecond before it, or to where everything is there again.
+    fn aim(&self, random: &mut Random, last: &Answer, tally: &mut Tally) -> u64 {
+        let Verdict::RetryAfter(wait) = last.verdict else {
+            let edge = u64::try_from(last.reset_after).expect("a reset that fits");
+            return (edge + random.below(3)).saturating_sub(1).min(self.period.saturating_mul(1_000));
+        };
+        tally.aimed_at_a_promise += 1;
+        let wait = u64::try_from(wait).expect("a wait that fits");
+        (wait + random.below(3)).saturating_sub(2).min(self.period.saturating_mul(1_000))
+    }
+
+    fn idle(&self, random: &mut Random) -> u64 {
+        const YEAR: u64 = 365 * 86_400_000_000;
+        if random.one_in(10) { random.below(5 * YEAR) } else { self.period * random.below(50) }
+    }
+
+    fn step_back(&self, random: &mut Random) -> u64 {
+        match random.below(6) {
+            0 => 1,
+            1 => random.below(self.interval + 1),
+            2 => self.interval * random.between(1, 4),
+            3 => random.below(self.period + 1),
+            4 => self.period * random.between(1, 3) - 1 + random.below(3),
+            _ => random.below(self.period * 20),
+        }
+    }
+
+    fn cost(&self, random: &mut Random, last: &Answer) -> u32 {
+        let left = u64::try_from(last.remaining).expect("what remains is not below nothing");
+        let cost = match random.below(40) {
+            0..14 => 1,
+            14..18 => random.between(1, 3),
+            18..22 => left,
+            22..27 => left + 1,
+            27..33 => random.below(self.capacity) + 1,
+            33..36 => random.below(left + 2),
+            36 => self.capacity,
+            37 => self.capacity + 1,
+            38 => 0,
+            _ => random.below(self.capacity.saturating_mul(3)),
+        };
+        u32::try_from(cost).unwrap_or(u32::MAX)
+    }
+
+    /// Debts of any size are another test's matter; here they must be paid while the walk lasts.
+    fn most_forced(&self, found: &Answer) -> u32 {
+        if found.remaining == 0 { 3 } else { u32::try_from(self.capacity * 2).unwrap_or(u32::MAX) }
+    }
+}
+
+impl Tally {
+    fn count(&mut self, answer: &Answer) {
+        self.steps += 1;
+        match answer.verdict {
+            Verdict::Allowed => self.allowed += 1,
+            Verdict::RetryAfter(_) => self.refused += 1,
+            Verdict::Never => self.never += 1,
+        }
+    }
+
+    fn assert_that_it_was_no_stroll(&self, clock: Clock) {
+        assert!(self.allowed > self.steps / 5, "{self:?}");
+        assert!(self.refused > self.steps / 8, "{self:?}");
+        assert!(self.never > self.steps / 100, "{self:?}");
+        assert!(self.aimed_at_a_promise > self.steps / 50, "{self:?}");
+        assert_eq!(clock == Clock::SometimesBack, self.back > self.steps / 20, "{self:?}");
+    }
+}
