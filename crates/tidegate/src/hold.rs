@@ -14,7 +14,7 @@
 //! it. Under the hold the holder can check what a plain compare-and-swap cannot: that the
 //! word still belongs to the key, or to the setting, that it was read for.
 
-use crate::sync::{AtomicU64, Ordering, spin, yield_now};
+use crate::sync::{AtomicU64, FIRST_SPINS, Ordering, spin, yield_now};
 
 /// The bit that marks a word as held.
 pub(crate) const HELD: u64 = 1 << 63;
@@ -53,7 +53,7 @@ pub(crate) struct Patience {
 impl Patience {
     #[inline]
     pub(crate) fn new() -> Self {
-        Patience { spins: 4 }
+        Patience { spins: FIRST_SPINS }
     }
 
     #[inline]

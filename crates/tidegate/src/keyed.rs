@@ -169,13 +169,12 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     #[inline(always)]
     fn apply<Q: Hash + ?Sized, V: Verb>(&self, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
-        let when = self.when();
         if self.observer.is_none()
-            && let Some(answer) = self.shared.apply_at_once(fingerprint, verb, when)
+            && let Some(answer) = self.shared.apply_at_once(fingerprint, verb, || self.when())
         {
             return answer;
         }
-        V::rebuilt(self.apply_slowly(None, fingerprint, verb, when))
+        V::rebuilt(self.apply_slowly(None, fingerprint, verb, self.when()))
     }
 
     /// The long way, by `plan` if there is one, else by the algorithm in force.
@@ -362,12 +361,18 @@ impl<A: Algorithm> Keyed<A> {
         self.regimes.get(self.regimes.current())
     }
 
-    /// The short cut, for whoever may take it.
+    /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.
     #[inline(always)]
-    fn apply_at_once<V: Verb>(&self, fingerprint: u64, verb: &V, when: When) -> Option<V::Answer> {
+    fn apply_at_once<V: Verb>(
+        &self,
+        fingerprint: u64,
+        verb: &V,
+        when: impl FnOnce() -> When,
+    ) -> Option<V::Answer> {
         let number = self.regimes.current();
         let Regime { algorithm, table } = self.regimes.get(number);
-        table.apply_at_once(fingerprint, &KeyedStep { algorithm, verb, when, regimes: &self.regimes, number })
+        let regimes = &self.regimes;
+        table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
     }
 
     /// The long way, for newcomers, larger states, and those who did not get through at once.

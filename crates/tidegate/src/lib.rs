@@ -5,6 +5,8 @@ mod fingerprint;
 mod hold;
 mod keyed;
 mod limiter;
+#[cfg(all(test, loom))]
+mod loom;
 mod observer;
 mod regime;
 mod shared;

@@ -21,11 +21,11 @@
 mod line;
 mod segment;
 
-use std::sync::{MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 use segment::{Owners, Place, Segment};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
@@ -97,6 +97,16 @@ impl Table {
         let segments = max_keys.div_ceil(lines * line::SLOTS * 3 / 4).clamp(1, u32::MAX as usize / 2);
         let most_divisions = segments.ilog2().saturating_sub(2);
         let first = segments.div_ceil(1 << most_divisions);
+        Table::of_segments(first, most_divisions, max_keys, words, lines)
+    }
+
+    pub(crate) fn of_segments(
+        first: usize,
+        most_divisions: u32,
+        max_keys: usize,
+        words: usize,
+        lines: usize,
+    ) -> Self {
         let stretches = first << most_divisions;
         let table = Table {
             directory: (0..stretches).map(|n| AtomicU32::new(small(n >> most_divisions))).collect(),
@@ -133,20 +143,25 @@ impl Table {
     }
 
     /// The short cut, for whoever may take it: a key that is here, a state of one word that nobody holds, and a step that
-    /// needs no more than a look at it.
+    /// needs no more than a look at it. The step is made once the key is found.
     #[inline(always)]
-    pub(crate) fn apply_at_once<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
+    pub(crate) fn apply_at_once<T: Step>(
+        &self,
+        fingerprint: u64,
+        step: impl FnOnce() -> T,
+    ) -> Option<T::Answer> {
         if self.words != 1 {
             return None;
         }
         let place = self.segment(self.stretch(fingerprint)).find(fingerprint)?;
         let version = place.version();
+        let step = step();
         let found = place.word().load(Ordering::Acquire);
         if found & HELD != 0 {
             return None;
         }
         let (next, answer) = step.at_once(found)?;
-        put(place, fingerprint, found, next, version, step).then_some(answer)
+        put(place, fingerprint, found, next, version, &step).then_some(answer)
     }
 
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
@@ -321,7 +336,8 @@ impl Table {
     ) {
         let word = if self.words == 1 { state[0] } else { idle_at.get() };
         owners.none_idle_before = owners.none_idle_before.min(idle_at);
-        place.settle(owners, fingerprint, word, |beside| {
+        owners.keys += 1;
+        place.settle(fingerprint, word, |beside| {
             beside.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         });
     }

@@ -1,7 +1,8 @@
 //! # A segment: a piece of the table that grows by dividing
 //!
 //! A segment holds the keys whose fingerprints begin alike. A key's home is one line of it; when that is full, it lives
-//! in the next line with room, and the home line's *overflow* counts it, so that a search knows whether to look further.
+//! in the neighbouring line, and when that is full too, in one of a second pair, or wherever there is room. The home line's *overflow* counts those
+//! who live so far off, so that a search knows whether to look further.
 //!
 //! Deciding takes no lock. Who lives where changes only under the segment's lock, and by these rules:
 //!
@@ -21,7 +22,7 @@ use tidegate_core::Micros;
 #[derive(Debug)]
 pub(crate) struct Segment {
     lines: Box<[Line]>,
-    /// How many keys whose home is this line live elsewhere. Sticks at 255.
+    /// How many keys whose home is this line live neither in it nor in its neighbour. Sticks at 255.
     overflow: Box<[AtomicU8]>,
     /// The states of the slots, where they are larger than their word.
     states: Box<[AtomicU64]>,
@@ -67,19 +68,22 @@ impl Segment {
     }
 
     /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
-        match self.lines[home].find(fingerprint) {
-            Some(slot) => Some(Place { segment: self, line: home, slot }),
-            None if self.overflow[home].load(Ordering::Acquire) == 0 => None,
-            None => self.find_elsewhere(fingerprint, home),
+        if let Some(slot) = self.lines[home].find(fingerprint) {
+            return Some(Place { segment: self, line: home, slot });
         }
+        let next = neighbour(home);
+        if let Some(slot) = self.lines[next].find(fingerprint) {
+            return Some(Place { segment: self, line: next, slot });
+        }
+        if self.overflow[home].load(Ordering::Acquire) == 0 { None } else { self.find_elsewhere(fingerprint) }
     }
 
     #[inline(never)]
-    fn find_elsewhere(&self, fingerprint: u64, home: usize) -> Option<Place<'_>> {
-        self.lines_after(home).find_map(|line| {
+    fn find_elsewhere(&self, fingerprint: u64) -> Option<Place<'_>> {
+        self.lines_beyond(fingerprint).find_map(|line| {
             self.lines[line].find(fingerprint).map(|slot| Place { segment: self, line, slot })
         })
     }
@@ -102,7 +106,7 @@ impl Segment {
     /// An empty slot, as near to the home of `fingerprint` as there is one.
     pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
-        let lines = std::iter::once(home).chain(self.lines_after(home));
+        let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
         let mut places =
             lines.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
         places.find(|place| place.owner() == EMPTY)
@@ -137,7 +141,23 @@ impl Segment {
         let mut others = other.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for place in self.places().filter(|place| place.owner() != EMPTY && leaves(place.owner())) {
             let to = other.find_room(place.owner()).expect("a part of a segment fits into an empty one");
-            place.move_to(owners, to, &mut others);
+            place.move_to(to);
+            owners.keys -= 1;
+            others.keys += 1;
+        }
+        self.bring_home();
+    }
+
+    /// Moves those who found no room near their home when it was crowded to where there is some now.
+    fn bring_home(&self) {
+        for place in self.places().filter(|place| !place.is_empty() && place.is_far()) {
+            let home = self.home(place.owner());
+            let near = [home, neighbour(home)].into_iter();
+            let mut slots =
+                near.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
+            if let Some(to) = slots.find(|slot| slot.is_empty()) {
+                place.move_to(to);
+            }
         }
     }
 
@@ -151,10 +171,25 @@ impl Segment {
         fingerprint as usize & (self.lines.len() - 1) // the number of lines is a power of two
     }
 
-    fn lines_after(&self, home: usize) -> impl Iterator<Item = usize> {
+    /// Every line but the home and its neighbour: first a second home, by other bits of the fingerprint, and its
+    /// neighbour; then, for the few who find no room there either, all of them.
+    #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
+    fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
         let lines = self.lines.len();
-        (1..lines).map(move |step| (home + step) % lines)
+        let home = self.home(fingerprint);
+        let second = (fingerprint >> 24) as usize & (lines - 1);
+        let all = (1..lines).map(move |step| (home + step) % lines);
+        [second, neighbour(second)]
+            .into_iter()
+            .chain(all)
+            .filter(move |line| *line != neighbour(home) && *line != home)
     }
+}
+
+/// The other line of a pair. The two lie side by side, and processors fetch such pairs together.
+#[inline]
+fn neighbour(line: usize) -> usize {
+    line ^ 1
 }
 
 // === impl Place ===
@@ -206,13 +241,7 @@ impl<'a> Place<'a> {
     }
 
     /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
-    pub(crate) fn settle(
-        self,
-        owners: &mut Owners,
-        fingerprint: u64,
-        word: u64,
-        fill: impl FnOnce(&[AtomicU64]),
-    ) {
+    pub(crate) fn settle(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
         // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
         hold(self.word());
         if self.has_state_beside() {
@@ -220,7 +249,6 @@ impl<'a> Place<'a> {
         }
         self.segment.change_owners(|| self.set_owner(fingerprint));
         release(self.word(), word);
-        owners.keys += 1;
     }
 
     /// Lets the owner go if, while nobody can charge it, it `may_go`.
@@ -235,16 +263,22 @@ impl<'a> Place<'a> {
         goes
     }
 
-    fn move_to(self, owners: &mut Owners, to: Place<'_>, others: &mut Owners) {
+    /// Moves the owner to an empty slot, of this segment or another. Nobody charges it meanwhile.
+    fn move_to(self, to: Place<'_>) {
         let found = hold(self.word());
-        to.settle(others, self.owner(), found, |state| {
+        to.settle(self.owner(), found, |state| {
             for (to, from) in state.iter().zip(self.state()) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         });
         self.segment.change_owners(|| self.set_owner(EMPTY));
-        owners.keys -= 1;
         release(self.word(), found);
+    }
+
+    /// Whether the owner lives further off than next door.
+    fn is_far(self) -> bool {
+        let home = self.segment.home(self.owner());
+        self.line != home && self.line != neighbour(home)
     }
 
     /// Changes the owner, and the overflow of whose home is another line.
@@ -252,7 +286,7 @@ impl<'a> Place<'a> {
         let segment = self.segment;
         let count = |owner: u64, change: fn(u8) -> u8| {
             let home = segment.home(owner);
-            if owner != EMPTY && home != self.line {
+            if owner != EMPTY && self.line != home && self.line != neighbour(home) {
                 let overflow = &segment.overflow[home];
                 overflow.store(change(overflow.load(Ordering::Relaxed)), Ordering::Release);
             }

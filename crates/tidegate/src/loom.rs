@@ -1,0 +1,41 @@
+//! # Every interleaving
+//!
+//! A test with real threads tries the interleavings that happen; these models try all that can, within a bound on how
+//! often a thread is interrupted in mid-step, together with every stale value the memory model lets a load return. They are
+//! kept tiny, two threads and a handful of slots, because what goes wrong between threads goes wrong between two.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test -p tidegate --lib --release loom
+//! ```
+//!
+//! `LOOM_MAX_PREEMPTIONS` sets another bound than [`INTERRUPTIONS`]. Not tracked are std's `OnceLock`s, in which segments and
+//! settings lie: they are written before the number that leads to them is published, and that number is tracked.
+
+mod shared;
+mod table;
+
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::thread;
+
+/// How often threads are interrupted in one run, unless the environment says otherwise.
+const INTERRUPTIONS: usize = 3;
+
+/// Tries every interleaving of `run`.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(INTERRUPTIONS));
+    builder.check(run);
+}
+
+/// Runs both at once, the first on a thread of its own, and returns what they return.
+fn both<T, A, B>(shared: &Arc<T>, one: impl FnOnce(&T) -> A + 'static, other: impl FnOnce(&T) -> B) -> (A, B)
+where
+    T: 'static,
+    A: 'static,
+{
+    let its = shared.clone();
+    let handle = thread::spawn(move || one(&its));
+    let others = other(shared);
+    (handle.join().expect("the other thread has returned"), others)
+}

@@ -1,0 +1,136 @@
+//! One state, two threads: charges, refusals and changes of the quota.
+
+use loom::sync::Arc;
+use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
+
+use super::{both, model};
+use crate::shared::{Shared, When};
+use crate::verb::{Check, Peek};
+
+const START: When = When { now: Micros::ZERO, clock: Steadiness::Steady };
+
+fn bucket(quota: Quota) -> TokenBucket {
+    TokenBucket::new(quota).suited_to(Steadiness::Steady)
+}
+
+/// Ten at once; slow enough that nothing comes back. One word.
+fn hourly() -> TokenBucket {
+    bucket(Quota::per_hour(10))
+}
+
+/// The same tokens, each worth 24 times as much. One word.
+fn daily() -> TokenBucket {
+    bucket(Quota::per_day(10))
+}
+
+/// Two words, because of its many q-ths; 10 at once.
+fn wide() -> TokenBucket {
+    let bucket = bucket(Quota::per_day(1_000_003).burst(10));
+    assert_eq!(bucket.words(), 2);
+    bucket
+}
+
+fn shared(algorithm: TokenBucket, used: u32) -> Arc<Shared<TokenBucket>> {
+    let shared = Shared::new(algorithm);
+    shared.apply(&Check(used), START);
+    Arc::new(shared)
+}
+
+/// One check, the way a limiter does it.
+fn passes(shared: &Shared<TokenBucket>) -> bool {
+    let at_once = shared.apply_at_once(&Check(1), START.now);
+    at_once.unwrap_or_else(|| shared.apply(&Check(1), START)).is_allowed()
+}
+
+fn left(shared: &Shared<TokenBucket>) -> u64 {
+    shared.apply(&Peek(0), START).remaining()
+}
+
+#[test]
+fn the_last_token_goes_to_one_of_two_threads() {
+    for algorithm in [hourly, wide] {
+        model(move || {
+            let shared = shared(algorithm(), 9);
+            let (one, other) = both(&shared, passes, passes);
+            assert!(one != other, "exactly one passes");
+            assert_eq!(left(&shared), 0);
+        });
+    }
+}
+
+#[test]
+fn no_charge_is_lost_between_two_threads() {
+    for algorithm in [hourly, wide] {
+        model(move || {
+            let shared = shared(algorithm(), 6);
+            let twice = |shared: &Shared<TokenBucket>| passes(shared) && passes(shared);
+            assert_eq!(both(&shared, twice, twice), (true, true));
+            assert_eq!(left(&shared), 0);
+        });
+    }
+}
+
+/// Every pair of layouts, to and fro: a charge counts once, under whichever quota it is made.
+#[test]
+fn a_charge_while_the_quota_changes_counts_once() {
+    for (from, to) in
+        [(hourly, daily), (hourly, wide), (wide, hourly), (wide, wide)] as [(fn() -> _, fn() -> _); 4]
+    {
+        model(move || {
+            let shared = shared(from(), 3);
+            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
+            assert!(passed);
+            assert_eq!(left(&shared), 6, "3 and 1 of 10 are used");
+        });
+    }
+}
+
+#[test]
+fn a_charge_that_meets_two_changes_counts_once() {
+    model(|| {
+        let shared = shared(hourly(), 3);
+        let (passed, ()) = both(&shared, passes, |shared| {
+            shared.change(daily(), START);
+            shared.change(hourly(), START);
+        });
+        assert!(passed);
+        assert_eq!(
+            left(&shared),
+            6,
+            "a word that is back to what it was has not been waiting for the charge"
+        );
+    });
+}
+
+/// One token of a daily quota is worth more than the whole hourly one: a thread that judged the new word by the old
+/// quota would refuse, and one that judged an old word by a new quota would let too much pass.
+#[test]
+fn nobody_is_refused_by_the_state_of_another_quota() {
+    model(|| {
+        let shared = shared(hourly(), 1);
+        let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), START));
+        assert!(passed);
+    });
+}
+
+#[test]
+fn nobody_passes_by_the_state_of_another_quota() {
+    for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
+        model(move || {
+            let shared = shared(from(), 10);
+            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
+            assert!(!passed);
+            assert_eq!(left(&shared), 0);
+        });
+    }
+}
+
+#[test]
+fn two_changes_at_once_are_made_one_after_the_other() {
+    model(|| {
+        let shared = shared(hourly(), 3);
+        both(&shared, |shared| shared.change(daily(), START), |shared| shared.change(wide(), START));
+        assert_eq!(left(&shared), 7);
+        assert!(passes(&shared));
+    });
+}

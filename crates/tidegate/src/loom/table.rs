@@ -1,0 +1,405 @@
+//! Many keys, two threads: newcomers, evictions, divisions and changes of the setting.
+//!
+//! The state is the simplest that can be idle: how much was charged, and until when that counts.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_core::{Micros, Wait, Words, WordsMut};
+
+use super::{both, model};
+use crate::shared::Guarded;
+use crate::table::{Step, Table};
+
+/// A stay lasts so long after each charge.
+const STAY: u64 = 10;
+
+/// Keys that live in the lower half of the directory, and keys that move out when it divides.
+const LOW: [u64; 2] = [1, 2];
+const HIGH: [u64; 3] = [1 << 63 | 1, 1 << 63 | 2, 1 << 63 | 3];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Passed,
+    Refused,
+    NoRoom,
+}
+
+use Answer::{NoRoom, Passed, Refused};
+
+/// A state, unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stay {
+    until: u64,
+    count: u64,
+}
+
+impl Stay {
+    fn read<S: Words + ?Sized>(state: &S, words: usize) -> Self {
+        match words {
+            1 => Stay { until: state.get(0) >> 8, count: state.get(0) & 255 },
+            _ => Stay { until: state.get(0), count: state.get(1) },
+        }
+    }
+
+    fn write<S: WordsMut + ?Sized>(self, state: &mut S, words: usize) {
+        match words {
+            1 => state.set(0, self.until << 8 | self.count),
+            _ => {
+                state.set(0, self.until);
+                state.set(1, self.count);
+            }
+        }
+    }
+}
+
+/// Charges `cost`, if that makes no more than `limit`, at `now`.
+struct Charge<'a> {
+    cost: u64,
+    limit: u64,
+    now: u64,
+    words: usize,
+    /// The number in force, and the number this is for.
+    setting: Option<(&'a AtomicUsize, usize)>,
+}
+
+fn charge<'a>(now: u64, words: usize) -> Charge<'a> {
+    Charge { cost: 1, limit: 9, now, words, setting: None }
+}
+
+impl Step for Charge<'_> {
+    type Answer = Answer;
+
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Answer {
+        let stay = Stay::read(state, self.words);
+        let count = if stay.until <= self.now { 0 } else { stay.count };
+        if count + self.cost > self.limit {
+            return Refused;
+        }
+        let until = stay.until.max(self.now + STAY);
+        Stay { until, count: count + self.cost }.write(state, self.words);
+        Passed
+    }
+
+    fn at_once(&self, word: u64) -> Option<(u64, Answer)> {
+        let mut state = [word];
+        let answer = self.run(&mut state);
+        Some((state[0], answer))
+    }
+
+    fn refuse(&self, _: Wait) -> Answer {
+        NoRoom
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        Micros::new(Stay::read(state, self.words).until)
+    }
+
+    fn now(&self) -> Micros {
+        Micros::new(self.now)
+    }
+
+    fn is_current(&self) -> bool {
+        self.setting.is_none_or(|(current, number)| current.load(Ordering::Acquire) == number)
+    }
+}
+
+/// Reads what is charged to a key.
+struct Look {
+    words: usize,
+}
+
+impl Step for Look {
+    type Answer = u64;
+
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> u64 {
+        Stay::read(state, self.words).count
+    }
+
+    fn at_once(&self, _: u64) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn refuse(&self, _: Wait) -> u64 {
+        unreachable!("a look needs no room")
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        Micros::new(Stay::read(state, self.words).until)
+    }
+
+    fn now(&self) -> Micros {
+        Micros::ZERO
+    }
+
+    fn is_current(&self) -> bool {
+        true
+    }
+}
+
+/// One decision, the way a keyed limiter makes it.
+fn decide(table: &Table, key: u64, step: &Charge<'_>) -> Answer {
+    table.apply_at_once(key, step).or_else(|| table.apply(key, step)).expect("the setting does not change")
+}
+
+fn count(table: &Table, key: u64, words: usize) -> u64 {
+    table.apply(key, &Look { words }).expect("the setting does not change")
+}
+
+/// A table of one line, which is never divided.
+fn one_line(max_keys: usize, words: usize) -> Table {
+    Table::of_segments(1, 0, max_keys, words, 1)
+}
+
+/// A table of one line that is about to divide: one more key is one too many.
+fn nearly_full(words: usize) -> Table {
+    let table = Table::of_segments(1, 1, 8, words, 1);
+    for key in [LOW[0], LOW[1], HIGH[0]] {
+        assert_eq!(decide(&table, key, &charge(0, words)), Passed);
+    }
+    table
+}
+
+/// Runs a model with states of one word and with larger ones.
+fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
+    for words in [1, 2] {
+        model(move || run(words));
+    }
+}
+
+#[test]
+fn a_key_brought_by_two_threads_lives_in_one_slot() {
+    model_each(|words| {
+        let table = Arc::new(one_line(2, words));
+        let arrive = move |table: &Table| decide(table, LOW[0], &charge(0, words));
+        assert_eq!(both(&table, arrive, arrive), (Passed, Passed));
+        assert_eq!(table.stats().keys, 1);
+        assert_eq!(count(&table, LOW[0], words), 2);
+    });
+}
+
+#[test]
+fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
+    model_each(|words| {
+        let table = one_line(1, words);
+        decide(&table, LOW[1], &charge(0, words));
+        let table = Arc::new(table);
+        let arrive = move |table: &Table| decide(table, LOW[0], &charge(STAY, words));
+        assert_eq!(both(&table, arrive, arrive), (Passed, Passed));
+        assert_eq!(count(&table, LOW[0], words), 2);
+        assert_eq!((table.stats().keys, table.stats().evicted), (1, 1));
+    });
+}
+
+/// The one who stays was idle, and is charged while another wants its slot: either the charge came first and the slot is not free,
+/// or the slot was free and the charge finds no room.
+#[test]
+fn a_key_is_charged_or_makes_room_but_never_both() {
+    model_each(|words| {
+        let table = one_line(1, words);
+        decide(&table, LOW[0], &charge(0, words));
+        let table = Arc::new(table);
+        let (stayed, came) = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(STAY, words)),
+            move |table| decide(table, LOW[1], &charge(STAY, words)),
+        );
+        assert!([(Passed, NoRoom), (NoRoom, Passed)].contains(&(stayed, came)), "{stayed:?} {came:?}");
+        assert_eq!(count(&table, LOW[0], words), u64::from(stayed == Passed));
+        assert_eq!(count(&table, LOW[1], words), u64::from(came == Passed));
+        assert_eq!(table.stats().keys, 1);
+    });
+}
+
+#[test]
+fn a_key_is_charged_once_while_its_segment_divides() {
+    model_each(|words| {
+        let table = Arc::new(nearly_full(words));
+        let (stayed, came) = both(
+            &table,
+            move |table| decide(table, HIGH[0], &charge(0, words)),
+            move |table| decide(table, HIGH[1], &charge(0, words)),
+        );
+        assert_eq!((stayed, came), (Passed, Passed));
+        assert_eq!(HIGH.map(|key| count(&table, key, words)), [2, 1, 0]);
+        assert_eq!(LOW.map(|key| count(&table, key, words)), [1, 1]);
+        assert_eq!((table.stats().keys, table.stats().evicted), (4, 0));
+    });
+}
+
+#[test]
+fn a_key_at_its_limit_is_refused_while_its_segment_divides() {
+    model_each(|words| {
+        let table = Arc::new(nearly_full(words));
+        let (stayed, came) = both(
+            &table,
+            move |table| decide(table, HIGH[0], &Charge { limit: 1, ..charge(0, words) }),
+            move |table| decide(table, HIGH[1], &charge(0, words)),
+        );
+        assert_eq!((stayed, came), (Refused, Passed));
+        assert_eq!(HIGH.map(|key| count(&table, key, words)), [1, 1, 0]);
+    });
+}
+
+#[test]
+fn newcomers_find_their_places_while_the_segment_divides() {
+    model_each(|words| {
+        let table = Arc::new(nearly_full(words));
+        let came = both(
+            &table,
+            move |table| decide(table, HIGH[1], &charge(0, words)),
+            move |table| decide(table, HIGH[2], &charge(0, words)),
+        );
+        assert_eq!(came, (Passed, Passed));
+        assert_eq!(HIGH.map(|key| count(&table, key, words)), [1, 1, 1]);
+        assert_eq!(table.stats().keys, 5);
+    });
+}
+
+/// The slot goes from one key to another that is at its limit, and back. The first key never is.
+#[test]
+fn nobody_is_refused_for_what_another_key_has_used() {
+    model_each(|words| {
+        let table = one_line(1, words);
+        decide(&table, LOW[0], &charge(0, words));
+        let table = Arc::new(table);
+        let of_two = move |cost, now| Charge { cost, limit: 2, ..charge(now, words) };
+        let (first, _) = both(
+            &table,
+            move |table| decide(table, LOW[0], &of_two(1, STAY + 5)),
+            move |table| {
+                decide(table, LOW[1], &of_two(2, STAY));
+                decide(table, LOW[0], &of_two(1, 2 * STAY));
+            },
+        );
+        assert_ne!(first, Refused);
+    });
+}
+
+#[test]
+fn the_last_room_goes_to_one_of_two_newcomers() {
+    model_each(|words| {
+        let table = Arc::new(one_line(1, words));
+        let came = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(0, words)),
+            move |table| decide(table, LOW[1], &charge(0, words)),
+        );
+        assert!([(Passed, NoRoom), (NoRoom, Passed)].contains(&came), "{came:?}");
+        assert_eq!((table.stats().keys, table.stats().refused), (1, 1));
+    });
+}
+
+/// In two segments, so that no lock keeps them apart: one makes room, and one of the two gets it.
+#[test]
+fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
+    model_each(|words| {
+        let table = Table::of_segments(2, 0, 1, words, 1);
+        decide(&table, HIGH[0], &charge(0, words));
+        let table = Arc::new(table);
+        let came = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(STAY, words)),
+            move |table| decide(table, HIGH[1], &charge(STAY, words)),
+        );
+        assert!([(Passed, NoRoom), (NoRoom, Passed)].contains(&came), "{came:?}");
+        assert_eq!((table.stats().keys, table.stats().evicted), (1, 1));
+    });
+}
+
+/// A table whose setting changes, and the table it changes to if the states of the next setting need another.
+struct Changing {
+    tables: [Table; 2],
+    current: AtomicUsize,
+}
+
+impl Changing {
+    fn new(words: [usize; 2]) -> Self {
+        let tables = words.map(|words| one_line(2, words));
+        assert_eq!(decide(&tables[0], LOW[0], &charge(0, words[0])), Passed);
+        Changing { tables, current: AtomicUsize::new(0) }
+    }
+
+    /// A charge, under whichever setting is in force. Under the second a unit counts ten times.
+    fn decide(&self, key: u64, units: [u64; 2], words: [usize; 2], tables: [usize; 2]) -> Answer {
+        loop {
+            let number = self.current.load(Ordering::Acquire);
+            let setting = Some((&self.current, number));
+            let step = Charge { cost: units[number], limit: 99, setting, ..charge(0, words[number]) };
+            let table = &self.tables[tables[number]];
+            let answer = table.apply_at_once(key, &step).or_else(|| table.apply(key, &step));
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
+    }
+
+    fn change_in_place(&self, words: usize) {
+        self.tables[0].convert(
+            || self.current.store(1, Ordering::Release),
+            |found, beside| {
+                let stay = match words {
+                    1 => Stay::read(&[found], words),
+                    _ => Stay::read(&Guarded(beside), words),
+                };
+                let tenfold = Stay { count: stay.count * 10, ..stay };
+                if words > 1 {
+                    tenfold.write(&mut Guarded(beside), words);
+                    return stay.until;
+                }
+                let mut state = [0];
+                tenfold.write(&mut state, words);
+                state[0]
+            },
+        );
+    }
+
+    fn change_table(&self, words: [usize; 2]) {
+        let locks = self.tables[0].hand_over(|key, found, beside| {
+            let stay = match words[0] {
+                1 => Stay::read(&[found], 1),
+                _ => Stay::read(&Guarded(beside), words[0]),
+            };
+            let mut state = vec![0; words[1]];
+            stay.write(state.as_mut_slice(), words[1]);
+            assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
+        });
+        self.current.store(1, Ordering::Release);
+        drop(locks);
+    }
+}
+
+#[test]
+fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
+    model_each(|words| {
+        for key in LOW {
+            let changing = Arc::new(Changing::new([words, words]));
+            let (answer, ()) = both(
+                &changing,
+                move |changing| changing.decide(key, [1, 10], [words, words], [0, 0]),
+                move |changing| changing.change_in_place(words),
+            );
+            assert_eq!(answer, Passed);
+            let expected = if key == LOW[0] { [20, 0] } else { [10, 10] };
+            assert_eq!(LOW.map(|key| count(&changing.tables[0], key, words)), expected);
+        }
+    });
+}
+
+#[test]
+fn a_charge_while_states_are_handed_over_counts_once_for_old_keys_and_new() {
+    for words in [[1, 2], [2, 1]] {
+        for key in LOW {
+            model(move || {
+                let changing = Arc::new(Changing::new(words));
+                let (answer, ()) = both(
+                    &changing,
+                    move |changing| changing.decide(key, [1, 1], words, [0, 1]),
+                    move |changing| changing.change_table(words),
+                );
+                assert_eq!(answer, Passed);
+                let expected = if key == LOW[0] { [2, 0] } else { [1, 1] };
+                assert_eq!(LOW.map(|key| count(&changing.tables[1], key, words[1])), expected);
+            });
+        }
+    }
+}
