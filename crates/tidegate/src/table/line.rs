@@ -15,24 +15,28 @@ pub(crate) const SLOTS: usize = 4;
 /// The fingerprint of a place where no key lives.
 pub(crate) const EMPTY: u64 = 0;
 
+/// How many words make a line.
+pub(crate) const WORDS: usize = 2 * SLOTS;
+
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Line {
-    fingerprints: [AtomicU64; SLOTS],
-    words: [AtomicU64; SLOTS],
-}
+pub(crate) struct Line([AtomicU64; WORDS]);
 
 impl Line {
     pub(crate) fn new() -> Self {
-        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
-        Line { fingerprints: zeros(), words: zeros() }
+        Line(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// All of it, for a line that holds states instead of keys.
+    pub(crate) fn words(&self) -> &[AtomicU64; WORDS] {
+        &self.0
     }
 
     /// The slot where `fingerprint` lives, if it lives in this line.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut matches = 0u32;
-        for (slot, found) in self.fingerprints.iter().enumerate() {
+        for (slot, found) in self.0[..SLOTS].iter().enumerate() {
             matches |= u32::from(found.load(Ordering::Acquire) == fingerprint) << slot;
         }
         (matches != 0).then(|| matches.trailing_zeros() as usize)
@@ -40,24 +44,24 @@ impl Line {
 
     #[inline]
     pub(crate) fn fingerprint(&self, slot: usize) -> u64 {
-        self.fingerprints[slot].load(Ordering::Acquire)
+        self.0[slot % SLOTS].load(Ordering::Acquire)
     }
 
     /// Changes who lives in `slot`. Only under the segment's lock and while the word is held.
     pub(crate) fn set_fingerprint(&self, slot: usize, fingerprint: u64) {
-        self.fingerprints[slot].store(fingerprint, Ordering::Release);
+        self.0[slot % SLOTS].store(fingerprint, Ordering::Release);
     }
 
     #[inline]
     pub(crate) fn word(&self, slot: usize) -> &AtomicU64 {
-        &self.words[slot]
+        &self.0[SLOTS + slot % SLOTS]
     }
 
     /// Holds the word of `slot`, which must go on belonging to `fingerprint`; tells what it was, or `None` if the slot
     /// has another owner by now.
     #[inline]
     pub(crate) fn hold(&self, slot: usize, fingerprint: u64) -> Option<u64> {
-        let (word, mut patience) = (&self.words[slot], Patience::new());
+        let (word, mut patience) = (self.word(slot), Patience::new());
         loop {
             let found = word.load(Ordering::Relaxed);
             if found & HELD == 0 && try_hold(word, found) {

@@ -86,8 +86,7 @@ const MOST_LINES: usize = 256;
 impl Table {
     /// An empty table for at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize) -> Self {
-        let beside = if words == 1 { 0 } else { words };
-        let line_bytes = line::SLOTS * (2 + beside) * 8;
+        let line_bytes = line_bytes(words);
         let lines = (SEGMENT_BYTES / line_bytes).clamp(4, MOST_LINES);
         Table::of_lines(max_keys, words, 1 << lines.ilog2())
     }
@@ -131,8 +130,7 @@ impl Table {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let beside = if self.words == 1 { 0 } else { self.words };
-        let line_bytes = line::SLOTS * (2 + beside) * 8 + 1;
+        let line_bytes = line_bytes(self.words) + 1;
         Stats {
             keys: self.keys.load(Ordering::Relaxed),
             max_keys: self.max_keys,
@@ -381,6 +379,11 @@ type OwnersGuard<'a> = MutexGuard<'a, Owners>;
 
 fn lock(segment: &Segment) -> OwnersGuard<'_> {
     segment.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The bytes of a line and of its states.
+fn line_bytes(words: usize) -> usize {
+    line::SLOTS * (2 + segment::stride(words)) * 8
 }
 
 fn small(number: usize) -> u32 {

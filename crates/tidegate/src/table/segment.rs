@@ -14,18 +14,21 @@
 //! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
 //! given away half of its keys: it finds nothing, takes the lock, and is sent on.
 
-use super::line::{EMPTY, Line, SLOTS};
+use super::line::{self, EMPTY, Line, SLOTS};
 use crate::hold::{hold, release};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
 use tidegate_core::Micros;
 
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// Each line of keys is followed by `group - 1` lines with the states of its slots, if they are larger than their word.
     lines: Box<[Line]>,
+    group: usize,
+    /// States that are larger than a cache line lie here instead.
+    large: Box<[AtomicU64]>,
+    stride: usize,
     /// How many keys whose home is this line live neither in it nor in its neighbour. Sticks at 255.
     overflow: Box<[AtomicU8]>,
-    /// The states of the slots, where they are larger than their word.
-    states: Box<[AtomicU64]>,
     words: usize,
     version: AtomicU64,
     pub(crate) owners: Mutex<Owners>,
@@ -46,17 +49,21 @@ pub(crate) struct Owners {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(crate) segment: &'a Segment,
-    line: usize,
+    line: &'a Line,
+    number: usize,
     slot: usize,
 }
 
 impl Segment {
     pub(crate) fn new(lines: usize, words: usize, depth: u32) -> Self {
-        let beside = if words == 1 { 0 } else { lines * SLOTS * words };
+        let stride = stride(words);
+        let (group, large) = if is_large(words) { (1, lines * SLOTS * stride) } else { (1 + stride / 2, 0) };
         Segment {
-            lines: (0..lines).map(|_| Line::new()).collect(),
+            lines: (0..lines * group).map(|_| Line::new()).collect(),
+            group,
+            large: (0..large).map(|_| AtomicU64::new(0)).collect(),
+            stride,
             overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
-            states: (0..beside).map(|_| AtomicU64::new(0)).collect(),
             words,
             version: AtomicU64::new(0),
             owners: Mutex::new(Owners { depth, keys: 0, none_idle_before: Micros::ZERO }),
@@ -64,28 +71,37 @@ impl Segment {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.lines.len() * SLOTS
+        self.overflow.len() * SLOTS
+    }
+
+    #[inline(always)]
+    fn line(&self, number: usize) -> &Line {
+        &self.lines[number * self.group]
     }
 
     /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
-        if let Some(slot) = self.lines[home].find(fingerprint) {
-            return Some(Place { segment: self, line: home, slot });
+        if let Some(slot) = self.line(home).find(fingerprint) {
+            return Some(self.place(home, slot));
         }
         let next = neighbour(home);
-        if let Some(slot) = self.lines[next].find(fingerprint) {
-            return Some(Place { segment: self, line: next, slot });
+        if let Some(slot) = self.line(next).find(fingerprint) {
+            return Some(self.place(next, slot));
         }
         if self.overflow[home].load(Ordering::Acquire) == 0 { None } else { self.find_elsewhere(fingerprint) }
     }
 
     #[inline(never)]
     fn find_elsewhere(&self, fingerprint: u64) -> Option<Place<'_>> {
-        self.lines_beyond(fingerprint).find_map(|line| {
-            self.lines[line].find(fingerprint).map(|slot| Place { segment: self, line, slot })
-        })
+        self.lines_beyond(fingerprint)
+            .find_map(|line| self.line(line).find(fingerprint).map(|slot| self.place(line, slot)))
+    }
+
+    #[inline(always)]
+    fn place(&self, number: usize, slot: usize) -> Place<'_> {
+        Place { segment: self, line: self.line(number), number, slot }
     }
 
     /// Counts up before owners change, and again after: see rule 3.
@@ -100,15 +116,14 @@ impl Segment {
     /// The slots of the line that is home to `fingerprint`.
     pub(crate) fn home_places(&self, fingerprint: u64) -> impl Iterator<Item = Place<'_>> {
         let line = self.home(fingerprint);
-        (0..SLOTS).map(move |slot| Place { segment: self, line, slot })
+        (0..SLOTS).map(move |slot| self.place(line, slot))
     }
 
     /// An empty slot, as near to the home of `fingerprint` as there is one.
     pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
         let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
-        let mut places =
-            lines.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
+        let mut places = lines.flat_map(|line| (0..SLOTS).map(move |slot| self.place(line, slot)));
         places.find(|place| place.owner() == EMPTY)
     }
 
@@ -153,8 +168,7 @@ impl Segment {
         for place in self.places().filter(|place| !place.is_empty() && place.is_far()) {
             let home = self.home(place.owner());
             let near = [home, neighbour(home)].into_iter();
-            let mut slots =
-                near.flat_map(|line| (0..SLOTS).map(move |slot| Place { segment: self, line, slot }));
+            let mut slots = near.flat_map(|line| (0..SLOTS).map(move |slot| self.place(line, slot)));
             if let Some(to) = slots.find(|slot| slot.is_empty()) {
                 place.move_to(to);
             }
@@ -162,20 +176,20 @@ impl Segment {
     }
 
     pub(crate) fn places(&self) -> impl Iterator<Item = Place<'_>> {
-        (0..self.slots()).map(|n| Place { segment: self, line: n / SLOTS, slot: n % SLOTS })
+        (0..self.slots()).map(|n| self.place(n / SLOTS, n % SLOTS))
     }
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
     fn home(&self, fingerprint: u64) -> usize {
-        fingerprint as usize & (self.lines.len() - 1) // the number of lines is a power of two
+        fingerprint as usize & (self.overflow.len() - 1) // the number of lines is a power of two
     }
 
     /// Every line but the home and its neighbour: first a second home, by other bits of the fingerprint, and its
     /// neighbour; then, for the few who find no room there either, all of them.
     #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
     fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
-        let lines = self.lines.len();
+        let lines = self.overflow.len();
         let home = self.home(fingerprint);
         let second = (fingerprint >> 24) as usize & (lines - 1);
         let all = (1..lines).map(move |step| (home + step) % lines);
@@ -184,6 +198,19 @@ impl Segment {
             .chain(all)
             .filter(move |line| *line != neighbour(home) && *line != home)
     }
+}
+
+/// How many words apart states lie, so that small ones never straddle two cache lines. None if they fit their word.
+pub(crate) fn stride(words: usize) -> usize {
+    match words {
+        1 => 0,
+        2..=line::WORDS => words.next_power_of_two(),
+        _ => words,
+    }
+}
+
+fn is_large(words: usize) -> bool {
+    words > line::WORDS
 }
 
 /// The other line of a pair. The two lie side by side, and processors fetch such pairs together.
@@ -197,12 +224,12 @@ fn neighbour(line: usize) -> usize {
 impl<'a> Place<'a> {
     #[inline]
     pub(crate) fn owner(self) -> u64 {
-        self.segment.lines[self.line].fingerprint(self.slot)
+        self.line.fingerprint(self.slot)
     }
 
     #[inline]
     pub(crate) fn word(self) -> &'a AtomicU64 {
-        self.segment.lines[self.line].word(self.slot)
+        self.line.word(self.slot)
     }
 
     #[inline]
@@ -212,14 +239,20 @@ impl<'a> Place<'a> {
 
     /// The state beside the word. For whoever holds the word.
     pub(crate) fn state(self) -> &'a [AtomicU64] {
-        let first = (self.line * SLOTS + self.slot) * self.segment.words;
-        &self.segment.states[first..first + self.segment.words]
+        let Segment { lines, group, large, stride, words, .. } = self.segment;
+        if is_large(*words) {
+            let start = (self.number * SLOTS + self.slot) * stride;
+            return &large[start..start + words];
+        }
+        let start = self.slot * stride;
+        let line = &lines[self.number * group + 1 + start / line::WORDS];
+        &line.words()[start % line::WORDS..][..*words]
     }
 
     /// Holds the word if `fingerprint` still lives here, and tells what it was.
     #[inline]
     pub(crate) fn hold(self, fingerprint: u64) -> Option<u64> {
-        self.segment.lines[self.line].hold(self.slot, fingerprint)
+        self.line.hold(self.slot, fingerprint)
     }
 
     /// A number that changes when owners do; odd while they are changing.
@@ -278,7 +311,7 @@ impl<'a> Place<'a> {
     /// Whether the owner lives further off than next door.
     fn is_far(self) -> bool {
         let home = self.segment.home(self.owner());
-        self.line != home && self.line != neighbour(home)
+        self.number != home && self.number != neighbour(home)
     }
 
     /// Changes the owner, and the overflow of whose home is another line.
@@ -286,13 +319,13 @@ impl<'a> Place<'a> {
         let segment = self.segment;
         let count = |owner: u64, change: fn(u8) -> u8| {
             let home = segment.home(owner);
-            if owner != EMPTY && self.line != home && self.line != neighbour(home) {
+            if owner != EMPTY && self.number != home && self.number != neighbour(home) {
                 let overflow = &segment.overflow[home];
                 overflow.store(change(overflow.load(Ordering::Relaxed)), Ordering::Release);
             }
         };
         count(self.owner(), |overflow| if overflow == u8::MAX { overflow } else { overflow - 1 });
         count(fingerprint, |overflow| overflow.saturating_add(1));
-        segment.lines[self.line].set_fingerprint(self.slot, fingerprint);
+        self.line.set_fingerprint(self.slot, fingerprint);
     }
 }
