@@ -28,6 +28,7 @@ pub(crate) struct Beat {
 pub(crate) struct Counter {
     /// How many bits of the one word the count has; 0 if the two take a word each.
     bits: u32,
+    largest: u64,
 }
 
 /// A count larger than this is not told from it.
@@ -53,7 +54,7 @@ impl Beat {
     #[inline]
     pub(crate) const fn number(self, now: Micros) -> u64 {
         // Counting from one period before the offset keeps the first, shorter stretch apart from the next.
-        (now.get() + self.period - self.offset) / self.period
+        (now.get() + (self.period - self.offset)) / self.period
     }
 
     /// The instant at which stretch `number` starts.
@@ -90,7 +91,11 @@ impl Counter {
 
     const fn beside(largest_number: u64, limit: u64) -> Self {
         let bits = largest_number.leading_zeros() - 1;
-        Counter { bits: if limit < 1 << bits { bits } else { 0 } }
+        if limit < 1 << bits {
+            Counter { bits, largest: (1 << bits) - 1 }
+        } else {
+            Counter { bits: 0, largest: COUNT_MAX }
+        }
     }
 
     #[inline]
@@ -102,19 +107,13 @@ impl Counter {
     #[inline]
     pub(crate) fn read<S: Words + ?Sized>(self, state: &S) -> (u64, u64) {
         let word = state.get(0);
-        self.read_word(word).unwrap_or_else(|| (word, state.get(1)))
+        if self.bits > 0 { (word >> self.bits, word & self.largest()) } else { (word, state.get(1)) }
     }
 
-    /// The number and the count in a lone word; `None` if they take two.
+    /// The word of `number` with a count of 0, to which a count can be added; `None` if they take two words.
     #[inline(always)]
-    pub(crate) const fn read_word(self, word: u64) -> Option<(u64, u64)> {
-        if self.bits > 0 { Some((word >> self.bits, word & self.largest())) } else { None }
-    }
-
-    /// A lone word of both. The count is above 0 and no more than a limit.
-    #[inline(always)]
-    pub(crate) const fn word(self, number: u64, count: u64) -> u64 {
-        number << self.bits | count
+    pub(crate) const fn empty_word(self, number: u64) -> Option<u64> {
+        if self.bits > 0 { Some(number << self.bits) } else { None }
     }
 
     /// Writes both; a count of 0 clears the state.
@@ -123,7 +122,7 @@ impl Counter {
         let number = if count == 0 { 0 } else { number };
         let count = count.min(self.largest());
         if self.bits > 0 {
-            state.set(0, self.word(number, count));
+            state.set(0, number << self.bits | count);
         } else {
             state.set(0, number);
             state.set(1, count);
@@ -139,8 +138,9 @@ impl Counter {
         }
     }
 
-    #[inline]
-    const fn largest(self) -> u64 {
-        if self.bits > 0 { (1 << self.bits) - 1 } else { COUNT_MAX }
+    /// The largest count that is told from larger ones.
+    #[inline(always)]
+    pub(crate) const fn largest(self) -> u64 {
+        self.largest
     }
 }

@@ -172,19 +172,16 @@ impl Algorithm for FixedWindow {
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         let Anchor::Clock(beat) = self.anchor else { return None };
-        let (written, count) = self.counter.read_word(word)?;
         let number = beat.number(now);
-        if written > number || cost == 0 {
+        // A word of this window is that of an empty one plus the count; a word of an earlier window is less.
+        let empty = self.counter.empty_word(number)?;
+        let (count, cost) = (word.saturating_sub(empty), u64::from(cost));
+        if cost == 0 || cost > self.limit || count > self.counter.largest() {
             return None;
         }
-        let (count, cost) = (if written == number { count } else { 0 }, u64::from(cost));
         let window = Window { name: number, ends: beat.start(number + 1), count };
         if count + cost <= self.limit {
-            let next = self.counter.word(number, count + cost);
-            return Some((next, self.decision(Outcome::Allowed, now, window, count + cost)));
-        }
-        if cost > self.limit {
-            return None;
+            return Some((empty + count + cost, self.decision(Outcome::Allowed, now, window, count + cost)));
         }
         let wait = Outcome::RetryAfter(Wait::micros(window.ends.since(now)));
         Some((word, self.decision(wait, now, window, count)))
