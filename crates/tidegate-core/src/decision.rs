@@ -59,9 +59,10 @@ pub enum Outcome {
 /// use tidegate_core::Wait;
 /// let wait = Wait::micros(1_500_000);
 /// assert_eq!(wait.duration(), Duration::from_millis(1_500));
+/// assert_eq!(wait.as_secs_up(), 2); // for a header
 /// assert_eq!(wait.to_string(), "1.5s");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wait(u64);
 
 /// The position of a rule in its policy, counted from 0. A limit that stands alone is rule 0.
@@ -88,10 +89,20 @@ pub enum Source {
 /// What limit, remaining and reset are worked out from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// A debt in q-ths of a microsecond, each token being worth `p` of them.
-    Owed { whole: u64, part: u64, p: u64, q: u64, burst: u64 },
+    /// A debt of whole microseconds and q-ths, in a bucket of a certain worth.
+    Owed { whole: u64, part: u64, worth: Worth },
     /// Plain counts.
     Counted { limit: u64, remaining: u64, reset: u64 },
+}
+
+/// What a bucket is worth: a token `p` q-ths of a microsecond, a full bucket `full` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Worth {
+    p: u64,
+    q: u64,
+    full: u64,
+    /// 2⁶⁴ ÷ p, rounded down: multiplying by it divides by p, nearly.
+    inverse: u64,
 }
 
 /// A request that was refused, as an error for `?`.
@@ -140,7 +151,9 @@ impl Decision {
             Outcome::Never => Outcome::Never,
         };
         let level = match self.level {
-            Level::Owed { whole, part, p, q, burst } => Level::Owed { whole, part, p, q, burst },
+            Level::Owed { whole, part, worth: Worth { p, q, full, inverse } } => {
+                Level::Owed { whole, part, worth: Worth { p, q, full, inverse } }
+            }
             Level::Counted { limit, remaining, reset } => Level::Counted { limit, remaining, reset },
         };
         Decision { outcome, rule: self.rule, source: self.source, at: self.at, level }
@@ -168,9 +181,9 @@ impl Decision {
     /// How long to wait before the same request would pass; `None` if it passed or never will.
     #[inline]
     #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
+    pub const fn retry_after(&self) -> Option<Wait> {
         match self.outcome {
-            Outcome::RetryAfter(wait) => Some(wait.duration()),
+            Outcome::RetryAfter(wait) => Some(wait),
             _ => None,
         }
     }
@@ -187,7 +200,7 @@ impl Decision {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         match self.level {
-            Level::Owed { burst, .. } => burst,
+            Level::Owed { worth, .. } => worth.full / worth.p,
             Level::Counted { limit, .. } => limit,
         }
     }
@@ -197,10 +210,7 @@ impl Decision {
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         match self.level {
-            Level::Owed { whole, part, p, q, burst } => {
-                let owed = whole.saturating_mul(q).saturating_add(part);
-                (burst * p).saturating_sub(owed) / p
-            }
+            Level::Owed { whole, part, worth } => worth.tokens_beside(whole, part),
             Level::Counted { remaining, .. } => remaining,
         }
     }
@@ -208,8 +218,8 @@ impl Decision {
     /// How long until the whole limit is there again, if nobody takes. Rounded up to a microsecond.
     #[inline]
     #[must_use]
-    pub const fn reset_after(&self) -> Duration {
-        Duration::from_micros(match self.level {
+    pub const fn reset_after(&self) -> Wait {
+        Wait::micros(match self.level {
             Level::Owed { whole, part, .. } => whole + (part > 0) as u64,
             Level::Counted { reset, .. } => reset,
         })
@@ -234,7 +244,7 @@ impl Decision {
     }
 
     /// Larger is stricter; no two different rules are equal.
-    fn strictness(&self) -> (Outcome, core::cmp::Reverse<u64>, Duration, core::cmp::Reverse<RuleId>) {
+    fn strictness(&self) -> (Outcome, core::cmp::Reverse<u64>, Wait, core::cmp::Reverse<RuleId>) {
         use core::cmp::Reverse;
         (self.outcome, Reverse(self.remaining()), self.reset_after(), Reverse(self.rule))
     }
@@ -250,6 +260,24 @@ impl fmt::Display for Decision {
                 write!(f, "cost exceeds the limit of {}; it can never be allowed", self.limit())
             }
         }
+    }
+}
+
+// === impl Worth ===
+
+impl Worth {
+    pub(crate) const fn new(p: u64, q: u64, burst: u64) -> Self {
+        Worth { p, q, full: burst * p, inverse: u64::MAX / p }
+    }
+
+    /// How many whole tokens there are beside this debt.
+    #[inline(always)]
+    const fn tokens_beside(self, whole: u64, part: u64) -> u64 {
+        let Some(owed) = whole.checked_mul(self.q) else { return 0 };
+        let there = self.full.saturating_sub(owed).saturating_sub(part);
+        // A division takes longer than everything else here. The estimate is right or one too few.
+        let estimate = ((there as u128 * self.inverse as u128) >> 64) as u64;
+        estimate + (there - estimate * self.p >= self.p) as u64
     }
 }
 
@@ -289,6 +317,28 @@ impl Wait {
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_micros(self.0)
+    }
+}
+
+impl Wait {
+    /// The number of microseconds.
+    #[inline]
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds, rounded up: what a `Retry-After` header takes, so that who obeys it is not a moment too early.
+    #[inline]
+    #[must_use]
+    pub const fn as_secs_up(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+}
+
+impl PartialEq<Duration> for Wait {
+    fn eq(&self, other: &Duration) -> bool {
+        self.duration() == *other
     }
 }
 

@@ -40,7 +40,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// let quarter_past = Micros::new(15 * 60_000_000);
 /// assert!(HOURLY.decide(&mut state, quarter_past, 2).is_allowed());
 /// let refused = HOURLY.decide(&mut state, quarter_past, 1);
-/// assert_eq!(refused.retry_after().unwrap().as_secs(), 45 * 60);
+/// assert_eq!(refused.retry_after().unwrap().duration().as_secs(), 45 * 60);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {

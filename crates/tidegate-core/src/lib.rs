@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
 //! | [`Planned`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
-//! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1 |
+//! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1; 2 for periods below 9 s |
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
 //! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |

@@ -44,7 +44,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// let at = |millis: u64| Micros::new(millis * 1_000);
 /// assert!(window.decide(&mut state, at(900), 5).is_allowed());
 /// let refused = window.decide(&mut state, at(1_100), 5);
-/// assert_eq!(refused.retry_after().unwrap().as_millis(), 900); // at 2.0 s the cell of 0.8 s has left
+/// assert_eq!(refused.retry_after().unwrap().duration().as_millis(), 900); // at 2.0 s the cell of 0.8 s has left
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {

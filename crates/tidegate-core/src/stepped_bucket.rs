@@ -35,7 +35,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// let mut state = [0; 1]; // with shorter periods the state may take two words
 /// assert!(CREDITS.decide(&mut state, Micros::ZERO, 50).is_allowed());
 /// let refused = CREDITS.decide(&mut state, Micros::new(59_000_000), 30);
-/// assert_eq!(refused.retry_after().unwrap().as_secs(), 61); // two steps: 20 at 1:00, 20 more at 2:00
+/// assert_eq!(refused.retry_after().unwrap().duration().as_secs(), 61); // two steps: 20 at 1:00, 20 more at 2:00
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteppedBucket {

@@ -35,6 +35,7 @@ impl Micros {
 
     /// Cold, so that the test above is a branch nobody waits for, not a value that everything after it depends on.
     #[cold]
+    #[inline(never)]
     const fn beyond_the_end() -> Self {
         Self::MAX
     }

@@ -34,7 +34,7 @@
 //! notice: the key waits it out. On a clock that never steps back none of that is needed, and the state is one word.
 
 use crate::algorithm::Algorithm;
-use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::decision::{Decision, Level, Outcome, Wait, Worth};
 use crate::{Micros, Quota, Steadiness, Words, WordsMut};
 
 /// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
@@ -58,6 +58,7 @@ pub struct TokenBucket {
     full: Span,
     layout: Layout,
     packed: Packed,
+    worth: Worth,
 }
 
 /// The token bucket, by the name of the generic cell rate algorithm.
@@ -107,7 +108,7 @@ impl TokenBucket {
     const fn of(p: u64, q: u64, burst: u64, layout: Layout) -> Self {
         let (one, full) = (Span::of(p, q), Span::of(burst * p, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
-        TokenBucket { burst, p, q, one, full, layout, packed }
+        TokenBucket { burst, p, q, one, full, layout, packed, worth: Worth::new(p, q, burst) }
     }
 
     /// A bucket of another pace whose states lie in the same words.
@@ -170,7 +171,7 @@ impl TokenBucket {
     #[inline(always)]
     fn decision(&self, outcome: Outcome, now: Micros, stands: Span) -> Decision {
         let Span { whole, part } = Span { whole: stands.whole - now.get(), part: stands.part };
-        Decision::new(outcome, now, Level::Owed { whole, part, p: self.p, q: self.q, burst: self.burst })
+        Decision::new(outcome, now, Level::Owed { whole, part, worth: self.worth })
     }
 
     /// The refusal of a cost that would end at `due`, while the line is at `line`.

@@ -32,7 +32,7 @@ fn adversarial<A: Algorithm>(algorithm: &A, seed: u64, period: u64) -> Passed {
         let most = u32::try_from(most).expect("a cost");
         let taken = algorithm.take(&mut state[..], Micros::new(now), most);
         passed.push((now, u64::from(taken.amount)));
-        let reset = u64::try_from(taken.decision.reset_after().as_micros()).expect("a reset that fits");
+        let reset = taken.decision.reset_after().as_micros();
         now += match random.below(8) {
             0 => 0,
             1 => 1,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use random::Random;
 use tidegate_core::{
     Algorithm, Cells, Decision, FixedWindow, Gcra, LeakyMeter, Micros, Outcome, Quota, Rule, RuleId,
-    SlidingLog, SlidingWindow, Steadiness, SteppedBucket, TokenBucket,
+    SlidingLog, SlidingWindow, Steadiness, SteppedBucket, TokenBucket, Wait,
 };
 
 /// Rules of every kind, each with the longest time in microseconds that it can refuse a key that has no debt.
@@ -133,8 +133,8 @@ fn fresh<A: Algorithm + ?Sized>(limit: &A) -> Vec<u64> {
     vec![0; limit.words()]
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).expect("a time that fits")
+fn micros(time: impl Into<Duration>) -> u64 {
+    u64::try_from(time.into().as_micros()).expect("a time that fits")
 }
 
 fn draw_cost<A: Algorithm + ?Sized>(limit: &A, it: &mut Standing<'_>) -> u32 {
@@ -617,7 +617,7 @@ fn a_policy_explains_each_rule_as_it_was_found() {
     let each = shown(policy.as_slice(), &state, Micros::ZERO, 2);
     assert_eq!(each[0].outcome, Outcome::Allowed);
     assert_eq!(each[0].remaining(), 3); // not as if it had been charged
-    assert_eq!(each[1].retry_after(), Some(Duration::from_secs(86_400)));
+    assert_eq!(each[1].retry_after(), Some(Wait::micros(86_400_000_000)));
     assert_eq!((each[0].rule, each[1].rule), (RuleId(0), RuleId(1)));
 }
 
@@ -772,7 +772,7 @@ fn a_debt_beyond_all_measure_is_still_a_debt() {
             let _ = rule.force(&mut state[..], now, u32::MAX);
         }
         let refused = rule.decide(&mut state[..], now, 1);
-        assert!(refused.retry_after().is_some_and(|wait| !wait.is_zero()), "{rule:?}: {refused:?}");
+        assert!(refused.retry_after().is_some_and(|wait| wait.as_micros() > 0), "{rule:?}: {refused:?}");
         assert_eq!(refused.remaining(), 0, "{rule:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{
     Algorithm, Cells, Decision, FixedWindow, Micros, Outcome, Quota, RuleId, SlidingLog, SlidingWindow,
-    SteppedBucket, TokenBucket,
+    SteppedBucket, TokenBucket, Wait,
 };
 
 /// One limit and its state, asked in seconds or milliseconds.
@@ -94,7 +94,7 @@ fn neg_3_an_empty_bucket_is_empty_on_a_clock_that_is_behind_and_fills_at_its_pac
     let mut limit = bucket(10, 10);
     assert!(limit.at_ms(10_000, 10).is_allowed());
     let behind = limit.at_ms(5_000, 1);
-    assert_eq!(behind.retry_after(), Some(Duration::from_millis(100)));
+    assert_eq!(behind.retry_after().map(Wait::duration), Some(Duration::from_millis(100)));
     assert_eq!(behind.reset_after(), seconds(1));
     assert!(!limit.at_ms(5_099, 1).is_allowed());
     assert!(limit.at_ms(5_100, 1).is_allowed());
@@ -145,7 +145,7 @@ fn neg_8_a_refusal_never_says_that_it_is_over_now() {
     let mut limit = Limit::new(window);
     assert!(limit.at_s(0, 2).is_allowed());
     let refused = limit.at_s(59, 1);
-    assert_eq!(refused.retry_after(), Some(seconds(1)));
+    assert_eq!(refused.retry_after().map(Wait::duration), Some(seconds(1)));
     assert_eq!(refused.reset_after(), seconds(1));
 }
 
@@ -192,7 +192,7 @@ fn neg_17_a_window_that_is_used_up_begins_anew() {
     for window in [FixedWindow::new(quota), FixedWindow::new(quota).from_first_hit()] {
         let mut limit = Limit::new(window);
         assert_eq!(limit.admitted_ms(0, 11), 10);
-        assert_eq!(limit.at_ms(999, 1).retry_after(), Some(Duration::from_millis(1)));
+        assert_eq!(limit.at_ms(999, 1).retry_after().map(Wait::duration), Some(Duration::from_millis(1)));
         assert_eq!(limit.admitted_ms(1_000, 11), 10);
     }
 }
@@ -212,7 +212,7 @@ fn a_lowered_capacity_does_not_block_a_key_for_ever() {
     new.adopt(&old, &before, &mut after, Micros::ZERO);
     // 50 are used and only 2 are allowed: 48 must come back, and one more for the request.
     let refused = new.decide(&mut after, Micros::ZERO, 1);
-    assert_eq!(refused.retry_after(), Some(seconds(49)));
+    assert_eq!(refused.retry_after().map(Wait::duration), Some(seconds(49)));
     assert!(new.decide(&mut after, Micros::new(49_000_000), 1).is_allowed());
 }
 
@@ -273,7 +273,7 @@ fn s000_sl2_the_oldest_entry_says_when_to_come_back() {
         assert!(limit.at_s(at(minute, second), 1).is_allowed());
     }
     let refused = limit.at_s(at(34, 31), 1);
-    assert_eq!((refused.retry_after(), refused.rule), (Some(seconds(4)), RuleId(1)));
+    assert_eq!((refused.retry_after().map(Wait::duration), refused.rule), (Some(seconds(4)), RuleId(1)));
     assert!(limit.rules_at_s(at(34, 35), 1).iter().all(Decision::is_allowed));
     assert!(limit.at_s(at(34, 40), 1).is_allowed());
     // Those of 12:33:35 and 12:33:37 have left; four of the five a minute are in use.
@@ -384,8 +384,8 @@ fn ln_01_a_count_falls_by_one_with_each_request() {
 fn credits_come_in_lots_at_instants_that_everybody_knows() {
     let mut limit = Limit::new(SteppedBucket::new(Quota::per_minute(20).burst(50)).offset(seconds(10)));
     assert_eq!(limit.at_s(0, 50).reset_after(), seconds(130)); // lots at 0:10, 1:10 and 2:10
-    assert_eq!(limit.at_s(9, 1).retry_after(), Some(seconds(1)));
+    assert_eq!(limit.at_s(9, 1).retry_after().map(Wait::duration), Some(seconds(1)));
     assert_eq!(limit.at_s(10, 1).remaining(), 19);
-    assert_eq!(limit.at_s(69, 20).retry_after(), Some(seconds(1)));
+    assert_eq!(limit.at_s(69, 20).retry_after().map(Wait::duration), Some(seconds(1)));
     assert_eq!(limit.at_s(70, 20).remaining(), 19);
 }

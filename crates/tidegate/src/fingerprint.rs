@@ -4,7 +4,7 @@
 //! not be possible to aim it: who could make a key with the fingerprint of another could use up that one's
 //! limit. Fingerprints are therefore made under secrets drawn when the limiter is made.
 //!
-//! A lone integer is permuted, so two integers never share a fingerprint at all. Everything else goes through
+//! A lone integer is permuted, so integers do not meet (but for two of all 2⁶⁴: 0 marks an empty place). Everything else goes through
 //! SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then meet by chance once in 37 million
 //! limiters, and even they are only limited together: a chance meeting can refuse too early, never admit too much.
 

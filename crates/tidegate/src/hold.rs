@@ -10,8 +10,8 @@
 //!      └───────── a moment later ────────┴─────────────────────┘
 //! ```
 //!
-//! A decision is made before the word is held, so it is held for a few instructions only; a refusal never holds
-//! it. Under the hold the holder can check what a plain compare-and-swap cannot: that the
+//! Where the word is the whole state, a decision is made before it is held, so it is held for a few instructions only, and a
+//! refusal never holds it. Under the hold the holder can check what a plain compare-and-swap cannot: that the
 //! word still belongs to the key, or to the setting, that it was read for.
 
 use crate::sync::{AtomicU64, FIRST_SPINS, Ordering, spin, yield_now};

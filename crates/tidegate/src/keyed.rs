@@ -18,7 +18,9 @@ use crate::shared::{Guarded, When, run};
 use crate::sync::Mutex;
 use crate::table::{Stats, Step, Table};
 use crate::verb::{Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
-use tidegate_core::{Algorithm, Decision, Micros, Planned, Quota, Taken, TokenBucket, Wait, Words, WordsMut};
+use tidegate_core::{
+    Algorithm, Decision, Micros, Planned, Quota, Steadiness, Taken, TokenBucket, Wait, Words, WordsMut,
+};
 
 /// A limit of its own for each key.
 ///
@@ -154,8 +156,8 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     /// Puts another setting of the same algorithm in force, for all keys and all clones.
     ///
-    /// What was used stays used, as with [`Limiter::change`](crate::Limiter::change). Decisions wait meanwhile: some tens
-    /// of milliseconds for a million keys. If the new setting keeps larger or smaller states, as when a window gets
+    /// What was used stays used, as with [`Limiter::change`](crate::Limiter::change). Decisions wait meanwhile: in
+    /// the order of a tenth of a second for a million keys. If the new setting keeps larger or smaller states, as when a window gets
     /// more cells, the old table's memory is kept until the limiter is dropped.
     pub fn change(&self, algorithm: A) {
         self.shared.change(algorithm.suited_to(C::STEADINESS), self.when());
@@ -424,6 +426,8 @@ impl<A: Algorithm> Keyed<A> {
                 table.plant(fingerprint, &state, idle_at);
             }
         });
+        // Who was idle is not taken along, and so has been let go just now.
+        table.continue_from(all_locked.evicted_at().max(when.now));
         self.regimes.push(Regime { algorithm, table });
         drop(all_locked);
     }
@@ -472,6 +476,14 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
     #[inline]
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> V::Answer {
         run(self.algorithm, self.verb, state, self.when)
+    }
+
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> V::Answer {
+        let now = match self.when.clock {
+            Steadiness::Steady => self.when.now.max(evicted_at),
+            Steadiness::MayStepBack => self.when.now,
+        };
+        run(self.algorithm, self.verb, state, When { now, ..self.when })
     }
 
     #[inline(always)]

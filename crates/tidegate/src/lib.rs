@@ -1,5 +1,69 @@
 //! # Tidegate
+//!
+//! Decides who may pass: 10 a second, 5,000 a day, for one program or for each of millions of keys. Ask before you do
+//! something; the [`Decision`] says whether you may, and if not, how long to wait, to the microsecond.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::{KeyedLimiter, ManualClock, Outcome, Quota};
+//!
+//! const API: Quota = Quota::per_second(10).burst(20); // a mistake here does not compile
+//!
+//! // In a program: KeyedLimiter::<String>::new(API). Here time stands still until we move it.
+//! let clock = ManualClock::new();
+//! let limiter = KeyedLimiter::<String>::new(API).with_clock(clock.clone());
+//!
+//! let first = limiter.check("alice"); // looked up by &str; no key is stored, nothing is allocated
+//! assert!(first.is_allowed());
+//! assert_eq!(first.remaining(), 19);
+//!
+//! assert!(limiter.cost(19).check("alice").is_allowed()); // the burst is used up
+//!
+//! match limiter.check("alice").outcome {
+//!     Outcome::Allowed | Outcome::AllowedAfter(_) => unreachable!("nothing is left"),
+//!     Outcome::RetryAfter(wait) => assert_eq!(wait.duration(), Duration::from_millis(100)),
+//!     Outcome::Never => unreachable!("a cost of 1 fits into a burst of 20"),
+//! }
+//! assert!(limiter.check("bob").is_allowed()); // another key, another bucket
+//!
+//! clock.advance(Duration::from_micros(99_999));
+//! assert!(!limiter.check("alice").is_allowed());
+//! clock.advance(Duration::from_micros(1));
+//! assert!(limiter.check("alice").is_allowed()); // exactly when it was promised
+//! ```
+//!
+//! # A map of the types
+//!
+//! | you need | it is |
+//! |---|---|
+//! | one limit for the whole program | [`Limiter`] |
+//! | a limit for each user, address, API key | [`KeyedLimiter`] |
+//! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
+//! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
+//! | a quota that comes with the call, for plans | [`Planned`] and [`KeyedLimiter::quota`] |
+//! | tokens in lots, by the clock | [`SteppedBucket`] |
+//! | a count per minute, hour, day | [`FixedWindow`] |
+//! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
+//! | several limits, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
+//! | a limit read from a file | [`Rule`] |
+//! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
+//! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
+//! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
+//! | to keep the state yourself | [`Algorithm`] over [`Words`] |
+//!
+//! # The verbs
+//!
+//! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
+//! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
+//! `limiter.cost(5).check()`. Clones share the state: a clone is another handle on the same limit, never a second limit.
+//!
+//! # What it does not do
+//!
+//! It does not wait for you, and it shares nothing between processes; both are planned. It forgets when the process ends.
+//! [`_documentation`] says why things are as they are, and what is not promised.
 
+#[cfg(doctest)]
+mod book;
 mod clock;
 mod fingerprint;
 mod hold;
@@ -15,9 +79,13 @@ mod table;
 mod verb;
 
 pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
-pub use keyed::{KeyedCost, KeyedLimiter};
+pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;
+
+/// Why Tidegate is built like this: questions and answers.
+#[doc = include_str!("../DESIGN.md")]
+pub mod _documentation {}

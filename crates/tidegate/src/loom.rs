@@ -21,10 +21,11 @@ use loom::thread;
 /// How often threads are interrupted in one run, unless the environment says otherwise.
 const INTERRUPTIONS: usize = 3;
 
-/// Tries every interleaving of `run`.
-fn model(run: impl Fn() + Send + Sync + 'static) {
+/// Tries every interleaving of `run` with so many interruptions.
+fn model(interruptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(INTERRUPTIONS));
+    builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
+    builder.max_branches = 10_000; // a division touches every slot
     builder.check(run);
 }
 

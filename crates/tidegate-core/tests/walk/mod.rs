@@ -6,9 +6,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
 
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, Quota};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Quota, Wait};
 
 use crate::oracle::{Answer, Oracle, Time, Verdict};
 use crate::random::Random;
@@ -225,10 +224,7 @@ fn draw_verb(random: &mut Random) -> Verb {
 /// A decision as an answer of the oracle's kind.
 fn plain(decision: Decision, now: Micros) -> Answer {
     assert_eq!(decision.at(), now, "a decision tells the instant it was made at");
-    let micros = |wait: Duration| {
-        assert_eq!(wait.subsec_nanos() % 1_000, 0, "a wait is a whole number of microseconds");
-        Time::try_from(wait.as_micros()).expect("a wait that fits")
-    };
+    let micros = |wait: Wait| Time::from(wait.as_micros());
     let verdict = match (decision.outcome, decision.retry_after()) {
         (Outcome::Allowed, None) => Verdict::Allowed,
         (Outcome::RetryAfter(_), Some(wait)) => Verdict::RetryAfter(micros(wait)),

@@ -98,7 +98,7 @@ impl Run<'_> {
         let want = &row.want;
         self.values(step, "remaining", answer, want.remaining.as_ref(), Decision::remaining, u64::eq);
         self.values(step, "reset", answer, want.reset.as_ref(), Decision::reset_after, |got, want| {
-            want.holds(*got)
+            want.holds(got.duration())
         });
         self.values(step, "limit", answer, want.limit.as_ref(), Decision::limit, u64::eq);
         let got = usize::from(answer.decision.rule.0);

@@ -74,7 +74,7 @@ struct Steady {
     /// What one tick adds to the reading, in 2⁻⁶⁴ of its unit: a reading is then the high half of a product.
     per_tick: AtomicU64,
     steer_at: AtomicU64,
-    steering: Mutex<Sample>,
+    steering: Mutex<Steering>,
     started: Instant,
     started_at: u64,
 }
@@ -91,6 +91,14 @@ struct Pace {
     base_ticks: u64,
     base: u64,
     per_tick: u64,
+}
+
+/// What one steering leaves to the next.
+#[derive(Clone, Copy, Debug)]
+struct Steering {
+    last: Sample,
+    /// How long the system's clock has stood still while the counter went on, as when a machine sleeps.
+    slept: u64,
 }
 
 /// The counter and the system's clock, read at the same moment.
@@ -115,7 +123,7 @@ impl Steady {
             base: AtomicU64::new(started_at),
             per_tick: AtomicU64::new(per_tick),
             steer_at: AtomicU64::new(ticks + ticks_in(SECOND / 16, per_tick)),
-            steering: Mutex::new(Sample { ticks, system: started_at }),
+            steering: Mutex::new(Steering { last: Sample { ticks, system: started_at }, slept: 0 }),
             counter,
             started,
             started_at,
@@ -135,9 +143,9 @@ impl Steady {
             }
             // A counter that is behind its own base has been reset, as by a suspended machine.
             if ticks >= steer_at || ticks < pace.base_ticks {
-                self.steer();
+                return self.now_and_steer(pace, ticks);
             }
-            return Micros::new(pace.at(ticks) >> FRACTION);
+            return Micros::new(pace.after(ticks - pace.base_ticks) >> FRACTION);
         }
     }
 
@@ -150,22 +158,21 @@ impl Steady {
         }
     }
 
-    /// Changes the pace so that the reading meets the system's clock a second from now.
     #[cold]
     #[inline(never)]
+    fn now_and_steer(&self, pace: Pace, ticks: u64) -> Micros {
+        self.steer();
+        Micros::new(pace.at(ticks) >> FRACTION)
+    }
+
+    /// Changes the pace so that the reading meets the system's clock a second from now.
     fn steer(&self) {
         // Whoever comes second goes on with the old pace: it is good enough for another moment.
-        let Ok(mut last) = self.steering.try_lock() else { return };
+        let Ok(mut steering) = self.steering.try_lock() else { return };
         let (sample, pace) = (self.sample(), self.pace());
-        let measured = measured_pace(*last, sample).unwrap_or(pace.per_tick);
-        let here = pace.at(sample.ticks);
-        let next = Pace {
-            base_ticks: sample.ticks,
-            base: if sample.system > here + SECOND { sample.system } else { here },
-            per_tick: steered(measured, here, sample.system),
-        };
+        let (next, slept) = steering.onward(sample, pace);
         self.publish(next);
-        *last = sample;
+        *steering = Steering { last: sample, slept };
     }
 
     fn publish(&self, next: Pace) {
@@ -197,14 +204,36 @@ impl Steady {
     }
 }
 
-/// What a tick has really been worth between two samples; `None` if they are too close to tell.
-fn measured_pace(from: Sample, to: Sample) -> Option<u64> {
+impl Steering {
+    /// The pace from `sample` on, when it was `pace` until then, and how long the machine has slept in all.
+    fn onward(self, sample: Sample, pace: Pace) -> (Pace, u64) {
+        let here = pace.at(sample.ticks);
+        let system = sample.system + self.slept;
+        let base_ticks = sample.ticks;
+        match measured_pace(self.last, sample, pace.per_tick) {
+            _ if here > system + SECOND => {
+                // Ahead by so much, we cannot have drifted: the system's clock stood still. Its sleep is over; ours counts.
+                (Pace { base_ticks, base: here, ..pace }, here - sample.system)
+            }
+            _ if system > here + SECOND => (Pace { base_ticks, base: system, ..pace }, self.slept),
+            measured => {
+                let per_tick = steered(measured.unwrap_or(pace.per_tick), here, system);
+                (Pace { base_ticks, base: here, per_tick }, self.slept)
+            }
+        }
+    }
+}
+
+/// What a tick has really been worth between two samples; `None` if they are too close to tell, or so far from what it was
+/// that one of the clocks must have stood still.
+fn measured_pace(from: Sample, to: Sample, before: u64) -> Option<u64> {
     let ticks = to.ticks.checked_sub(from.ticks)?;
     let passed = to.system.checked_sub(from.system)?;
     if passed < SECOND / 100 || ticks == 0 {
         return None;
     }
-    u64::try_from((u128::from(passed) << 64) / u128::from(ticks)).ok()
+    let measured = u64::try_from((u128::from(passed) << 64) / u128::from(ticks)).ok()?;
+    (measured.abs_diff(before) < before / 100).then_some(measured)
 }
 
 /// The measured pace, bent so that a second from now `here` has met `system`.
@@ -226,8 +255,12 @@ fn ticks_in(span: u64, per_tick: u64) -> u64 {
 impl Pace {
     #[inline]
     fn at(self, ticks: u64) -> u64 {
-        let passed = u128::from(ticks.saturating_sub(self.base_ticks)) * u128::from(self.per_tick);
-        self.base + (passed >> 64) as u64
+        self.after(ticks.saturating_sub(self.base_ticks))
+    }
+
+    #[inline]
+    fn after(self, ticks: u64) -> u64 {
+        self.base + ((u128::from(ticks) * u128::from(self.per_tick)) >> 64) as u64
     }
 }
 
@@ -243,11 +276,10 @@ impl Counter {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "nanoseconds of five centuries fit")]
     fn ticks(&self) -> u64 {
         match self {
             Counter::Cycles(clock) => clock.raw(),
-            Counter::System(since) => since.elapsed().as_nanos() as u64,
+            Counter::System(since) => nanos_since(since),
         }
     }
 
@@ -260,6 +292,13 @@ impl Counter {
         // From nanoseconds in 2⁴⁰ ticks to 2⁻⁶⁴ of 16ths of a microsecond in one. A counter slower than 16 MHz would not fit.
         u64::try_from((u128::from(nanos) << (FRACTION + 64 - 40)) / 1_000).unwrap_or(u64::MAX)
     }
+}
+
+/// Out of the way: were it inlined, reading the cycles would be slowed by the registers it needs.
+#[cold]
+#[inline(never)]
+fn nanos_since(instant: &Instant) -> u64 {
+    u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Linux watches the counter and strikes it off this list when it drifts or differs between processors.
@@ -302,8 +341,31 @@ mod tests {
     fn the_pace_is_what_was_measured() {
         let from = Sample { ticks: 1_000, system: 0 };
         let to = Sample { ticks: 1_000 + 3 * SECOND, system: SECOND };
-        assert_eq!(measured_pace(from, to), Some(u64::MAX / 3));
-        assert_eq!(measured_pace(from, from), None, "no time has passed to measure by");
+        assert_eq!(measured_pace(from, to, u64::MAX / 3 + 1_000), Some(u64::MAX / 3));
+        assert_eq!(measured_pace(from, from, HALF), None, "no time has passed to measure by");
+        assert_eq!(measured_pace(from, to, HALF), None, "no clock drifts by a third");
+    }
+
+    #[test]
+    fn a_machine_that_slept_goes_on_at_its_old_pace() {
+        let steering = Steering { last: Sample { ticks: 0, system: 0 }, slept: 0 };
+        let hour = 3_600 * SECOND;
+        let woken = Sample { ticks: 2 * hour, system: SECOND }; // the counter ran on, the system's clock did not
+        let (pace, slept) = steering.onward(woken, steady(0));
+        assert_eq!((pace.at(woken.ticks), pace.per_tick, slept), (hour, HALF, hour - SECOND));
+
+        let later = Sample { ticks: 2 * hour + 2 * SECOND, system: 2 * SECOND };
+        let (pace, slept) = Steering { last: woken, slept }.onward(later, pace);
+        assert_eq!((pace.at(later.ticks), slept), (hour + SECOND, hour - SECOND));
+        assert!(pace.per_tick.abs_diff(HALF) < HALF / 1_000_000);
+    }
+
+    #[test]
+    fn a_counter_that_was_reset_goes_on_from_the_system_clock() {
+        let steering = Steering { last: Sample { ticks: 1 << 50, system: 0 }, slept: 0 };
+        let woken = Sample { ticks: 7, system: 90 * SECOND };
+        let (pace, slept) = steering.onward(woken, Pace { base_ticks: 1 << 50, ..steady(SECOND) });
+        assert_eq!((pace.at(7), pace.per_tick, slept), (90 * SECOND, HALF, 0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
 
-use super::{both, model};
+use super::{INTERRUPTIONS, both, model};
 use crate::shared::{Shared, When};
 use crate::verb::{Check, Peek};
 
@@ -25,14 +25,14 @@ fn daily() -> TokenBucket {
 
 /// Two words, because of its many q-ths; 10 at once.
 fn wide() -> TokenBucket {
-    let bucket = bucket(Quota::per_day(1_000_003).burst(10));
+    let bucket = bucket(Quota::per_second(999_983).burst(10));
     assert_eq!(bucket.words(), 2);
     bucket
 }
 
 fn shared(algorithm: TokenBucket, used: u32) -> Arc<Shared<TokenBucket>> {
     let shared = Shared::new(algorithm);
-    shared.apply(&Check(used), START);
+    assert!(shared.apply(&Check(used), START).is_allowed());
     Arc::new(shared)
 }
 
@@ -49,7 +49,7 @@ fn left(shared: &Shared<TokenBucket>) -> u64 {
 #[test]
 fn the_last_token_goes_to_one_of_two_threads() {
     for algorithm in [hourly, wide] {
-        model(move || {
+        model(INTERRUPTIONS, move || {
             let shared = shared(algorithm(), 9);
             let (one, other) = both(&shared, passes, passes);
             assert!(one != other, "exactly one passes");
@@ -61,7 +61,7 @@ fn the_last_token_goes_to_one_of_two_threads() {
 #[test]
 fn no_charge_is_lost_between_two_threads() {
     for algorithm in [hourly, wide] {
-        model(move || {
+        model(INTERRUPTIONS, move || {
             let shared = shared(algorithm(), 6);
             let twice = |shared: &Shared<TokenBucket>| passes(shared) && passes(shared);
             assert_eq!(both(&shared, twice, twice), (true, true));
@@ -76,7 +76,7 @@ fn a_charge_while_the_quota_changes_counts_once() {
     for (from, to) in
         [(hourly, daily), (hourly, wide), (wide, hourly), (wide, wide)] as [(fn() -> _, fn() -> _); 4]
     {
-        model(move || {
+        model(INTERRUPTIONS, move || {
             let shared = shared(from(), 3);
             let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
             assert!(passed);
@@ -87,7 +87,7 @@ fn a_charge_while_the_quota_changes_counts_once() {
 
 #[test]
 fn a_charge_that_meets_two_changes_counts_once() {
-    model(|| {
+    model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         let (passed, ()) = both(&shared, passes, |shared| {
             shared.change(daily(), START);
@@ -106,7 +106,7 @@ fn a_charge_that_meets_two_changes_counts_once() {
 /// quota would refuse, and one that judged an old word by a new quota would let too much pass.
 #[test]
 fn nobody_is_refused_by_the_state_of_another_quota() {
-    model(|| {
+    model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 1);
         let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), START));
         assert!(passed);
@@ -116,7 +116,7 @@ fn nobody_is_refused_by_the_state_of_another_quota() {
 #[test]
 fn nobody_passes_by_the_state_of_another_quota() {
     for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
-        model(move || {
+        model(INTERRUPTIONS, move || {
             let shared = shared(from(), 10);
             let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
             assert!(!passed);
@@ -127,7 +127,7 @@ fn nobody_passes_by_the_state_of_another_quota() {
 
 #[test]
 fn two_changes_at_once_are_made_one_after_the_other() {
-    model(|| {
+    model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         both(&shared, |shared| shared.change(daily(), START), |shared| shared.change(wide(), START));
         assert_eq!(left(&shared), 7);

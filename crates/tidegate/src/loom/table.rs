@@ -6,16 +6,17 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
-use super::{both, model};
+use super::{INTERRUPTIONS, both, model};
 use crate::shared::Guarded;
 use crate::table::{Step, Table};
 
 /// A stay lasts so long after each charge.
 const STAY: u64 = 10;
 
-/// Keys that live in the lower half of the directory, and keys that move out when it divides.
-const LOW: [u64; 2] = [1, 2];
-const HIGH: [u64; 3] = [1 << 63 | 1, 1 << 63 | 2, 1 << 63 | 3];
+/// Keys that stay when the table divides, and keys that move out. They all want to live in the first line, so that
+/// they come after each other in the same slots.
+const LOW: [u64; 2] = [4, 8];
+const HIGH: [u64; 3] = [1 << 63 | 4, 1 << 63 | 8, 1 << 63 | 12];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -53,6 +54,7 @@ impl Stay {
 }
 
 /// Charges `cost`, if that makes no more than `limit`, at `now`.
+#[derive(Clone, Copy)]
 struct Charge<'a> {
     cost: u64,
     limit: u64,
@@ -98,6 +100,10 @@ impl Step for Charge<'_> {
         Micros::new(self.now)
     }
 
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> Answer {
+        Charge { now: self.now.max(evicted_at.get()), ..*self }.run(state)
+    }
+
     fn is_current(&self) -> bool {
         self.setting.is_none_or(|(current, number)| current.load(Ordering::Acquire) == number)
     }
@@ -131,45 +137,60 @@ impl Step for Look {
         Micros::ZERO
     }
 
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, _: Micros) -> u64 {
+        self.run(state)
+    }
+
     fn is_current(&self) -> bool {
         true
     }
 }
 
-/// One decision, the way a keyed limiter makes it.
+/// One decision, the way a keyed limiter makes it. `None` if the setting changed.
+fn try_decide(table: &Table, key: u64, step: &Charge<'_>) -> Option<Answer> {
+    table.apply_at_once(key, || *step).or_else(|| table.apply(key, step))
+}
+
 fn decide(table: &Table, key: u64, step: &Charge<'_>) -> Answer {
-    table.apply_at_once(key, step).or_else(|| table.apply(key, step)).expect("the setting does not change")
+    try_decide(table, key, step).expect("the setting does not change")
 }
 
 fn count(table: &Table, key: u64, words: usize) -> u64 {
     table.apply(key, &Look { words }).expect("the setting does not change")
 }
 
-/// A table of one line, which is never divided.
-fn one_line(max_keys: usize, words: usize) -> Table {
-    Table::of_segments(1, 0, max_keys, words, 1)
+/// A table of two lines, the fewest there can be, which is never divided.
+fn two_lines(max_keys: usize, words: usize) -> Table {
+    Table::of_segments(1, 0, max_keys, words, 2)
 }
 
-/// A table of one line that is about to divide: one more key is one too many.
+/// A table of two lines that is about to divide: of its eight slots seven are taken.
 fn nearly_full(words: usize) -> Table {
-    let table = Table::of_segments(1, 1, 8, words, 1);
-    for key in [LOW[0], LOW[1], HIGH[0]] {
+    let table = Table::of_segments(1, 1, 16, words, 2);
+    let others = (0..).map(|n| 100 + n).take(4);
+    for key in others.chain(LOW).chain([HIGH[0]]) {
         assert_eq!(decide(&table, key, &charge(0, words)), Passed);
     }
+    assert_eq!(table.stats().keys, 7);
     table
 }
 
 /// Runs a model with states of one word and with larger ones.
 fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
+    model_within(INTERRUPTIONS, run);
+}
+
+/// The same for a larger model, with fewer interruptions.
+fn model_within(interruptions: usize, run: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for words in [1, 2] {
-        model(move || run(words));
+        model(interruptions, move || run(words));
     }
 }
 
 #[test]
 fn a_key_brought_by_two_threads_lives_in_one_slot() {
     model_each(|words| {
-        let table = Arc::new(one_line(2, words));
+        let table = Arc::new(two_lines(2, words));
         let arrive = move |table: &Table| decide(table, LOW[0], &charge(0, words));
         assert_eq!(both(&table, arrive, arrive), (Passed, Passed));
         assert_eq!(table.stats().keys, 1);
@@ -180,7 +201,7 @@ fn a_key_brought_by_two_threads_lives_in_one_slot() {
 #[test]
 fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
     model_each(|words| {
-        let table = one_line(1, words);
+        let table = two_lines(1, words);
         decide(&table, LOW[1], &charge(0, words));
         let table = Arc::new(table);
         let arrive = move |table: &Table| decide(table, LOW[0], &charge(STAY, words));
@@ -195,7 +216,7 @@ fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
 #[test]
 fn a_key_is_charged_or_makes_room_but_never_both() {
     model_each(|words| {
-        let table = one_line(1, words);
+        let table = two_lines(1, words);
         decide(&table, LOW[0], &charge(0, words));
         let table = Arc::new(table);
         let (stayed, came) = both(
@@ -222,7 +243,7 @@ fn a_key_is_charged_once_while_its_segment_divides() {
         assert_eq!((stayed, came), (Passed, Passed));
         assert_eq!(HIGH.map(|key| count(&table, key, words)), [2, 1, 0]);
         assert_eq!(LOW.map(|key| count(&table, key, words)), [1, 1]);
-        assert_eq!((table.stats().keys, table.stats().evicted), (4, 0));
+        assert_eq!((table.stats().keys, table.stats().evicted), (8, 0));
     });
 }
 
@@ -240,6 +261,29 @@ fn a_key_at_its_limit_is_refused_while_its_segment_divides() {
     });
 }
 
+/// Four lines, of which two are crowded with keys that move out; who had to live far from home is brought there when they do.
+#[test]
+fn a_key_is_charged_once_while_it_is_brought_home() {
+    let far = 100;
+    model_within(2, move |words| {
+        let table = Table::of_segments(1, 1, 32, words, 4);
+        let (leaves, stays) = ([1 << 63 | 20, 1 << 63 | 24], [20, 24, 28, 32, 36, 40]);
+        let elsewhere = [2, 6, 10, 3, 7];
+        for key in leaves.into_iter().chain(stays).chain([far]).chain(elsewhere) {
+            assert_eq!(decide(&table, key, &charge(0, words)), Passed);
+        }
+        let table = Arc::new(table);
+        let answers = both(
+            &table,
+            move |table| decide(table, far, &charge(0, words)),
+            move |table| decide(table, HIGH[0], &charge(0, words)),
+        );
+        assert_eq!(answers, (Passed, Passed));
+        assert_eq!([far, HIGH[0]].map(|key| count(&table, key, words)), [2, 1]);
+        assert_eq!((table.stats().keys, table.stats().evicted), (15, 0));
+    });
+}
+
 #[test]
 fn newcomers_find_their_places_while_the_segment_divides() {
     model_each(|words| {
@@ -251,7 +295,7 @@ fn newcomers_find_their_places_while_the_segment_divides() {
         );
         assert_eq!(came, (Passed, Passed));
         assert_eq!(HIGH.map(|key| count(&table, key, words)), [1, 1, 1]);
-        assert_eq!(table.stats().keys, 5);
+        assert_eq!(table.stats().keys, 9);
     });
 }
 
@@ -259,7 +303,7 @@ fn newcomers_find_their_places_while_the_segment_divides() {
 #[test]
 fn nobody_is_refused_for_what_another_key_has_used() {
     model_each(|words| {
-        let table = one_line(1, words);
+        let table = two_lines(1, words);
         decide(&table, LOW[0], &charge(0, words));
         let table = Arc::new(table);
         let of_two = move |cost, now| Charge { cost, limit: 2, ..charge(now, words) };
@@ -278,7 +322,7 @@ fn nobody_is_refused_for_what_another_key_has_used() {
 #[test]
 fn the_last_room_goes_to_one_of_two_newcomers() {
     model_each(|words| {
-        let table = Arc::new(one_line(1, words));
+        let table = Arc::new(two_lines(1, words));
         let came = both(
             &table,
             move |table| decide(table, LOW[0], &charge(0, words)),
@@ -293,7 +337,7 @@ fn the_last_room_goes_to_one_of_two_newcomers() {
 #[test]
 fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
     model_each(|words| {
-        let table = Table::of_segments(2, 0, 1, words, 1);
+        let table = Table::of_segments(2, 0, 1, words, 2);
         decide(&table, HIGH[0], &charge(0, words));
         let table = Arc::new(table);
         let came = both(
@@ -314,7 +358,7 @@ struct Changing {
 
 impl Changing {
     fn new(words: [usize; 2]) -> Self {
-        let tables = words.map(|words| one_line(2, words));
+        let tables = words.map(|words| two_lines(2, words));
         assert_eq!(decide(&tables[0], LOW[0], &charge(0, words[0])), Passed);
         Changing { tables, current: AtomicUsize::new(0) }
     }
@@ -324,10 +368,9 @@ impl Changing {
         loop {
             let number = self.current.load(Ordering::Acquire);
             let setting = Some((&self.current, number));
-            let step = Charge { cost: units[number], limit: 99, setting, ..charge(0, words[number]) };
-            let table = &self.tables[tables[number]];
-            let answer = table.apply_at_once(key, &step).or_else(|| table.apply(key, &step));
-            if let Some(answer) = answer {
+            let step =
+                Charge { cost: units[number], limit: [9, 99][number], setting, ..charge(0, words[number]) };
+            if let Some(answer) = try_decide(&self.tables[tables[number]], key, &step) {
                 return answer;
             }
         }
@@ -389,7 +432,7 @@ fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
 fn a_charge_while_states_are_handed_over_counts_once_for_old_keys_and_new() {
     for words in [[1, 2], [2, 1]] {
         for key in LOW {
-            model(move || {
+            model(INTERRUPTIONS, move || {
                 let changing = Arc::new(Changing::new(words));
                 let (answer, ()) = both(
                     &changing,

@@ -7,7 +7,7 @@
 //! One miss brings in everything a decision needs. The four fingerprints are compared without a branch, since
 //! which of them matches cannot be predicted.
 
-use crate::hold::{HELD, Patience, release, try_hold};
+use crate::hold::{HELD, release, try_hold};
 use crate::sync::{AtomicU64, Ordering};
 
 /// How many keys share a line.
@@ -57,24 +57,21 @@ impl Line {
         &self.0[SLOTS + slot % SLOTS]
     }
 
-    /// Holds the word of `slot`, which must go on belonging to `fingerprint`; tells what it was, or `None` if the slot
-    /// has another owner by now.
+    /// Holds the word of `slot` and tells what it was; `None` if somebody else holds it, or the slot has another owner
+    /// than `fingerprint` by now.
+    ///
+    /// Does not wait: the words of a table that was handed over stay held for ever, and callers must look at the setting.
     #[inline]
-    pub(crate) fn hold(&self, slot: usize, fingerprint: u64) -> Option<u64> {
-        let (word, mut patience) = (self.word(slot), Patience::new());
-        loop {
-            let found = word.load(Ordering::Relaxed);
-            if found & HELD == 0 && try_hold(word, found) {
-                if self.fingerprint(slot) == fingerprint {
-                    return Some(found);
-                }
-                release(word, found);
-                return None;
-            }
-            if self.fingerprint(slot) != fingerprint {
-                return None;
-            }
-            patience.wait();
+    pub(crate) fn try_hold(&self, slot: usize, fingerprint: u64) -> Option<u64> {
+        let word = self.word(slot);
+        let found = word.load(Ordering::Relaxed);
+        if found & HELD != 0 || !try_hold(word, found) {
+            return None;
         }
+        if self.fingerprint(slot) == fingerprint {
+            return Some(found);
+        }
+        release(word, found);
+        None
     }
 }

@@ -1,7 +1,7 @@
 //! # The table: a state for each of millions of keys
 //!
 //! Not a map of keys but a flat table of fingerprints and words: nothing is allocated for a key, no key's text is
-//! kept, and a decision touches one cache line.
+//! kept, and a decision usually touches one cache line.
 //!
 //! ```text
 //!   fingerprint  ──high bits──►  directory  ──►  segment            (1024 slots, 16 KiB)
@@ -35,6 +35,12 @@ pub(crate) trait Step {
 
     /// Does it.
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Self::Answer;
+    /// Does it to a state never seen. The key may have had one that was let go for being idle at `evicted_at`; a reading of the
+    /// clock from before that, by a thread that was slow to get here, must not make it fresh too early.
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> Self::Answer {
+        let _ = evicted_at;
+        self.run(state)
+    }
     /// The next value of a state of one word, and the answer, if there is a short cut to them.
     fn at_once(&self, word: u64) -> Option<(u64, Self::Answer)>;
     /// The answer to a newcomer for whom there is no room.
@@ -79,21 +85,24 @@ pub struct Stats {
     pub bytes: usize,
 }
 
-/// A segment takes about this much memory, and has at least 4 and at most 256 lines.
+/// A segment takes about this much memory, but never has so few lines that chance would fill it early.
 const SEGMENT_BYTES: usize = 64 << 10;
+const FEWEST_LINES: usize = 16;
 const MOST_LINES: usize = 256;
 
 impl Table {
     /// An empty table for at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize) -> Self {
         let line_bytes = line_bytes(words);
-        let lines = (SEGMENT_BYTES / line_bytes).clamp(4, MOST_LINES);
+        let lines = (SEGMENT_BYTES / line_bytes).clamp(FEWEST_LINES, MOST_LINES);
         Table::of_lines(max_keys, words, 1 << lines.ilog2())
     }
 
     fn of_lines(max_keys: usize, words: usize, lines: usize) -> Self {
-        // Three quarters full at the cap, once every segment has divided as often as it can.
-        let segments = max_keys.div_ceil(lines * line::SLOTS * 3 / 4).clamp(1, u32::MAX as usize / 2);
+        // Three quarters full at the cap, once every segment has divided as often as it can; small ones, among which the
+        // keys spread less evenly, half full.
+        let keys = lines * line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
+        let segments = max_keys.div_ceil(keys).clamp(1, u32::MAX as usize / 2);
         let most_divisions = segments.ilog2().saturating_sub(2);
         let first = segments.div_ceil(1 << most_divisions);
         Table::of_segments(first, most_divisions, max_keys, words, lines)
@@ -186,14 +195,15 @@ impl Table {
     ///
     /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held.
     pub(crate) fn convert(&self, put_in_force: impl FnOnce(), convert: impl Fn(u64, &[AtomicU64]) -> u64) {
-        let locks = self.lock_all();
+        let mut locks = self.lock_all();
         let held: Vec<(Place<'_>, u64)> = self.occupied().map(|place| (place, hold(place.word()))).collect();
         put_in_force();
         for (place, found) in held {
             let beside = if self.words == 1 { &[][..] } else { place.state() };
             release(place.word(), convert(found, beside));
         }
-        drop(locks);
+        // Under another setting an owner may be idle earlier.
+        locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
     }
 
     /// Hands every state over, for good: whoever looks for one here from now on waits until another table is in
@@ -205,7 +215,7 @@ impl Table {
             let found = hold(place.word());
             each(place.owner(), found, if self.words == 1 { &[][..] } else { place.state() });
         }
-        AllLocked { _locks: locks }
+        AllLocked { locks }
     }
 
     /// Puts a state where no other thread can see the table yet. `false` if there is no room.
@@ -224,6 +234,11 @@ impl Table {
             }
             self.divide(segment, &mut owners, stretch);
         }
+    }
+
+    /// Takes over from a table that let nobody go later than `evicted_at`. Where no other thread can see this one yet.
+    pub(crate) fn continue_from(&self, evicted_at: Micros) {
+        self.lock_all().iter_mut().for_each(|owners| owners.evicted_at = evicted_at);
     }
 
     /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
@@ -278,7 +293,7 @@ impl Table {
             return None;
         }
         let mut state = Scratch::new(self.words);
-        let answer = step.run(state.words());
+        let answer = step.run_anew(state.words(), owners.evicted_at);
         let idle_at = step.idle_at(state.words());
         if idle_at <= step.now() && step.now() < Micros::MAX {
             return Some(answer);
@@ -308,7 +323,7 @@ impl Table {
         let idle_at_home =
             segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
         if let Some(place) = idle_at_home
-            && place.evict_if(owners, &is_idle)
+            && place.evict_if(owners, step.now(), &is_idle)
         {
             self.gone(1);
         }
@@ -342,11 +357,9 @@ impl Table {
 
     /// Counts one more key, unless that were too many.
     fn reserve(&self) -> bool {
-        let room = self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys;
-        if !room {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
-        }
-        room
+        // Never beyond the cap, not even for a moment: in that moment somebody else would be refused for nothing.
+        let one_more = |keys: usize| (keys < self.max_keys).then_some(keys + 1);
+        self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     fn gone(&self, keys: usize) {
@@ -362,7 +375,9 @@ impl Table {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let other =
             self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
-        lock(other).none_idle_before = owners.none_idle_before;
+        let mut others = lock(other);
+        (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
+        drop(others);
         segment.divide(owners, other, &|fingerprint| self.stretch(fingerprint) >= upper);
         for entry in &self.directory[upper..upper + half] {
             entry.store(number, Ordering::Release);
@@ -372,7 +387,14 @@ impl Table {
 
 /// No owner changes while this lives.
 pub(crate) struct AllLocked<'a> {
-    _locks: Vec<OwnersGuard<'a>>,
+    locks: Vec<OwnersGuard<'a>>,
+}
+
+impl AllLocked<'_> {
+    /// The latest instant at which an idle owner was let go.
+    pub(crate) fn evicted_at(&self) -> Micros {
+        self.locks.iter().map(|owners| owners.evicted_at).max().unwrap_or(Micros::ZERO)
+    }
 }
 
 type OwnersGuard<'a> = MutexGuard<'a, Owners>;
@@ -447,7 +469,7 @@ fn put<T: Step>(place: Place<'_>, fingerprint: u64, found: u64, next: u64, versi
 
 /// Holds the word, and changes the state beside it in place.
 fn apply_guarded<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
-    let found = place.hold(fingerprint)?;
+    let found = place.try_hold(fingerprint)?;
     if !step.is_current() {
         release(place.word(), found);
         return None;

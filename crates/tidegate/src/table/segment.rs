@@ -43,6 +43,8 @@ pub(crate) struct Owners {
     pub(crate) keys: usize,
     /// No owner can be idle before this.
     pub(crate) none_idle_before: Micros,
+    /// The latest instant at which an idle owner was let go.
+    pub(crate) evicted_at: Micros,
 }
 
 /// Where a key lives.
@@ -66,7 +68,12 @@ impl Segment {
             overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
             words,
             version: AtomicU64::new(0),
-            owners: Mutex::new(Owners { depth, keys: 0, none_idle_before: Micros::ZERO }),
+            owners: Mutex::new(Owners {
+                depth,
+                keys: 0,
+                none_idle_before: Micros::ZERO,
+                evicted_at: Micros::ZERO,
+            }),
         }
     }
 
@@ -143,7 +150,7 @@ impl Segment {
             let at = idle_at(place);
             if at > now {
                 next = next.min(at);
-            } else if !place.evict_if(owners, &|place| idle_at(place) <= now) {
+            } else if !place.evict_if(owners, now, &|place| idle_at(place) <= now) {
                 next = now;
             }
         }
@@ -187,7 +194,6 @@ impl Segment {
 
     /// Every line but the home and its neighbour: first a second home, by other bits of the fingerprint, and its
     /// neighbour; then, for the few who find no room there either, all of them.
-    #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
     fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
         let lines = self.overflow.len();
         let home = self.home(fingerprint);
@@ -249,10 +255,10 @@ impl<'a> Place<'a> {
         &line.words()[start % line::WORDS..][..*words]
     }
 
-    /// Holds the word if `fingerprint` still lives here, and tells what it was.
+    /// Holds the word if nobody else does and `fingerprint` still lives here, and tells what it was.
     #[inline]
-    pub(crate) fn hold(self, fingerprint: u64) -> Option<u64> {
-        self.line.hold(self.slot, fingerprint)
+    pub(crate) fn try_hold(self, fingerprint: u64) -> Option<u64> {
+        self.line.try_hold(self.slot, fingerprint)
     }
 
     /// A number that changes when owners do; odd while they are changing.
@@ -284,13 +290,19 @@ impl<'a> Place<'a> {
         release(self.word(), word);
     }
 
-    /// Lets the owner go if, while nobody can charge it, it `may_go`.
-    pub(crate) fn evict_if(self, owners: &mut Owners, may_go: &dyn Fn(Place<'_>) -> bool) -> bool {
+    /// Lets the owner go at `now` if, while nobody can charge it, it `may_go`.
+    pub(crate) fn evict_if(
+        self,
+        owners: &mut Owners,
+        now: Micros,
+        may_go: &dyn Fn(Place<'_>) -> bool,
+    ) -> bool {
         let found = hold(self.word());
         let goes = may_go(self);
         if goes {
             self.segment.change_owners(|| self.set_owner(EMPTY));
             owners.keys -= 1;
+            owners.evicted_at = owners.evicted_at.max(now);
         }
         release(self.word(), found);
         goes
