@@ -110,7 +110,10 @@ impl<'a> Reader<'a> {
     /// A length of time, `s` or `200ms` or `1min 30s`, and the blanks after it.
     pub(crate) fn period(&mut self) -> Result<Duration, InvalidQuota> {
         let start = self.at;
-        let mut nanos = if self.at_digit() { self.stretch()? } else { self.unit()? };
+        if !self.at_digit() {
+            return self.unit().map(Duration::from_nanos);
+        }
+        let mut nanos = self.stretch()?;
         while self.at_digit() {
             let more = self.stretch()?;
             nanos = nanos.checked_add(more).ok_or_else(|| self.too_large(start))?;

@@ -1,0 +1,62 @@
+//! States are as small as the documentation says: a limiter's memory is this number times its keys.
+
+use std::time::Duration;
+
+use tidegate_core::{
+    Algorithm, FixedWindow, Micros, Planned, Quota, SlidingLog, SlidingWindow, Steadiness, SteppedBucket,
+    TokenBucket,
+};
+
+const STEADY: Steadiness = Steadiness::Steady;
+const ANY: Steadiness = Steadiness::MayStepBack;
+
+#[test]
+fn a_bucket_takes_one_word_on_a_steady_clock_unless_its_fractions_are_fine() {
+    let words = |limit, clock| TokenBucket::new(Quota::per_second(limit)).suited_to(clock).words();
+    assert_eq!(words(10, STEADY), 1);
+    assert_eq!(words(1_023, STEADY), 1, "q is 1023");
+    assert_eq!(words(1_025, STEADY), 1, "q is 41");
+    assert_eq!(words(1_027, STEADY), 2, "q is 1027");
+    assert_eq!(words(10, ANY), 3);
+    assert_eq!(words(1_027, ANY), 3);
+    assert_eq!(TokenBucket::new(Quota::per_second(10)).suited_to(STEADY).suited_to(ANY).words(), 3);
+}
+
+#[test]
+fn all_plans_take_as_many_words() {
+    for limit in [10, 1_027] {
+        let plan = Planned::new(Quota::per_second(limit));
+        assert_eq!((plan.words(), plan.suited_to(ANY).words(), plan.suited_to(STEADY).words()), (6, 6, 5));
+    }
+}
+
+#[test]
+fn a_window_takes_one_word_as_long_as_its_count_fits_beside_its_number() {
+    let words = |limit| FixedWindow::new(Quota::per_second(limit)).words();
+    assert_eq!((words((1 << 29) - 1), words(1 << 29)), (1, 2), "34 bits are the number's");
+    let first_hit = |limit| FixedWindow::new(Quota::per_second(limit)).from_first_hit().words();
+    assert_eq!((first_hit(1_023), first_hit(1_024)), (1, 2), "53 bits are the instant's");
+    assert_eq!(SteppedBucket::new(Quota::per_minute(20)).words(), 1);
+    assert_eq!(SteppedBucket::new(Quota::per_second(20)).words(), 2, "there must be room for debt");
+}
+
+#[test]
+fn a_window_of_two_words_counts_as_well() {
+    let window = FixedWindow::new(Quota::per_second(1 << 29));
+    let mut state = [0; 2];
+    for _ in 0..4 {
+        assert!(window.decide(&mut state, Micros::ZERO, 1 << 27).is_allowed());
+    }
+    assert!(!window.decide(&mut state, Micros::ZERO, 1).is_allowed());
+    assert!(window.decide(&mut state, Micros::new(1_000_000), 1).is_allowed());
+}
+
+#[test]
+fn logs_and_cells_take_what_they_remember() {
+    assert_eq!(SlidingLog::new(Quota::per_second(7)).words(), 8);
+    assert_eq!(SlidingLog::new(Quota::per_second(7)).room(3).words(), 8, "never less than the limit");
+    assert_eq!(SlidingLog::new(Quota::per_second(7)).room(20).words(), 21);
+    assert_eq!(SlidingLog::new(Quota::per_second(7)).room(1 << 40).words(), 1 + (1 << 14));
+    let cells = |cells| SlidingWindow::new(Quota::per(7, Duration::from_secs(60)), cells).words();
+    assert_eq!((cells(1), cells(2), cells(3), cells(10)), (2, 3, 3, 7));
+}
