@@ -60,3 +60,17 @@ fn logs_and_cells_take_what_they_remember() {
     let cells = |cells| SlidingWindow::new(Quota::per(7, Duration::from_secs(60)), cells).words();
     assert_eq!((cells(1), cells(2), cells(3), cells(10)), (2, 3, 3, 7));
 }
+
+#[test]
+fn there_is_a_short_cut_for_one_word_and_none_for_more() {
+    let now = Micros::new(5_000_000);
+    let bucket = |limit| TokenBucket::new(Quota::per_second(limit)).suited_to(STEADY);
+    assert!(bucket(10).decide_word(0, now, 1).is_some());
+    assert!(bucket(1_027).decide_word(0, now, 1).is_none());
+    assert!(TokenBucket::new(Quota::per_second(10)).decide_word(0, now, 1).is_none());
+
+    let window = |limit| FixedWindow::new(Quota::per_second(limit));
+    assert!(window(10).decide_word(0, now, 1).is_some());
+    assert!(window(1 << 29).decide_word(0, now, 1).is_none());
+    assert!(window(10).from_first_hit().decide_word(0, now, 1).is_none());
+}
