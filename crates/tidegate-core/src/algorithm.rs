@@ -74,8 +74,8 @@ pub trait Algorithm {
         found
     }
 
-    /// A short cut past [`decide`](Algorithm::decide) for a state of one word: its next value and the decision, or
-    /// `None` to go the long way, as always where the word has seen a later instant than `now`.
+    /// A short cut past [`decide`](Algorithm::decide), only where [`words`](Algorithm::words) is 1: the next value of the
+    /// state and the decision, or `None` to go the long way, as always where the word has seen a later instant than `now`.
     ///
     /// Whoever decides a million times a second tries this first. It has the same answers.
     #[inline(always)]

@@ -241,8 +241,9 @@ impl Algorithm for TokenBucket {
     /// The decision that nearly all are: on a word, of a cost that could pass. One comparison tells.
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
-        if self.layout != Layout::Narrow || cost == 0 || !self.fits(cost) {
-            return None;
+        debug_assert_eq!(self.layout, Layout::Narrow, "a word is asked for only where it is the whole state");
+        if cost != 1 && (cost == 0 || !self.fits(cost)) {
+            return None; // a cost of 1 fits every bucket
         }
         let now_packed = now.get() << PART_BITS;
         let line = (now_packed + self.packed.full).min(END.packed());

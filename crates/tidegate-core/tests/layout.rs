@@ -62,15 +62,13 @@ fn logs_and_cells_take_what_they_remember() {
 }
 
 #[test]
-fn there_is_a_short_cut_for_one_word_and_none_for_more() {
+fn there_is_a_short_cut_for_one_word() {
     let now = Micros::new(5_000_000);
-    let bucket = |limit| TokenBucket::new(Quota::per_second(limit)).suited_to(STEADY);
-    assert!(bucket(10).decide_word(0, now, 1).is_some());
-    assert!(bucket(1_027).decide_word(0, now, 1).is_none());
-    assert!(TokenBucket::new(Quota::per_second(10)).decide_word(0, now, 1).is_none());
+    let bucket = TokenBucket::new(Quota::per_second(10)).suited_to(STEADY);
+    assert!(bucket.decide_word(0, now, 1).is_some());
+    assert!(bucket.decide_word(0, now, 11).is_none(), "what can never pass goes the long way");
 
-    let window = |limit| FixedWindow::new(Quota::per_second(limit));
-    assert!(window(10).decide_word(0, now, 1).is_some());
-    assert!(window(1 << 29).decide_word(0, now, 1).is_none());
-    assert!(window(10).from_first_hit().decide_word(0, now, 1).is_none());
+    let window = FixedWindow::new(Quota::per_second(10));
+    assert!(window.decide_word(0, now, 1).is_some());
+    assert!(window.from_first_hit().decide_word(0, now, 1).is_none());
 }

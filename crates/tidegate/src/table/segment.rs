@@ -19,18 +19,20 @@ use crate::hold::{hold, release};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
 use tidegate_core::Micros;
 
+/// What every decision reads comes first and fits one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Segment {
     /// Each line of keys is followed by `group - 1` lines with the states of its slots, if they are larger than their word.
     lines: Box<[Line]>,
     group: usize,
-    /// States that are larger than a cache line lie here instead.
-    large: Box<[AtomicU64]>,
-    stride: usize,
+    version: AtomicU64,
     /// How many keys whose home is this line live neither in it nor in its neighbour. Sticks at 255.
     overflow: Box<[AtomicU8]>,
     words: usize,
-    version: AtomicU64,
+    stride: usize,
+    /// States that are larger than a cache line lie here instead.
+    large: Box<[AtomicU64]>,
     pub(crate) owners: Mutex<Owners>,
 }
 
