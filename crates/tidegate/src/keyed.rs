@@ -17,7 +17,7 @@ use crate::regime::Regimes;
 use crate::shared::{Guarded, When, run};
 use crate::sync::Mutex;
 use crate::table::{Stats, Step, Table};
-use crate::verb::{Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
+use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
 use tidegate_core::{
     Algorithm, Decision, Micros, Planned, Quota, Steadiness, Taken, TokenBucket, Wait, Words, WordsMut,
 };
@@ -63,6 +63,8 @@ struct Keyed<A> {
 struct Regime<A> {
     algorithm: A,
     table: Arc<Table>,
+    /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
+    since: Micros,
 }
 
 /// The cap of a limiter that was not told one.
@@ -103,7 +105,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     where
         A: Clone,
     {
-        let Regime { algorithm, table } = self.shared.current();
+        let Regime { algorithm, table, .. } = self.shared.current();
         let shared = Arc::new(Keyed::new(algorithm.clone().suited_to(D::STEADINESS), table.max_keys()));
         KeyedLimiter { shared, clock, observer: self.observer, key: PhantomData }
     }
@@ -160,7 +162,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// the order of a tenth of a second for a million keys. If the new setting keeps larger or smaller states, as when a window gets
     /// more cells, the old table's memory is kept until the limiter is dropped.
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm.suited_to(C::STEADINESS), self.when());
+        self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
     }
 
     #[inline]
@@ -176,7 +178,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         {
             return answer;
         }
-        V::rebuilt(self.apply_slowly(None, fingerprint, verb, self.when()))
+        self.apply_slowly(None, fingerprint, verb, self.when()).rebuilt()
     }
 
     /// The long way, by `plan` if there is one, else by the algorithm in force.
@@ -185,7 +187,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     fn apply_slowly<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         let answer = self.shared.apply(plan, fingerprint, verb, when);
         if let Some(observer) = &self.observer {
-            show(observer.as_ref(), V::decision(&answer));
+            show::<V>(observer.as_ref(), &answer);
         }
         answer
     }
@@ -355,7 +357,7 @@ impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, 
 impl<A: Algorithm> Keyed<A> {
     fn new(algorithm: A, max_keys: usize) -> Self {
         let table = Arc::new(Table::new(max_keys, algorithm.words()));
-        let regimes = Regimes::new(Regime { algorithm, table });
+        let regimes = Regimes::new(Regime { algorithm, table, since: Micros::ZERO });
         Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) }
     }
 
@@ -372,17 +374,20 @@ impl<A: Algorithm> Keyed<A> {
         when: impl FnOnce() -> When,
     ) -> Option<V::Answer> {
         let number = self.regimes.current();
-        let Regime { algorithm, table } = self.regimes.get(number);
+        let Regime { algorithm, table, since } = self.regimes.get(number);
         let regimes = &self.regimes;
-        table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
+        table.apply_at_once(fingerprint, || {
+            let when = if number == 0 { when() } else { when().not_before(*since) };
+            KeyedStep { algorithm, verb, when, regimes, number }
+        })
     }
 
     /// The long way, for newcomers, larger states, and those who did not get through at once.
     fn apply<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
             let number = self.regimes.current();
-            let Regime { algorithm, table } = self.regimes.get(number);
-            let algorithm = plan.unwrap_or(algorithm);
+            let Regime { algorithm, table, since } = self.regimes.get(number);
+            let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
             let step = KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
             if let Some(answer) = table.apply(fingerprint, &step) {
                 return answer;
@@ -394,7 +399,8 @@ impl<A: Algorithm> Keyed<A> {
         self.current().table.look_for_idle_again(self.secrets.fingerprint(key));
     }
 
-    fn change(&self, algorithm: A, when: When) {
+    /// The clock is read when every state is held: before, somebody could still decide at a later instant.
+    fn change(&self, algorithm: A, when: impl FnOnce() -> When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let old = self.current();
         if algorithm.words() == old.algorithm.words() {
@@ -404,31 +410,31 @@ impl<A: Algorithm> Keyed<A> {
         }
     }
 
-    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: When) {
+    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
         let (table, next) = (&old.table, self.regimes.current() + 1);
         table.convert(
             || {
-                self.regimes.push(Regime { algorithm, table: table.clone() });
+                let when = when();
+                self.regimes.push(Regime { algorithm, table: table.clone(), since: when.since() });
+                when
             },
-            |found, beside| {
+            |when, found, beside| {
                 let next = &self.regimes.get(next).algorithm;
                 paste(next, &adopted(next, &old.algorithm, &copy_of(found, beside), when), beside)
             },
         );
     }
 
-    fn change_table(&self, algorithm: A, old: &Regime<A>, when: When) {
+    fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
         let table = Arc::new(Table::new(old.table.max_keys(), algorithm.words()));
-        let all_locked = old.table.hand_over(|fingerprint, found, beside| {
+        let (all_locked, when) = old.table.hand_over(when, |when, fingerprint, found, beside| {
             let state = adopted(&algorithm, &old.algorithm, &copy_of(found, beside), when);
             let idle_at = algorithm.idle_at(state.as_slice());
             if idle_at > when.now {
                 table.plant(fingerprint, &state, idle_at);
             }
         });
-        // Who was idle is not taken along, and so has been let go just now.
-        table.continue_from(all_locked.evicted_at().max(when.now));
-        self.regimes.push(Regime { algorithm, table });
+        self.regimes.push(Regime { algorithm, table, since: when.since() });
         drop(all_locked);
     }
 }
@@ -457,6 +463,15 @@ fn paste<A: Algorithm>(algorithm: &A, state: &[u64], beside: &[crate::sync::Atom
     let mut words = Guarded(beside);
     state.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
     algorithm.idle_at(state).get()
+}
+
+/// The state of a key never seen.
+struct Unseen;
+
+impl Words for Unseen {
+    fn get(&self, _: usize) -> u64 {
+        0
+    }
 }
 
 // === impl KeyedStep ===
@@ -492,7 +507,8 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
     }
 
     fn refuse(&self, room_after: Wait) -> V::Answer {
-        self.verb.refuse(self.algorithm, self.when.now, room_after)
+        let limit = self.algorithm.peek(&Unseen, self.when.now, 0).limit();
+        Answer::refused(Decision::closed(self.when.now, room_after, limit))
     }
 
     #[inline]

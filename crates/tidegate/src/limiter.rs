@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, SteadyClock};
 use crate::observer::{Observer, show};
 use crate::shared::{Shared, When};
-use crate::verb::{Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
+use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
 use tidegate_core::{Algorithm, Decision, Quota, Taken, TokenBucket};
 
 /// One limit, shared by everybody who has a clone of it.
@@ -120,7 +120,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// assert_eq!(limiter.cost(0).peek().remaining(), 5);
     /// ```
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm.suited_to(C::STEADINESS), self.when());
+        self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
     }
 
     #[inline]
@@ -136,7 +136,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         {
             return answer;
         }
-        V::rebuilt(self.apply_slowly(verb, when))
+        self.apply_slowly(verb, when).rebuilt()
     }
 
     #[cold]
@@ -144,7 +144,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     fn apply_slowly<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
         let answer = self.shared.apply(verb, when);
         if let Some(observer) = &self.observer {
-            show(observer.as_ref(), V::decision(&answer));
+            show::<V>(observer.as_ref(), &answer);
         }
         answer
     }

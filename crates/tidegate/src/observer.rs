@@ -3,6 +3,7 @@
 //! A limiter can be given an [`Observer`], which sees every decision that was acted on: allowed or refused, and by
 //! which rule. Without one, a decision pays for a test of a pointer and nothing more.
 
+use crate::verb::{Answer, Verb};
 use tidegate_core::Decision;
 
 /// Sees every decision of a limiter, right after it was made and on the thread that made it.
@@ -40,10 +41,12 @@ pub trait Observer: Send + Sync {
     }
 }
 
-/// Shows a copy: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
+/// Shows the decision in an answer, if the verb is one to be observed.
+///
+/// A copy of it: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
 #[cold]
-pub(crate) fn show(observer: &dyn Observer, decision: Option<Decision>) {
-    match decision {
+pub(crate) fn show<V: Verb>(observer: &dyn Observer, answer: &V::Answer) {
+    match answer.decision().filter(|_| V::OBSERVED) {
         Some(decision) if decision.is_allowed() => observer.allowed(&decision),
         Some(decision) => observer.denied(&decision),
         None => {}

@@ -35,6 +35,23 @@ pub(crate) struct When {
 }
 
 impl When {
+    /// As late as `instant`, if the clock cannot step back: then an earlier reading was merely slow to get here.
+    #[inline]
+    pub(crate) fn not_before(self, instant: Micros) -> Self {
+        match self.clock {
+            Steadiness::MayStepBack => self,
+            Steadiness::Steady => When { now: self.now.max(instant), ..self },
+        }
+    }
+
+    /// The earliest instant to decide at by a setting that was put in force at this one.
+    pub(crate) fn since(self) -> Micros {
+        match self.clock {
+            Steadiness::MayStepBack => Micros::ZERO,
+            Steadiness::Steady => self.now,
+        }
+    }
+
     /// The instant to decide at, given what the state has seen.
     #[inline]
     pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
@@ -76,6 +93,8 @@ struct Aligned(AtomicU64);
 #[derive(Debug)]
 struct Regime<A> {
     algorithm: A,
+    /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
+    since: Micros,
     one_word: bool,
     state: Box<[AtomicU64]>,
 }
@@ -84,7 +103,8 @@ impl<A: Algorithm> Regime<A> {
     fn new(algorithm: A) -> Self {
         let words = algorithm.words();
         let beside = if words == 1 { 0 } else { words };
-        Regime { algorithm, one_word: words == 1, state: (0..beside).map(|_| AtomicU64::new(0)).collect() }
+        let state = (0..beside).map(|_| AtomicU64::new(0)).collect();
+        Regime { algorithm, since: Micros::ZERO, one_word: words == 1, state }
     }
 }
 
@@ -106,6 +126,7 @@ impl<A: Algorithm> Shared<A> {
         if !regime.one_word || found & HELD != 0 {
             return None;
         }
+        let now = if number == 0 { now } else { now.max(regime.since) };
         let (next, answer) = verb.at_once(&regime.algorithm, found, now)?;
         self.put(found, next, number).then_some(answer)
     }
@@ -131,6 +152,7 @@ impl<A: Algorithm> Shared<A> {
         loop {
             let number = self.regimes.current();
             let regime = self.regimes.get(number);
+            let when = when.not_before(regime.since);
             let answer = if regime.one_word {
                 self.apply_to_word(regime, number, verb, when)
             } else {
@@ -181,10 +203,13 @@ impl<A: Algorithm> Shared<A> {
     }
 
     /// Puts `next` in force. What was used stays used.
-    pub(crate) fn change(&self, next: A, when: When) {
+    pub(crate) fn change(&self, next: A, when: impl FnOnce() -> When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let next = Regime::new(next);
+        let mut next = Regime::new(next);
         let found = hold(&self.word.0);
+        // Only now: a reading from before the hold could be earlier than that of somebody who decided meanwhile.
+        let when = when();
+        next.since = when.since();
         let old = self.regimes.get(self.regimes.current());
         let mut word = [0];
         match (old.one_word, next.one_word) {

@@ -1,6 +1,9 @@
 //! One state, two threads: charges, refusals and changes of the quota.
 
+use std::time::Duration;
+
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
@@ -78,7 +81,7 @@ fn a_charge_while_the_quota_changes_counts_once() {
     {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 3);
-            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
+            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), || START));
             assert!(passed);
             assert_eq!(left(&shared), 6, "3 and 1 of 10 are used");
         });
@@ -90,8 +93,8 @@ fn a_charge_that_meets_two_changes_counts_once() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         let (passed, ()) = both(&shared, passes, |shared| {
-            shared.change(daily(), START);
-            shared.change(hourly(), START);
+            shared.change(daily(), || START);
+            shared.change(hourly(), || START);
         });
         assert!(passed);
         assert_eq!(
@@ -108,7 +111,7 @@ fn a_charge_that_meets_two_changes_counts_once() {
 fn nobody_is_refused_by_the_state_of_another_quota() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 1);
-        let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), START));
+        let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), || START));
         assert!(passed);
     });
 }
@@ -118,7 +121,7 @@ fn nobody_passes_by_the_state_of_another_quota() {
     for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 10);
-            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), START));
+            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), || START));
             assert!(!passed);
             assert_eq!(left(&shared), 0);
         });
@@ -129,8 +132,39 @@ fn nobody_passes_by_the_state_of_another_quota() {
 fn two_changes_at_once_are_made_one_after_the_other() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
-        both(&shared, |shared| shared.change(daily(), START), |shared| shared.change(wide(), START));
+        both(&shared, |shared| shared.change(daily(), || START), |shared| shared.change(wide(), || START));
         assert_eq!(left(&shared), 7);
         assert!(passes(&shared));
+    });
+}
+
+/// One token in five microseconds, and three at once.
+fn slow() -> TokenBucket {
+    bucket(Quota::every(Duration::from_micros(5)).burst(3))
+}
+
+/// One token in a microsecond, and twenty at once.
+fn fast() -> TokenBucket {
+    bucket(Quota::every(Duration::from_micros(1)).burst(20))
+}
+
+/// The clock moves on, somebody takes everything, and the pace is raised. Were the change made as of before, what has just
+/// been taken would be forgiven at the new pace.
+#[test]
+fn a_change_is_made_no_earlier_than_what_was_decided_before_it() {
+    let at = |now| When { now: Micros::new(now), ..START };
+    model(INTERRUPTIONS, move || {
+        let both_of_us = Arc::new((shared(slow(), 3), AtomicU64::new(0)));
+        let (passed, ()) = both(
+            &both_of_us,
+            move |(shared, clock)| {
+                clock.store(15, Ordering::SeqCst);
+                shared.apply(&Check(3), at(15)).is_allowed()
+            },
+            move |(shared, clock)| shared.change(fast(), || at(clock.fetch_add(0, Ordering::SeqCst))),
+        );
+        assert!(passed, "at 15 everything is there again");
+        let left = both_of_us.0.apply(&Peek(0), at(15)).remaining();
+        assert_eq!(left, 17);
     });
 }

@@ -3,7 +3,7 @@
 //! The state is the simplest that can be idle: how much was charged, and until when that counts.
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 use super::{INTERRUPTIONS, both, model};
@@ -42,6 +42,22 @@ impl Stay {
         }
     }
 
+    /// The state of a held slot.
+    fn found(word: u64, beside: &[AtomicU64]) -> Self {
+        if beside.is_empty() { Stay::read(&[word], 1) } else { Stay::read(&Guarded(beside), 2) }
+    }
+
+    /// Writes the state of a held slot, and tells its word.
+    fn put(self, beside: &[AtomicU64]) -> u64 {
+        if beside.is_empty() {
+            let mut state = [0];
+            self.write(&mut state, 1);
+            return state[0];
+        }
+        self.write(&mut Guarded(beside), 2);
+        self.until
+    }
+
     fn write<S: WordsMut + ?Sized>(self, state: &mut S, words: usize) {
         match words {
             1 => state.set(0, self.until << 8 | self.count),
@@ -53,7 +69,7 @@ impl Stay {
     }
 }
 
-/// Charges `cost`, if that makes no more than `limit`, at `now`.
+/// Charges `cost`, if that makes no more than `limit`, at `now`. To charge nothing is to give everything back.
 #[derive(Clone, Copy)]
 struct Charge<'a> {
     cost: u64,
@@ -78,7 +94,9 @@ impl Step for Charge<'_> {
             return Refused;
         }
         let until = stay.until.max(self.now + STAY);
-        Stay { until, count: count + self.cost }.write(state, self.words);
+        let next = Stay { until, count: count + self.cost };
+        let nothing = Stay { until: 0, count: 0 };
+        if self.cost == 0 { nothing } else { next }.write(state, self.words);
         Passed
     }
 
@@ -350,6 +368,27 @@ fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
     });
 }
 
+/// One looks for an idle key everywhere, in vain, while another gives back everything in a segment that may have been looked
+/// into already. The next to look must find it.
+#[test]
+fn who_becomes_idle_early_is_not_overlooked() {
+    model_each(|words| {
+        let table = Table::of_segments(2, 0, 1, words, 2);
+        decide(&table, HIGH[0], &charge(0, words));
+        let table = Arc::new(table);
+        let (came, ()) = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(1, words)),
+            move |table| {
+                decide(table, HIGH[0], &Charge { cost: 0, ..charge(1, words) });
+                table.look_for_idle_again(HIGH[0]);
+            },
+        );
+        let comes = decide(&table, LOW[1], &charge(1, words));
+        assert!([(Passed, NoRoom), (NoRoom, Passed)].contains(&(came, comes)), "{came:?} {comes:?}");
+    });
+}
+
 /// A table whose setting changes, and the table it changes to if the states of the next setting need another.
 struct Changing {
     tables: [Table; 2],
@@ -376,36 +415,26 @@ impl Changing {
         }
     }
 
-    fn change_in_place(&self, words: usize) {
+    fn change_in_place(&self) {
         self.tables[0].convert(
             || self.current.store(1, Ordering::Release),
-            |found, beside| {
-                let stay = match words {
-                    1 => Stay::read(&[found], words),
-                    _ => Stay::read(&Guarded(beside), words),
-                };
-                let tenfold = Stay { count: stay.count * 10, ..stay };
-                if words > 1 {
-                    tenfold.write(&mut Guarded(beside), words);
-                    return stay.until;
-                }
-                let mut state = [0];
-                tenfold.write(&mut state, words);
-                state[0]
+            |(), found, beside| {
+                let stay = Stay::found(found, beside);
+                Stay { count: stay.count * 10, ..stay }.put(beside)
             },
         );
     }
 
     fn change_table(&self, words: [usize; 2]) {
-        let locks = self.tables[0].hand_over(|key, found, beside| {
-            let stay = match words[0] {
-                1 => Stay::read(&[found], 1),
-                _ => Stay::read(&Guarded(beside), words[0]),
-            };
-            let mut state = vec![0; words[1]];
-            stay.write(state.as_mut_slice(), words[1]);
-            assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
-        });
+        let (locks, ()) = self.tables[0].hand_over(
+            || (),
+            |(), key, found, beside| {
+                let stay = Stay::found(found, beside);
+                let mut state = vec![0; words[1]];
+                stay.write(state.as_mut_slice(), words[1]);
+                assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
+            },
+        );
         self.current.store(1, Ordering::Release);
         drop(locks);
     }
@@ -419,7 +448,7 @@ fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
             let (answer, ()) = both(
                 &changing,
                 move |changing| changing.decide(key, [1, 10], [words, words], [0, 0]),
-                move |changing| changing.change_in_place(words),
+                |changing| changing.change_in_place(),
             );
             assert_eq!(answer, Passed);
             let expected = if key == LOW[0] { [20, 0] } else { [10, 10] };

@@ -19,13 +19,17 @@
 //! its exact state. Nobody ever gets a fresh burst by pushing others out.
 
 mod line;
+mod outlook;
 mod segment;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::sync::OnceLock;
 
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
+use outlook::Outlook;
 use segment::{Owners, Place, Segment};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
@@ -65,6 +69,9 @@ pub(crate) struct Table {
     words: usize,
     max_keys: usize,
     keys: AtomicUsize,
+    outlook: Outlook,
+    /// The segment that was last swept for a newcomer to another.
+    swept: AtomicU32,
     evicted: AtomicU64,
     refused: AtomicU64,
 }
@@ -125,6 +132,8 @@ impl Table {
             words,
             max_keys,
             keys: AtomicUsize::new(0),
+            outlook: Outlook::new(),
+            swept: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         };
@@ -191,31 +200,51 @@ impl Table {
         }
     }
 
-    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`.
+    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
     ///
     /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held.
-    pub(crate) fn convert(&self, put_in_force: impl FnOnce(), convert: impl Fn(u64, &[AtomicU64]) -> u64) {
+    pub(crate) fn convert<T: Copy>(
+        &self,
+        put_in_force: impl FnOnce() -> T,
+        convert: impl Fn(T, u64, &[AtomicU64]) -> u64,
+    ) {
         let mut locks = self.lock_all();
-        let held: Vec<(Place<'_>, u64)> = self.occupied().map(|place| (place, hold(place.word()))).collect();
-        put_in_force();
+        let held = self.hold_all();
+        let it = put_in_force();
         for (place, found) in held {
-            let beside = if self.words == 1 { &[][..] } else { place.state() };
-            release(place.word(), convert(found, beside));
+            release(place.word(), convert(it, found, self.beside(place)));
         }
         // Under another setting an owner may be idle earlier.
         locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
+        self.outlook.idle_from(Micros::ZERO);
     }
 
-    /// Hands every state over, for good: whoever looks for one here from now on waits until another table is in
-    /// force. That must happen before what this returns is dropped, or newcomers would still settle here.
+    /// Hands every state over, for good, with what `begin` returns once all are held: whoever looks for one here from now on
+    /// waits until another table is in force. That must happen before the locks that this returns are dropped, or newcomers
+    /// would still settle here.
     #[must_use]
-    pub(crate) fn hand_over(&self, mut each: impl FnMut(u64, u64, &[AtomicU64])) -> AllLocked<'_> {
+    pub(crate) fn hand_over<T: Copy>(
+        &self,
+        begin: impl FnOnce() -> T,
+        mut each: impl FnMut(T, u64, u64, &[AtomicU64]),
+    ) -> (AllLocked<'_>, T) {
         let locks = self.lock_all();
-        for place in self.occupied() {
-            let found = hold(place.word());
-            each(place.owner(), found, if self.words == 1 { &[][..] } else { place.state() });
+        let held = self.hold_all();
+        let it = begin();
+        for (place, found) in held {
+            each(it, place.owner(), found, self.beside(place));
         }
-        AllLocked { locks }
+        (AllLocked { _locks: locks }, it)
+    }
+
+    /// Holds every state. Only under all locks.
+    fn hold_all(&self) -> Vec<(Place<'_>, u64)> {
+        self.occupied().map(|place| (place, hold(place.word()))).collect()
+    }
+
+    /// The state beside the word of `place`, if there is one.
+    fn beside<'a>(&self, place: Place<'a>) -> &'a [AtomicU64] {
+        if self.words == 1 { &[] } else { place.state() }
     }
 
     /// Puts a state where no other thread can see the table yet. `false` if there is no room.
@@ -236,14 +265,10 @@ impl Table {
         }
     }
 
-    /// Takes over from a table that let nobody go later than `evicted_at`. Where no other thread can see this one yet.
-    pub(crate) fn continue_from(&self, evicted_at: Micros) {
-        self.lock_all().iter_mut().for_each(|owners| owners.evicted_at = evicted_at);
-    }
-
     /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
     pub(crate) fn look_for_idle_again(&self, fingerprint: u64) {
         lock(self.segment(self.stretch(fingerprint))).none_idle_before = Micros::ZERO;
+        self.outlook.idle_from(Micros::ZERO);
     }
 
     // --- finding
@@ -335,8 +360,10 @@ impl Table {
             self.divide(segment, owners, stretch);
             return None;
         }
+        let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
+        let elsewhere = if at_the_cap { self.sweep_elsewhere(segment, owners, step) } else { Micros::MAX };
         let place = segment.find_room(fingerprint).filter(|_| self.reserve());
-        Some(place.map_or(Room::NotBefore(owners.none_idle_before), Room::At))
+        Some(place.map_or(Room::NotBefore(owners.none_idle_before.min(elsewhere)), Room::At))
     }
 
     fn move_in(
@@ -349,10 +376,48 @@ impl Table {
     ) {
         let word = if self.words == 1 { state[0] } else { idle_at.get() };
         owners.none_idle_before = owners.none_idle_before.min(idle_at);
+        self.outlook.idle_from(idle_at);
         owners.keys += 1;
         place.settle(fingerprint, word, |beside| {
             beside.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         });
+    }
+
+    /// Lets the idle owners of another segment go, for a newcomer whose own has none. Tells when there can be more.
+    fn sweep_elsewhere<T: Step>(&self, own: &Segment, owners: &Owners, step: &T) -> Micros {
+        if step.now() < self.outlook.none_idle_before() {
+            return self.outlook.none_idle_before();
+        }
+        let arrivals = self.outlook.arrivals();
+        let (made, first) = (self.made.load(Ordering::Relaxed), self.swept.load(Ordering::Relaxed));
+        let (mut next, mut everywhere) = (owners.none_idle_before, true);
+        for number in (first..made).chain(0..first) {
+            match self.sweep_other(number, own, step) {
+                Some((0, none_before)) => next = next.min(none_before),
+                Some((_, none_before)) => {
+                    self.swept.store(number, Ordering::Relaxed);
+                    return next.min(none_before);
+                }
+                None => everywhere = false,
+            }
+        }
+        if everywhere {
+            self.outlook.looked_everywhere(arrivals, next);
+        }
+        next
+    }
+
+    /// How many idle owners a segment let go, and when there can be more. `None` if it could not be looked into.
+    fn sweep_other<T: Step>(&self, number: u32, own: &Segment, step: &T) -> Option<(usize, Micros)> {
+        let segment = self.segments[number as usize].get()?;
+        if std::ptr::eq(segment, own) {
+            return Some((0, Micros::MAX));
+        }
+        // Without waiting: we hold our own lock, and who holds this one may be waiting for it.
+        let mut owners = segment.owners.try_lock().ok()?;
+        let gone = segment.sweep(&mut owners, &|place| idle_at(place, step), step.now());
+        self.gone(gone);
+        Some((gone, owners.none_idle_before))
     }
 
     /// Counts one more key, unless that were too many.
@@ -387,14 +452,7 @@ impl Table {
 
 /// No owner changes while this lives.
 pub(crate) struct AllLocked<'a> {
-    locks: Vec<OwnersGuard<'a>>,
-}
-
-impl AllLocked<'_> {
-    /// The latest instant at which an idle owner was let go.
-    pub(crate) fn evicted_at(&self) -> Micros {
-        self.locks.iter().map(|owners| owners.evicted_at).max().unwrap_or(Micros::ZERO)
-    }
+    _locks: Vec<OwnersGuard<'a>>,
 }
 
 type OwnersGuard<'a> = MutexGuard<'a, Owners>;

@@ -1,0 +1,290 @@
+//! The table by itself, one step after the other: who gets a slot, who is let go, and what is counted.
+//!
+//! What several threads can do to each other is tried elsewhere; here each rule is shown once, at the smallest size that shows it.
+
+use super::*;
+
+/// A stay lasts so long after each charge.
+const STAY: u64 = 10;
+
+/// Charges one, at `now`; the state is how much was charged and until when that counts.
+#[derive(Clone, Copy)]
+struct Charge {
+    now: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// So much is charged now, and it was charged at this instant.
+    Charged { count: u64, at: u64 },
+    /// No room for so long.
+    NoRoom(u64),
+}
+
+use Answer::{Charged, NoRoom};
+
+impl Step for Charge {
+    type Answer = Answer;
+
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Answer {
+        let word = state.get(0);
+        let count = if word >> 16 <= self.now { 1 } else { (word & 0xFFFF) + 1 };
+        state.set(0, (word >> 16).max(self.now + STAY) << 16 | count);
+        Charged { count, at: self.now }
+    }
+
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> Answer {
+        Charge { now: self.now.max(evicted_at.get()) }.run(state)
+    }
+
+    fn at_once(&self, _: u64) -> Option<(u64, Answer)> {
+        None
+    }
+
+    fn refuse(&self, room_after: Wait) -> Answer {
+        NoRoom(room_after.duration().as_micros().try_into().expect("a short wait"))
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        Micros::new(state.get(0) >> 16)
+    }
+
+    fn now(&self) -> Micros {
+        Micros::new(self.now)
+    }
+
+    fn is_current(&self) -> bool {
+        true
+    }
+}
+
+fn charge(table: &Table, key: u64, now: u64) -> Answer {
+    table.apply(key, &Charge { now }).expect("the setting does not change")
+}
+
+/// Keys that are spread as fingerprints are.
+fn spread(n: u64) -> u64 {
+    let mut mixed = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+const NEW: fn(u64) -> Answer = |at| Charged { count: 1, at };
+
+#[test]
+fn there_is_room_up_to_the_cap_whatever_the_size_of_the_states() {
+    for words in [1, 2, 3, 8, 9, 21, 101, 1_001] {
+        for max_keys in [1, 2, 3, 5, 16, 100, 1_000] {
+            let table = Table::new(max_keys, words);
+            let welcome =
+                (0..max_keys as u64).filter(|key| charge(&table, spread(*key), 0) == NEW(0)).count();
+            assert_eq!(welcome, max_keys, "of {max_keys} keys with states of {words} words");
+            assert_eq!(charge(&table, spread(1_000_000), 0), NoRoom(STAY));
+        }
+    }
+}
+
+#[test]
+fn a_cap_of_one_key_is_kept_and_passed_on_when_it_is_idle() {
+    let table = Table::new(1, 1);
+    assert_eq!(charge(&table, 7, 0), NEW(0));
+    assert_eq!(charge(&table, 8, STAY - 1), NoRoom(1), "it says exactly when");
+    assert_eq!(charge(&table, 7, STAY - 1), Charged { count: 2, at: STAY - 1 }, "who is here goes on");
+    assert_eq!(charge(&table, 8, STAY), NoRoom(STAY - 1), "and has stayed on");
+    assert_eq!(charge(&table, 8, 2 * STAY), NEW(2 * STAY));
+    let Stats { keys, evicted, refused, .. } = table.stats();
+    assert_eq!((keys, evicted, refused), (1, 1, 2));
+}
+
+#[test]
+fn what_is_not_worth_remembering_takes_no_slot() {
+    struct Look;
+    impl Step for Look {
+        type Answer = u64;
+
+        fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> u64 {
+            state.get(0)
+        }
+
+        fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, _: Micros) -> u64 {
+            state.get(0)
+        }
+
+        fn at_once(&self, _: u64) -> Option<(u64, u64)> {
+            None
+        }
+
+        fn refuse(&self, _: Wait) -> u64 {
+            unreachable!("it needs no room")
+        }
+
+        fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+            Micros::new(state.get(0) >> 16)
+        }
+
+        fn now(&self) -> Micros {
+            Micros::ZERO
+        }
+
+        fn is_current(&self) -> bool {
+            true
+        }
+    }
+    let table = Table::new(1, 1);
+    assert_eq!(table.apply(7, &Look), Some(0));
+    assert_eq!(table.stats().keys, 0);
+    charge(&table, 7, 0);
+    assert_eq!(table.apply(8, &Look), Some(0), "not even at the cap");
+    assert_eq!((table.stats().keys, table.stats().refused), (1, 0));
+}
+
+/// The instant at which somebody was let go as idle has passed, whatever a slow thread's reading of the clock says.
+#[test]
+fn who_was_let_go_comes_back_no_earlier_than_that() {
+    let table = Table::of_segments(1, 0, 1, 1, 2);
+    charge(&table, 2, 0);
+    assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and let go");
+    assert_eq!(charge(&table, 6, 2 * STAY), NEW(2 * STAY), "and so is 4");
+    assert_eq!(charge(&table, 2, 3 * STAY), NEW(3 * STAY));
+    let late = Table::of_segments(1, 0, 4, 1, 2);
+    charge(&late, 2, 0);
+    charge(&late, 4, STAY);
+    assert_eq!(late.stats().evicted, 1, "4 found 2 idle at home");
+    assert_eq!(charge(&late, 2, STAY - 3), NEW(STAY), "decided when it was let go, not before");
+}
+
+#[test]
+fn who_was_let_go_comes_back_no_earlier_even_after_a_division() {
+    let table = Table::of_segments(1, 1, 32, 1, 2);
+    charge(&table, 2, 0);
+    charge(&table, 4, STAY);
+    (10..16).for_each(|key| assert_eq!(charge(&table, 1 << 63 | key, STAY), NEW(STAY)));
+    let before = table.stats().bytes;
+    charge(&table, 1 << 63 | 16, STAY);
+    assert!(table.stats().bytes > before, "it has divided");
+    for key in [2, 1 << 63 | 99] {
+        assert_eq!(charge(&table, key, 1), NEW(STAY));
+    }
+}
+
+#[test]
+fn idle_keys_of_other_segments_make_room_too() {
+    let table = Table::of_segments(2, 0, 2, 1, 2);
+    charge(&table, 2, 0);
+    charge(&table, 4, 0);
+    assert_eq!(charge(&table, 1 << 63 | 2, STAY - 1), NoRoom(1));
+    assert_eq!(charge(&table, 1 << 63 | 2, STAY), NEW(STAY));
+    assert_eq!((table.stats().keys, table.stats().evicted), (1, 2));
+}
+
+#[test]
+fn a_full_line_lets_its_keys_live_elsewhere_and_they_are_found_there() {
+    for lines in [2, 4, 8] {
+        let table = Table::of_segments(1, 0, 4 * lines, 1, lines);
+        let same_home: Vec<u64> = (1..=4 * lines as u64).map(|n| n * lines as u64).collect();
+        for round in 1..=3 {
+            for key in &same_home {
+                assert_eq!(charge(&table, *key, 0), Charged { count: round, at: 0 });
+            }
+        }
+        assert_eq!(table.stats().keys, 4 * lines);
+    }
+}
+
+/// The count of those who live elsewhere must go down again, and must never say that there are none while there are.
+#[test]
+fn keys_that_live_elsewhere_come_and_go() {
+    let table = Table::of_segments(1, 0, 32, 1, 8);
+    for round in 0..50 {
+        let now = round * STAY;
+        for n in 0..32 {
+            let key = 8 * (1 + round * 32 + n);
+            assert_eq!(charge(&table, key, now), NEW(now));
+            assert_eq!(charge(&table, key, now), Charged { count: 2, at: now });
+        }
+    }
+    assert_eq!((table.stats().keys, table.stats().evicted), (32, 49 * 32));
+}
+
+/// More than the count of them can tell: it sticks, and everybody is still found.
+#[test]
+fn hundreds_of_keys_with_one_home_are_all_found() {
+    let table = Table::of_segments(1, 0, 1_024, 1, 256);
+    for round in 1..=3 {
+        for n in 1..=1_024 {
+            assert_eq!(charge(&table, 256 * n, 0), Charged { count: round, at: 0 });
+        }
+    }
+    assert_eq!(charge(&table, 256 * 2_000, STAY), NEW(STAY));
+    assert_eq!((table.stats().keys, table.stats().evicted), (1, 1_024));
+    for n in 1..=1_023 {
+        assert_eq!(charge(&table, 256 * n, STAY), NEW(STAY));
+    }
+}
+
+#[test]
+fn a_table_divides_again_and_again_and_nobody_is_lost() {
+    for words in [1, 3, 21] {
+        let table = Table::new(50_000, words);
+        let before = table.stats().bytes;
+        for round in 1..=3 {
+            for n in 0..50_000 {
+                assert_eq!(charge(&table, spread(n), 0), Charged { count: round, at: 0 });
+            }
+        }
+        let Stats { keys, evicted, refused, bytes, .. } = table.stats();
+        assert_eq!((keys, evicted, refused), (50_000, 0, 0));
+        assert!(bytes >= 3 * before, "it started small: {before} bytes, and now {bytes}");
+    }
+}
+
+/// All fingerprints begin alike: dividing does not help, and ends.
+#[test]
+fn keys_that_all_belong_to_one_segment_are_refused_when_it_is_full() {
+    let table = Table::of_segments(1, 3, 1_000, 1, 2);
+    for key in 1..=8 {
+        assert_eq!(charge(&table, key, 0), NEW(0));
+    }
+    assert_eq!(charge(&table, 9, 0), NoRoom(STAY));
+    assert_eq!(charge(&table, 9, STAY), NEW(STAY));
+}
+
+#[test]
+fn idle_keys_are_let_go_before_a_segment_divides() {
+    let table = Table::of_segments(1, 3, 1_000, 1, 2);
+    let before = table.stats().bytes;
+    for n in 0..1_000 {
+        assert_eq!(charge(&table, spread(n), n * STAY), NEW(n * STAY));
+    }
+    assert_eq!(table.stats().bytes, before, "one key at a time needs no more than there was");
+}
+
+/// What was idle late under one setting may be idle early under the next.
+#[test]
+fn keys_that_a_change_made_idle_make_room() {
+    let table = Table::of_segments(1, 0, 8, 1, 2);
+    (1..=8).for_each(|key| assert_eq!(charge(&table, key, 1_000), NEW(1_000)));
+    assert_eq!(charge(&table, 9, 1_000), NoRoom(STAY));
+    table.convert(|| {}, |(), found, _| (found & 0xFFFF) | 1_001 << 16);
+    assert_eq!(charge(&table, 9, 1_000), NoRoom(1));
+    assert_eq!(charge(&table, 9, 1_001), NEW(1_001));
+}
+
+#[test]
+fn states_handed_over_are_what_they_were() {
+    for words in [1, 3, 21] {
+        let (table, next) = (Table::new(5_000, words), Table::new(5_000, 2));
+        (0..5_000).for_each(|n| assert_eq!(charge(&table, spread(n), n % 7), NEW(n % 7)));
+        let (locks, ()) = table.hand_over(
+            || (),
+            |(), key, found, beside| {
+                let word = if words == 1 { found } else { Guarded(beside).get(0) };
+                assert!(next.plant(key, &[word, 0], Micros::new(word >> 16)));
+            },
+        );
+        drop(locks);
+        assert_eq!(next.stats().keys, 5_000);
+        (0..5_000).for_each(|n| assert_eq!(charge(&next, spread(n), 6), Charged { count: 2, at: 6 }));
+    }
+}

@@ -1,0 +1,247 @@
+//! Quotas change while eight threads decide by them, and nobody gains by it.
+//!
+//! Between changes the verdicts are not those of any one limit, so they cannot be replayed. But whatever is in force, at no
+//! time is it more generous than the most generous setting: in any stretch between two verdicts no more may pass than a
+//! limit of the largest burst and the highest pace would have let pass. The settings need states of different sizes, so that some
+//! changes convert states where they lie and others move them all. A thread that hangs would hang the test.
+
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[path = "../../tidegate-core/tests/random/mod.rs"]
+mod random;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use random::Random;
+use tidegate::{
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Quota,
+    SlidingWindow, Steadiness, SteadyClock, TokenBucket,
+};
+
+const THREADS: usize = 8;
+const CHANGES: usize = 100;
+/// How many decisions each thread makes for each change.
+const PER_CHANGE: usize = 50;
+const KEYS: u64 = 64;
+
+/// What passed for a key: when, and how much.
+type Passed = HashMap<u64, Vec<(u64, u64)>>;
+
+/// No more than `burst` and `limit` in each period may pass in any stretch.
+#[derive(Clone, Copy)]
+struct Bound {
+    burst: i128,
+    limit: i128,
+    period: i128,
+}
+
+impl Bound {
+    /// `burst` + `limit` · Δ / period, for all stretches at once: the most that any stretch ending here can hold is found from
+    /// the best place to begin it.
+    #[track_caller]
+    fn verify(self, mut passed: Vec<(u64, u64)>) {
+        passed.sort_unstable();
+        let (mut sum, mut best) = (0, i128::MAX);
+        for (at, cost) in passed {
+            let refilled = i128::from(at) * self.limit;
+            best = best.min(sum * self.period - refilled);
+            sum += i128::from(cost);
+            let beyond = sum * self.period - refilled - best;
+            assert!(
+                beyond <= self.burst * self.period,
+                "{beyond} parts of {} passed up to {at}",
+                self.period
+            );
+        }
+    }
+}
+
+/// Has all threads ask at once, and returns what passed. One of them changes the setting as it goes.
+fn all_ask<A>(
+    clock: &impl Pass,
+    ask: impl Fn(u64, u32) -> Decision + Sync,
+    change: impl Fn(A) + Sync,
+    settings: &[A],
+) -> Passed
+where
+    A: Algorithm + Clone + Sync,
+{
+    let start = Barrier::new(THREADS);
+    let one_thread = |thread: usize| {
+        let (mut random, mut passed) = (Random::seeded(thread as u64), Vec::new());
+        let mut changes = settings.iter().cycle().take(CHANGES);
+        start.wait();
+        for number in 0..CHANGES * PER_CHANGE {
+            clock.pass(&mut random);
+            let (key, cost) = (random.below(KEYS), random.between(1, 3));
+            let decision = ask(key, u32::try_from(cost).expect("a small cost"));
+            if decision.is_allowed() {
+                passed.push((key, (decision.at().get(), cost)));
+            }
+            if thread == 0 && number % PER_CHANGE == 0 {
+                changes.next().cloned().into_iter().for_each(&change);
+            }
+        }
+        passed
+    };
+    let mut all = Passed::new();
+    std::thread::scope(|scope| {
+        let one_thread = &one_thread;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || one_thread(thread))).collect();
+        for (key, passed) in
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread that returns"))
+        {
+            all.entry(key).or_default().push(passed);
+        }
+    });
+    all
+}
+
+/// Something that passes the time between decisions.
+trait Pass: Clock + Clone + Send + Sync {
+    fn pass(&self, random: &mut Random);
+}
+
+impl Pass for SteadyClock {
+    fn pass(&self, _: &mut Random) {}
+}
+
+impl Pass for ManualClock {
+    fn pass(&self, random: &mut Random) {
+        if random.one_in(16) {
+            self.advance(Duration::from_micros(random.below(16)));
+        }
+    }
+}
+
+#[track_caller]
+fn verify(bound: Bound, passed: Passed) {
+    assert!(passed.values().map(Vec::len).sum::<usize>() > 100, "a run that proves something");
+    passed.into_values().for_each(|passed| bound.verify(passed));
+}
+
+fn change_a_limiter<A, C>(clock: C, settings: &[A], bound: Bound)
+where
+    A: Algorithm + Clone + Send + Sync,
+    C: Pass,
+{
+    let limiter = Limiter::with(settings[0].clone()).with_clock(clock.clone());
+    let all = all_ask(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), settings);
+    // One limit for all keys: they are one.
+    let passed = all.into_values().flatten().collect();
+    verify(bound, Passed::from([(0, passed)]));
+}
+
+fn change_a_keyed_limiter<A, C>(clock: C, settings: &[A], bound: Bound)
+where
+    A: Algorithm + Clone + Send + Sync,
+    C: Pass,
+{
+    let limiter = KeyedLimiter::<u64, A>::with(settings[0].clone()).max_keys(100).with_clock(clock.clone());
+    let ask = |key: u64, cost| limiter.cost(cost).check(&key);
+    verify(bound, all_ask(&clock, ask, |next| limiter.change(next), settings));
+}
+
+/// Thirds, wholes and 1999ths of microseconds: one word, the same word read otherwise, and two words.
+fn buckets(slowed: u64) -> ([TokenBucket; 4], Bound) {
+    let per = |limit, micros| Quota::per(limit, Duration::from_micros(micros * slowed));
+    let settings =
+        [per(3, 4).burst(15), per(1, 1).burst(20), per(1_999, 4_000).burst(18), per(1, 5).burst(3)];
+    assert_eq!(settings.map(|quota| quota.q()), [3, 1, 1_999, 1]);
+    let bound = Bound { burst: 20, limit: 1, period: i128::from(slowed) };
+    (settings.map(TokenBucket::new), bound)
+}
+
+#[test]
+fn a_bucket_that_changes_never_lets_more_pass_than_its_most_generous_setting() {
+    let (settings, bound) = buckets(1);
+    change_a_limiter(ManualClock::new(), &settings, bound);
+    change_a_limiter(SteadyClock::new(), &settings, bound);
+}
+
+#[test]
+fn keys_whose_buckets_change_never_get_more_than_the_most_generous_setting() {
+    let (settings, bound) = buckets(KEYS);
+    change_a_keyed_limiter(ManualClock::new(), &settings, bound);
+    change_a_keyed_limiter(SteadyClock::new(), &settings, bound);
+}
+
+/// The same period in more and fewer cells: every change moves the states to another table, and every state has a guard.
+#[test]
+fn sliding_windows_that_change_never_let_more_pass_in_a_period_than_the_largest_limit() {
+    for (slowed, keyed) in [(1, false), (KEYS, true)] {
+        let quota = |limit| Quota::per(limit, Duration::from_micros(20 * slowed));
+        let settings = [
+            SlidingWindow::new(quota(20), 5),
+            SlidingWindow::new(quota(7), 10),
+            SlidingWindow::new(quota(20), 20),
+        ];
+        // In any period no more than the limit; in longer stretches no more than that for each period begun.
+        let bound = Bound { burst: 20, limit: 20, period: i128::from(20 * slowed) };
+        if keyed {
+            change_a_keyed_limiter(ManualClock::new(), &settings, bound);
+            change_a_keyed_limiter(SteadyClock::new(), &settings, bound);
+        } else {
+            change_a_limiter(ManualClock::new(), &settings, bound);
+            change_a_limiter(SteadyClock::new(), &settings, bound);
+        }
+    }
+}
+
+#[test]
+fn windows_that_change_never_let_more_pass_in_each_than_the_largest_limit() {
+    let settings = [20, 7].map(|limit| FixedWindow::new(Quota::per(limit, Duration::from_micros(64))));
+    let clock = ManualClock::new();
+    let limiter = Limiter::with(settings[0]).with_clock(clock.clone());
+    let all = all_ask(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), &settings);
+    let mut windows: HashMap<u64, u64> = HashMap::new();
+    for (at, cost) in all.into_values().flatten() {
+        *windows.entry(at / 64).or_default() += cost;
+    }
+    assert!(windows.len() > 10, "a run that proves something");
+    assert!(windows.values().all(|sum| *sum <= 20), "{windows:?}");
+}
+
+/// A clock as a thread sees it that was slow to get from reading it to deciding: it never steps back, but this reading is old.
+#[derive(Clone, Debug, Default)]
+struct Readings(Arc<AtomicU64>);
+
+impl Readings {
+    fn read(&self, micros: u64) {
+        self.0.store(micros, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Readings {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        Micros::new(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// All 20 were taken at 100, one comes back each microsecond, and at 119 the pace is lowered. Judged as of 100, what is still
+/// owed would seem to have been owed at the lower pace all along, and seven would pass at an instant at which all were taken.
+#[test]
+fn who_is_late_is_judged_no_earlier_than_the_change() {
+    let per = |limit, micros, burst| {
+        TokenBucket::new(Quota::per(limit, Duration::from_micros(micros)).burst(burst))
+    };
+    let fast = per(1, 1, 20);
+    for slow in [per(1, 2, 18), per(1_999, 4_000, 18)] {
+        let clock = Readings::default();
+        let one = Limiter::with(fast).with_clock(clock.clone());
+        let keyed = KeyedLimiter::<u64, _>::with(fast).with_clock(clock.clone());
+        clock.read(100);
+        assert!(one.cost(20).check().is_allowed() && keyed.cost(20).check(&7).is_allowed());
+        clock.read(119);
+        one.change(slow);
+        keyed.change(slow);
+        clock.read(100);
+        for late in [one.check(), keyed.check(&7), keyed.check(&8)] {
+            assert_eq!(late.at(), Micros::new(119), "{late:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory is part of the contract: a flood of keys finds room for as many as were allowed for, and no more.
+//!
+//! Nobody can flood a limiter until the machine has no memory left, and nobody gets a fresh burst by having others pushed out.
+//! What is resident is a matter of the whole process, so this is one story and the only test of its program.
+
+#![cfg(target_os = "linux")]
+
+use std::time::Duration;
+
+use tidegate::{Decision, KeyedLimiter, ManualClock, Micros, Quota, Source, TokenBucket};
+
+type Keys = KeyedLimiter<u64, TokenBucket, ManualClock>;
+
+const MAX_KEYS: usize = 1_000_000;
+const FLOOD: u64 = 10_000_000;
+/// No more than this for each key there may be.
+const BYTES_PER_KEY: usize = 55;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// Slow enough that nobody who came before or with the flood is idle before it is over.
+const QUOTA: Quota = Quota::per_hour(1).burst(5);
+
+/// Keys 0 to 999 are there before the flood, each having used from 1 to 5.
+const RESIDENTS: u64 = 1_000;
+/// One of them that has used everything, and keeps trying.
+const INSISTENT: u64 = 4;
+
+fn used_by(resident: u64) -> u32 {
+    u32::try_from(resident % 5 + 1).expect("a small number")
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("what is resident");
+    let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kilobytes");
+    kilobytes << 10
+}
+
+#[track_caller]
+fn assert_bounded(baseline: usize) {
+    let taken = resident_bytes().saturating_sub(baseline);
+    assert!(taken <= BYTES_PER_KEY * MAX_KEYS, "{taken} bytes for {MAX_KEYS} keys");
+}
+
+fn settle_residents(limiter: &Keys) {
+    for resident in 0..RESIDENTS {
+        assert!(limiter.cost(used_by(resident)).check(&resident).is_allowed());
+    }
+}
+
+/// Sends the flood, which lasts nearly an hour, and tells how many of it passed.
+fn flood(limiter: &Keys, clock: &ManualClock, baseline: usize) -> u64 {
+    let mut passed = 0;
+    for number in 0..FLOOD {
+        let decision = limiter.check(&(RESIDENTS + number));
+        assert!(decision.is_allowed() || decision.source == Source::Closed, "{decision:?}");
+        passed += u64::from(decision.is_allowed());
+        if number % 4_000 == 0 {
+            clock.advance(Duration::from_millis(1_400));
+            assert_refused_by_its_own_state(limiter.check(&INSISTENT), clock);
+        }
+        if number % 1_000_000 == 0 {
+            assert_bounded(baseline);
+        }
+    }
+    passed
+}
+
+#[track_caller]
+fn assert_refused_by_its_own_state(decision: Decision, clock: &ManualClock) {
+    assert_eq!((decision.is_allowed(), decision.source), (false, Source::Strict));
+    assert_eq!(decision.retry_after().map(Duration::from), Some(HOUR - since_start(clock)));
+}
+
+fn since_start(clock: &ManualClock) -> Duration {
+    Duration::from_micros(tidegate::Clock::now(clock).get())
+}
+
+/// To the unit and the microsecond, as if there had been no flood.
+fn assert_residents_are_untouched(limiter: &Keys, clock: &ManualClock) {
+    for resident in 0..RESIDENTS {
+        let (found, used) = (limiter.cost(0).peek(&resident), used_by(resident));
+        assert_eq!(found.remaining(), 5 - u64::from(used));
+        assert_eq!(found.reset_after(), used * HOUR - since_start(clock));
+    }
+}
+
+#[test]
+fn ten_million_keys_find_room_for_one_million() {
+    let baseline = resident_bytes();
+    let clock = ManualClock::new();
+    let limiter = KeyedLimiter::<u64>::new(QUOTA).max_keys(MAX_KEYS).with_clock(clock.clone());
+    settle_residents(&limiter);
+
+    let passed = flood(&limiter, &clock, baseline);
+    assert_bounded(baseline);
+    let stats = limiter.stats();
+    assert_eq!(RESIDENTS + passed, MAX_KEYS as u64, "all the room there is was given away");
+    assert_eq!((stats.keys, stats.max_keys, stats.evicted), (MAX_KEYS, MAX_KEYS, 0));
+    assert_eq!(stats.refused, FLOOD - passed);
+    assert_residents_are_untouched(&limiter, &clock);
+
+    clock.advance_to(Micros::from(HOUR));
+    assert!(limiter.check(&INSISTENT).is_allowed(), "its time has come");
+    assert!(!limiter.check(&INSISTENT).is_allowed(), "for one, not for a fresh burst");
+
+    everybody_is_welcome_when_all_are_idle(&limiter, &clock);
+    assert_bounded(baseline);
+}
+
+fn everybody_is_welcome_when_all_are_idle(limiter: &Keys, clock: &ManualClock) {
+    let full = limiter.stats();
+    clock.advance_to(Micros::from(10 * HOUR));
+    for newcomer in 0..MAX_KEYS as u64 {
+        assert!(limiter.check(&(2 * FLOOD + newcomer)).is_allowed());
+    }
+    let stats = limiter.stats();
+    assert_eq!(
+        (stats.refused, stats.bytes),
+        (full.refused, full.bytes),
+        "nobody was refused and nothing grew"
+    );
+    assert!(stats.keys <= MAX_KEYS && stats.evicted >= MAX_KEYS as u64 / 2, "{stats:?}");
+}
