@@ -10,14 +10,13 @@
 mod random;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use random::Random;
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Quota,
-    SlidingWindow, Steadiness, SteadyClock, TokenBucket,
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingWindow,
+    SteadyClock, TokenBucket,
 };
 
 const THREADS: usize = 8;
@@ -202,46 +201,4 @@ fn windows_that_change_never_let_more_pass_in_each_than_the_largest_limit() {
     }
     assert!(windows.len() > 10, "a run that proves something");
     assert!(windows.values().all(|sum| *sum <= 20), "{windows:?}");
-}
-
-/// A clock as a thread sees it that was slow to get from reading it to deciding: it never steps back, but this reading is old.
-#[derive(Clone, Debug, Default)]
-struct Readings(Arc<AtomicU64>);
-
-impl Readings {
-    fn read(&self, micros: u64) {
-        self.0.store(micros, Ordering::Relaxed);
-    }
-}
-
-impl Clock for Readings {
-    const STEADINESS: Steadiness = Steadiness::Steady;
-
-    fn now(&self) -> Micros {
-        Micros::new(self.0.load(Ordering::Relaxed))
-    }
-}
-
-/// All 20 were taken at 100, one comes back each microsecond, and at 119 the pace is lowered. Judged as of 100, what is still
-/// owed would seem to have been owed at the lower pace all along, and seven would pass at an instant at which all were taken.
-#[test]
-fn who_is_late_is_judged_no_earlier_than_the_change() {
-    let per = |limit, micros, burst| {
-        TokenBucket::new(Quota::per(limit, Duration::from_micros(micros)).burst(burst))
-    };
-    let fast = per(1, 1, 20);
-    for slow in [per(1, 2, 18), per(1_999, 4_000, 18)] {
-        let clock = Readings::default();
-        let one = Limiter::with(fast).with_clock(clock.clone());
-        let keyed = KeyedLimiter::<u64, _>::with(fast).with_clock(clock.clone());
-        clock.read(100);
-        assert!(one.cost(20).check().is_allowed() && keyed.cost(20).check(&7).is_allowed());
-        clock.read(119);
-        one.change(slow);
-        keyed.change(slow);
-        clock.read(100);
-        for late in [one.check(), keyed.check(&7), keyed.check(&8)] {
-            assert_eq!(late.at(), Micros::new(119), "{late:?}");
-        }
-    }
 }

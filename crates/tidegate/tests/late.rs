@@ -1,0 +1,100 @@
+//! Who is late: a thread reads the clock, is interrupted, and decides when others have long gone on.
+//!
+//! Such a reading is old, but nobody's clock has stepped back. Whatever was decided, forgotten or changed meanwhile was so at a later
+//! instant, and the verdict has to be given as of then; as of the old reading the same tokens could be had twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{
+    Clock, Decision, FixedWindow, KeyedLimiter, Limiter, Micros, Quota, SlidingLog, SlidingWindow,
+    Steadiness, TokenBucket,
+};
+
+/// What a thread has read, which need not be what the clock says by now.
+#[derive(Clone, Debug, Default)]
+struct Readings(Arc<AtomicU64>);
+
+impl Readings {
+    fn read(&self, micros: u64) {
+        self.0.store(micros, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Readings {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        Micros::new(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// All 20 were taken at 100, one comes back each microsecond, and at 119 the pace is lowered. Judged as of 100, what is still
+/// owed would seem to have been owed at the lower pace all along, and seven would pass at an instant at which all were taken.
+#[test]
+fn who_is_late_is_judged_no_earlier_than_the_change() {
+    let per = |limit, micros, burst| {
+        TokenBucket::new(Quota::per(limit, Duration::from_micros(micros)).burst(burst))
+    };
+    let fast = per(1, 1, 20);
+    for slow in [per(1, 2, 18), per(1_999, 4_000, 18)] {
+        let clock = Readings::default();
+        let one = Limiter::with(fast).with_clock(clock.clone());
+        let keyed = KeyedLimiter::<u64, _>::with(fast).with_clock(clock.clone());
+        clock.read(100);
+        assert!(one.cost(20).check().is_allowed() && keyed.cost(20).check(&7).is_allowed());
+        clock.read(119);
+        one.change(slow);
+        keyed.change(slow);
+        clock.read(100);
+        for late in [one.check(), keyed.check(&7), keyed.check(&8)] {
+            assert_eq!(late.at(), Micros::new(119), "{late:?}");
+        }
+    }
+}
+
+/// The limit was used up in one window, the next has begun, and the key was let go. A verdict as of the window before would let the
+/// whole limit pass in it once more.
+#[test]
+fn who_is_late_is_judged_no_earlier_than_it_was_let_go() {
+    let quota = Quota::per(5, Duration::from_micros(100));
+    let verdicts = [
+        late_after_eviction(TokenBucket::new(quota)),
+        late_after_eviction(FixedWindow::new(quota)),
+        late_after_eviction(SlidingLog::new(quota)),
+        late_after_eviction(SlidingWindow::new(quota, 1)),
+    ];
+    for late in verdicts {
+        assert_eq!((late.at(), late.remaining()), (Micros::new(300), 0), "{late:?}");
+    }
+}
+
+fn late_after_eviction<A: tidegate::Algorithm + Clone>(algorithm: A) -> Decision {
+    let clock = Readings::default();
+    let limiter = KeyedLimiter::<u64, A>::with(algorithm).max_keys(2).with_clock(clock.clone());
+    clock.read(50);
+    assert!([1, 2].iter().all(|key| limiter.cost(5).check(key).is_allowed()));
+    clock.read(300);
+    assert!(limiter.check(&3).is_allowed());
+    assert_eq!((limiter.stats().keys, limiter.stats().evicted), (1, 2), "both were idle, and let go");
+    clock.read(99);
+    limiter.cost(5).check(&1)
+}
+
+/// A window has begun that the late thread does not know of. What it takes counts there.
+#[test]
+fn who_is_late_counts_in_the_window_that_others_have_begun() {
+    let clock = Readings::default();
+    let window = FixedWindow::new(Quota::per(5, Duration::from_micros(100)));
+    let limiter = Limiter::with(window).with_clock(clock.clone());
+    clock.read(99);
+    assert!(limiter.cost(5).check().is_allowed());
+    clock.read(100);
+    assert!(limiter.cost(2).check().is_allowed());
+    clock.read(99);
+    let late = limiter.cost(3).check();
+    assert_eq!((late.at(), late.remaining()), (Micros::new(100), 0));
+    clock.read(101);
+    assert!(!limiter.check().is_allowed());
+}
