@@ -377,7 +377,10 @@ impl<A: Algorithm> Keyed<A> {
         let Regime { algorithm, table, since } = self.regimes.get(number);
         let regimes = &self.regimes;
         table.apply_at_once(fingerprint, || {
-            let when = if number == 0 { when() } else { when().not_before(*since) };
+            let mut when = when();
+            if number > 0 {
+                when = when.not_before(*since);
+            }
             KeyedStep { algorithm, verb, when, regimes, number }
         })
     }
