@@ -368,6 +368,23 @@ fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
     });
 }
 
+/// Each holds the lock of its own segment and would like to look into the other's.
+#[test]
+fn newcomers_without_room_do_not_wait_for_each_other() {
+    model_each(|words| {
+        let table = Table::of_segments(2, 0, 1, words, 2);
+        decide(&table, HIGH[0], &charge(0, words));
+        let table = Arc::new(table);
+        let came = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(1, words)),
+            move |table| decide(table, HIGH[1], &charge(1, words)),
+        );
+        assert_eq!(came, (NoRoom, NoRoom));
+        assert_eq!((table.stats().keys, table.stats().refused), (1, 2));
+    });
+}
+
 /// One looks for an idle key everywhere, in vain, while another gives back everything in a segment that may have been looked
 /// into already. The next to look must find it.
 #[test]
@@ -415,12 +432,13 @@ impl Changing {
         }
     }
 
-    fn change_in_place(&self) {
+    /// Every count is given to `next`.
+    fn change_in_place(&self, next: fn(u64) -> u64) {
         self.tables[0].convert(
             || self.current.store(1, Ordering::Release),
             |(), found, beside| {
                 let stay = Stay::found(found, beside);
-                Stay { count: stay.count * 10, ..stay }.put(beside)
+                Stay { count: next(stay.count), ..stay }.put(beside)
             },
         );
     }
@@ -448,12 +466,28 @@ fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
             let (answer, ()) = both(
                 &changing,
                 move |changing| changing.decide(key, [1, 10], [words, words], [0, 0]),
-                |changing| changing.change_in_place(),
+                |changing| changing.change_in_place(|count| count * 10),
             );
             assert_eq!(answer, Passed);
             let expected = if key == LOW[0] { [20, 0] } else { [10, 10] };
             assert_eq!(LOW.map(|key| count(&changing.tables[0], key, words)), expected);
         }
+    });
+}
+
+/// One is one under both settings, two is twenty: the charge cannot tell from the word alone that it comes too late.
+#[test]
+fn a_word_that_a_change_left_as_it_was_is_not_charged_by_the_old_setting() {
+    model_each(|words| {
+        let changing = Arc::new(Changing::new([words, words]));
+        let (answer, ()) = both(
+            &changing,
+            move |changing| changing.decide(LOW[0], [1, 10], [words, words], [0, 0]),
+            |changing| changing.change_in_place(|count| if count == 1 { 1 } else { count * 10 }),
+        );
+        assert_eq!(answer, Passed);
+        let count = count(&changing.tables[0], LOW[0], words);
+        assert!([20, 11].contains(&count), "two before the change, or one and ten after it: {count}");
     });
 }
 

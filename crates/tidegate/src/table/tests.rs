@@ -192,7 +192,7 @@ fn a_full_line_lets_its_keys_live_elsewhere_and_they_are_found_there() {
     }
 }
 
-/// The count of those who live elsewhere must go down again, and must never say that there are none while there are.
+/// Who lives elsewhere is counted at home, up and down: it must never seem that nobody does while somebody does.
 #[test]
 fn keys_that_live_elsewhere_come_and_go() {
     let table = Table::of_segments(1, 0, 32, 1, 8);
