@@ -1,7 +1,8 @@
 //! Who is late: a thread reads the clock, is interrupted, and decides when others have long gone on.
 //!
-//! Such a reading is old, but nobody's clock has stepped back. Whatever was decided, forgotten or changed meanwhile was so at a later
-//! instant, and the verdict has to be given as of then; as of the old reading the same tokens could be had twice.
+//! Such a reading is old, but nobody's clock has stepped back. Whatever was decided, forgotten or changed meanwhile was so
+//! at a later instant, and the verdict has to be given as of then; as of the old reading the same tokens could be had
+//! twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,12 +1,12 @@
 //! # When anybody can be idle
 //!
-//! At the cap a newcomer is refused only if nobody is idle, wherever in the table that would be. Looking everywhere for each of
-//! a million newcomers would take longer than the decisions of all others. So whoever has looked everywhere in vain writes down when
-//! somebody can be idle at the earliest, and until then nobody looks again.
+//! At the cap a newcomer is refused only if nobody is idle, wherever in the table that would be. Looking everywhere for
+//! each of a million newcomers would take longer than the decisions of all others. So whoever has looked everywhere in
+//! vain writes down when somebody can be idle at the earliest, and until then nobody looks again.
 //!
 //! ```text
-//!   who looks        counts arrivals ──► looks into each segment ──► writes it down ──► counts again: more? forget it
-//!   who moves in                 is counted ──► if it is idle earlier, writes that down
+//!   who looks      counts arrivals ─► looks into each segment ─► writes it down ─► counts again: more? forget it
+//!   who moves in              is counted ─► if it is idle earlier, writes that down
 //! ```
 //!
 //! Somebody may move into a segment that was already looked into. It is counted before it writes, and the count is looked at

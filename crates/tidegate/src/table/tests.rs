@@ -1,6 +1,7 @@
 //! The table by itself, one step after the other: who gets a slot, who is let go, and what is counted.
 //!
-//! What several threads can do to each other is tried elsewhere; here each rule is shown once, at the smallest size that shows it.
+//! What several threads can do to each other is tried elsewhere; here each rule is shown once, at the smallest size that
+//! shows it.
 
 use super::*;
 
