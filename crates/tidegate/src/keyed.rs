@@ -67,6 +67,8 @@ struct Regime<A> {
     since: Micros,
 }
 
+/// The number of the setting that a limiter was made with.
+const FIRST: usize = 0;
 /// The cap of a limiter that was not told one.
 const DEFAULT_MAX_KEYS: usize = 1 << 22;
 
@@ -366,6 +368,9 @@ impl<A: Algorithm> Keyed<A> {
     }
 
     /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.
+    ///
+    /// Only by the first setting: every instruction here counts, because the fewer there are, the more of the next decision the
+    /// processor begins while it waits for this one's memory.
     #[inline(always)]
     fn apply_at_once<V: Verb>(
         &self,
@@ -373,26 +378,23 @@ impl<A: Algorithm> Keyed<A> {
         verb: &V,
         when: impl FnOnce() -> When,
     ) -> Option<V::Answer> {
-        let number = self.regimes.current();
-        let Regime { algorithm, table, since } = self.regimes.get(number);
-        let regimes = &self.regimes;
-        table.apply_at_once(fingerprint, || {
-            let mut when = when();
-            if number > 0 {
-                when = when.not_before(*since);
-            }
-            KeyedStep { algorithm, verb, when, regimes, number }
-        })
+        if self.regimes.current() != FIRST {
+            return None;
+        }
+        let Regime { algorithm, table, .. } = self.regimes.get(FIRST);
+        let (regimes, number) = (&self.regimes, FIRST);
+        table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
     }
 
-    /// The long way, for newcomers, larger states, and those who did not get through at once.
+    /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
     fn apply<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
             let number = self.regimes.current();
             let Regime { algorithm, table, since } = self.regimes.get(number);
             let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
-            let step = KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
-            if let Some(answer) = table.apply(fingerprint, &step) {
+            let step = || KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
+            let at_once = if number == FIRST { None } else { table.apply_at_once(fingerprint, step) };
+            if let Some(answer) = at_once.or_else(|| table.apply(fingerprint, &step())) {
                 return answer;
             }
         }
@@ -429,16 +431,17 @@ impl<A: Algorithm> Keyed<A> {
     }
 
     fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
-        let table = Arc::new(Table::new(old.table.max_keys(), algorithm.words()));
-        let (all_locked, when) = old.table.hand_over(when, |when, fingerprint, found, beside| {
-            let state = adopted(&algorithm, &old.algorithm, &copy_of(found, beside), when);
-            let idle_at = algorithm.idle_at(state.as_slice());
-            if idle_at > when.now {
-                table.plant(fingerprint, &state, idle_at);
-            }
+        let handed_over = old.table.hand_over();
+        let when = when();
+        let table = Table::planted(old.table.max_keys(), algorithm.words(), |table| {
+            handed_over.states().all(|(fingerprint, found, beside)| {
+                let state = adopted(&algorithm, &old.algorithm, &copy_of(found, beside), when);
+                let idle_at = algorithm.idle_at(state.as_slice());
+                idle_at <= when.now || table.plant(fingerprint, &state, idle_at)
+            })
         });
-        self.regimes.push(Regime { algorithm, table, since: when.since() });
-        drop(all_locked);
+        self.regimes.push(Regime { algorithm, table: Arc::new(table), since: when.since() });
+        drop(handed_over);
     }
 }
 

@@ -61,28 +61,36 @@ impl Clock for SteadyClock {
 /// Readings are kept in 16ths of a microsecond, so that steering can be finer than what is read.
 const FRACTION: u32 = 4;
 const SECOND: u64 = 1_000_000 << FRACTION;
+/// A century before the end of the time line, so that no process lives to see it. Only a wall clock that is far off says more.
+const LATEST_START: Micros = Micros::MAX.minus(100 * 366 * 86_400 * 1_000_000);
 /// How far the pace may be steered from what was measured: a thousandth.
 const MOST_STEERING: u64 = 1_000;
 
 #[derive(Debug)]
 struct Steady {
     counter: Counter,
-    /// Odd while the pace is being changed; readers who see that, or see it change, read again.
-    version: AtomicU64,
+    /// How many changes of the pace are done, and how many have begun. A reader takes down the first before it reads, and
+    /// looks at the second afterwards; if they differ, it may have read half of a change, and reads again.
+    done: AtomicU64,
+    begun: AtomicU64,
     base_ticks: AtomicU64,
     base: AtomicU64,
     /// What one tick adds to the reading, in 2⁻⁶⁴ of its unit: a reading is then the high half of a product.
     per_tick: AtomicU64,
-    steer_at: AtomicU64,
+    /// How many ticks after its base the pace is to be steered again.
+    lasts: AtomicU64,
+    /// The same, or 0 where the cycles cannot be trusted: then every reading takes the long way.
+    at_once: AtomicU64,
     steering: Mutex<Steering>,
     started: Instant,
     started_at: u64,
 }
 
 #[derive(Debug)]
-enum Counter {
-    Cycles(quanta::Clock),
-    System(Instant),
+struct Counter {
+    cycles: quanta::Clock,
+    /// Read instead of the cycles if those cannot be trusted.
+    system: Option<Instant>,
 }
 
 /// The pace from one steering to the next.
@@ -115,14 +123,17 @@ impl Steady {
         let counter = Counter::best();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (started, ticks) = (Instant::now(), counter.ticks());
-        let started_at = Micros::from(wall).get() << FRACTION;
+        let started_at = Micros::from(wall).min(LATEST_START).get() << FRACTION;
         let per_tick = counter.first_guess();
+        let lasts = ticks_in(SECOND / 16, per_tick);
         Steady {
-            version: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
             base_ticks: AtomicU64::new(ticks),
             base: AtomicU64::new(started_at),
             per_tick: AtomicU64::new(per_tick),
-            steer_at: AtomicU64::new(ticks + ticks_in(SECOND / 16, per_tick)),
+            lasts: AtomicU64::new(lasts),
+            at_once: AtomicU64::new(counter.unseen(lasts)),
             steering: Mutex::new(Steering { last: Sample { ticks, system: started_at }, slept: 0 }),
             counter,
             started,
@@ -132,21 +143,15 @@ impl Steady {
 
     #[inline]
     fn now(&self) -> Micros {
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            let (pace, steer_at) = (self.pace(), self.steer_at.load(Ordering::Relaxed));
-            let ticks = self.counter.ticks();
-            fence(Ordering::Acquire);
-            if version % 2 == 1 || self.version.load(Ordering::Relaxed) != version {
-                std::hint::spin_loop();
-                continue;
-            }
-            // A counter that is behind its own base has been reset, as by a suspended machine.
-            if ticks >= steer_at || ticks < pace.base_ticks {
-                return self.now_and_steer(pace, ticks);
-            }
-            return Micros::new(pace.after(ticks - pace.base_ticks) >> FRACTION);
+        let done = self.done.load(Ordering::Acquire);
+        let (pace, at_once) = (self.pace(), self.at_once.load(Ordering::Relaxed));
+        // A counter that is behind its own base, reset by a suspended machine, seems far ahead of it.
+        let passed = self.counter.cycles.raw().wrapping_sub(pace.base_ticks);
+        fence(Ordering::Acquire);
+        if passed >= at_once || self.begun.load(Ordering::Relaxed) != done {
+            return self.now_and_steer();
         }
+        pace.micros_after(passed)
     }
 
     #[inline]
@@ -158,11 +163,24 @@ impl Steady {
         }
     }
 
+    /// For whoever comes when the pace has lasted long enough, or while it is being changed, or to whom cycles tell nothing.
     #[cold]
     #[inline(never)]
-    fn now_and_steer(&self, pace: Pace, ticks: u64) -> Micros {
-        self.steer();
-        Micros::new(pace.at(ticks) >> FRACTION)
+    fn now_and_steer(&self) -> Micros {
+        loop {
+            let done = self.done.load(Ordering::Acquire);
+            let (pace, lasts, ticks) =
+                (self.pace(), self.lasts.load(Ordering::Relaxed), self.counter.ticks());
+            fence(Ordering::Acquire);
+            if self.begun.load(Ordering::Relaxed) == done {
+                let passed = ticks.saturating_sub(pace.base_ticks);
+                if passed >= lasts || ticks < pace.base_ticks {
+                    self.steer();
+                }
+                return pace.micros_after(passed);
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Changes the pace so that the reading meets the system's clock a second from now.
@@ -176,14 +194,15 @@ impl Steady {
     }
 
     fn publish(&self, next: Pace) {
-        self.version.fetch_add(1, Ordering::Acquire);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.base_ticks.store(next.base_ticks, Ordering::Relaxed);
         self.base.store(next.base, Ordering::Relaxed);
         self.per_tick.store(next.per_tick, Ordering::Relaxed);
-        let steer_at = next.base_ticks.saturating_add(ticks_in(SECOND, next.per_tick));
-        self.steer_at.store(steer_at, Ordering::Relaxed);
-        self.version.fetch_add(1, Ordering::Release);
+        let lasts = ticks_in(SECOND, next.per_tick);
+        self.lasts.store(lasts, Ordering::Relaxed);
+        self.at_once.store(self.counter.unseen(lasts), Ordering::Relaxed);
+        self.done.fetch_add(1, Ordering::Release);
     }
 
     /// The tightest of a few attempts to read both clocks at once.
@@ -259,6 +278,12 @@ impl Pace {
     }
 
     #[inline]
+    fn micros_after(self, ticks: u64) -> Micros {
+        // No reading lies beyond the end of the line: see `LATEST_START`. The shift to and fro only says so to the compiler.
+        Micros::new(self.after(ticks) << (64 - 53 - FRACTION) >> (64 - 53))
+    }
+
+    #[inline]
     fn after(self, ticks: u64) -> u64 {
         self.base + ((u128::from(ticks) * u128::from(self.per_tick)) >> 64) as u64
     }
@@ -268,37 +293,31 @@ impl Pace {
 
 impl Counter {
     fn best() -> Self {
-        if kernel_trusts_cycles() {
-            Counter::Cycles(quanta::Clock::new())
-        } else {
-            Counter::System(Instant::now())
-        }
+        let system = if kernel_trusts_cycles() { None } else { Some(Instant::now()) };
+        Counter { cycles: quanta::Clock::new(), system }
     }
 
-    #[inline]
     fn ticks(&self) -> u64 {
-        match self {
-            Counter::Cycles(clock) => clock.raw(),
-            Counter::System(since) => nanos_since(since),
+        match self.system {
+            None => self.cycles.raw(),
+            Some(since) => u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX),
         }
     }
 
     /// What a tick is worth, as far as it is known at the start.
     fn first_guess(&self) -> u64 {
-        let nanos = match self {
-            Counter::Cycles(clock) => clock.delta_as_nanos(0, 1 << 40),
-            Counter::System(_) => 1 << 40,
+        let nanos = match self.system {
+            None => self.cycles.delta_as_nanos(0, 1 << 40),
+            Some(_) => 1 << 40,
         };
         // From nanoseconds in 2⁴⁰ ticks to 2⁻⁶⁴ of 16ths of a microsecond in one. A counter slower than 16 MHz would not fit.
         u64::try_from((u128::from(nanos) << (FRACTION + 64 - 40)) / 1_000).unwrap_or(u64::MAX)
     }
-}
 
-/// Out of the way: were it inlined, reading the cycles would be slowed by the registers it needs.
-#[cold]
-#[inline(never)]
-fn nanos_since(instant: &Instant) -> u64 {
-    u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    /// For how many ticks a pace that is to last so many may be read without a second look: none, if they are not cycles.
+    fn unseen(&self, lasts: u64) -> u64 {
+        if self.system.is_none() { lasts } else { 0 }
+    }
 }
 
 /// Linux watches the counter and strikes it off this list when it drifts or differs between processors.

@@ -444,17 +444,15 @@ impl Changing {
     }
 
     fn change_table(&self, words: [usize; 2]) {
-        let (locks, ()) = self.tables[0].hand_over(
-            || (),
-            |(), key, found, beside| {
-                let stay = Stay::found(found, beside);
-                let mut state = vec![0; words[1]];
-                stay.write(state.as_mut_slice(), words[1]);
-                assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
-            },
-        );
+        let handed_over = self.tables[0].hand_over();
+        for (key, found, beside) in handed_over.states() {
+            let stay = Stay::found(found, beside);
+            let mut state = vec![0; words[1]];
+            stay.write(state.as_mut_slice(), words[1]);
+            assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
+        }
         self.current.store(1, Ordering::Release);
-        drop(locks);
+        drop(handed_over);
     }
 }
 

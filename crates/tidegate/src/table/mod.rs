@@ -24,13 +24,11 @@ mod segment;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::sync::OnceLock;
-
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 use outlook::Outlook;
-use segment::{Owners, Place, Segment};
+use segment::{Owners, Place, Segment, Slot};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 /// What is to be done to the state of a key.
@@ -60,7 +58,7 @@ pub(crate) trait Step {
 pub(crate) struct Table {
     /// Which segment keeps the keys of each stretch of fingerprints.
     directory: Box<[AtomicU32]>,
-    segments: Box<[OnceLock<Segment>]>,
+    segments: Box<[Slot]>,
     /// How many segments there are.
     made: AtomicU32,
     /// How often a segment can divide.
@@ -100,16 +98,30 @@ const MOST_LINES: usize = 256;
 impl Table {
     /// An empty table for at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize) -> Self {
-        let line_bytes = line_bytes(words);
-        let lines = (SEGMENT_BYTES / line_bytes).clamp(FEWEST_LINES, MOST_LINES);
-        Table::of_lines(max_keys, words, 1 << lines.ilog2())
+        Table::roomy(max_keys, words, 1)
     }
 
-    fn of_lines(max_keys: usize, words: usize, lines: usize) -> Self {
+    /// A table in which everybody found room whom `plant_all` was to plant. It tells whether that is so; a table with more room
+    /// is tried as long as it is not.
+    pub(crate) fn planted(max_keys: usize, words: usize, plant_all: impl Fn(&Table) -> bool) -> Self {
+        let mut room = 1;
+        loop {
+            let table = Table::roomy(max_keys, words, room);
+            if plant_all(&table) {
+                return table;
+            }
+            room *= 2;
+        }
+    }
+
+    /// A table with `room` times the segments that it needs.
+    fn roomy(max_keys: usize, words: usize, room: usize) -> Self {
+        let lines = (SEGMENT_BYTES / line_bytes(words)).clamp(FEWEST_LINES, MOST_LINES);
+        let lines = 1 << lines.ilog2();
         // Three quarters full at the cap, once every segment has divided as often as it can; small ones, among which the
         // keys spread less evenly, half full.
         let keys = lines * line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
-        let segments = max_keys.div_ceil(keys).clamp(1, u32::MAX as usize / 2);
+        let segments = (max_keys.div_ceil(keys) * room).clamp(1, u32::MAX as usize / 2);
         let most_divisions = segments.ilog2().saturating_sub(2);
         let first = segments.div_ceil(1 << most_divisions);
         Table::of_segments(first, most_divisions, max_keys, words, lines)
@@ -125,7 +137,7 @@ impl Table {
         let stretches = first << most_divisions;
         let table = Table {
             directory: (0..stretches).map(|n| AtomicU32::new(small(n >> most_divisions))).collect(),
-            segments: (0..stretches).map(|_| OnceLock::new()).collect(),
+            segments: (0..stretches).map(|_| Slot::default()).collect(),
             made: AtomicU32::new(small(first)),
             most_divisions,
             lines,
@@ -169,15 +181,19 @@ impl Table {
         if self.words != 1 {
             return None;
         }
-        let place = self.segment(self.stretch(fingerprint)).find(fingerprint)?;
-        let version = place.version();
-        let step = step();
+        let place = self.segment(self.stretch(fingerprint)).find_at_once(fingerprint)?;
         let found = place.word().load(Ordering::Acquire);
+        let step = step();
         if found & HELD != 0 {
             return None;
         }
         let (next, answer) = step.at_once(found)?;
-        put(place, fingerprint, found, next, version, &step).then_some(answer)
+        let done = if next == found {
+            place.is_still(fingerprint, found) && step.is_current()
+        } else {
+            put(place, fingerprint, found, next, &step)
+        };
+        done.then_some(answer)
     }
 
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
@@ -219,22 +235,12 @@ impl Table {
         self.outlook.idle_from(Micros::ZERO);
     }
 
-    /// Hands every state over, for good, with what `begin` returns once all are held: whoever looks for one here from now on
-    /// waits until another table is in force. That must happen before the locks that this returns are dropped, or newcomers
-    /// would still settle here.
+    /// Holds every state, for good: whoever looks for one here from now on waits until another table is in force. That must
+    /// happen before what this returns is dropped, or newcomers would still settle here.
     #[must_use]
-    pub(crate) fn hand_over<T: Copy>(
-        &self,
-        begin: impl FnOnce() -> T,
-        mut each: impl FnMut(T, u64, u64, &[AtomicU64]),
-    ) -> (AllLocked<'_>, T) {
+    pub(crate) fn hand_over(&self) -> HandedOver<'_> {
         let locks = self.lock_all();
-        let held = self.hold_all();
-        let it = begin();
-        for (place, found) in held {
-            each(it, place.owner(), found, self.beside(place));
-        }
-        (AllLocked { _locks: locks }, it)
+        HandedOver { held: self.hold_all(), table: self, _locks: locks }
     }
 
     /// Holds every state. Only under all locks.
@@ -289,14 +295,14 @@ impl Table {
     }
 
     fn occupied(&self) -> impl Iterator<Item = Place<'_>> {
-        let segments = self.segments.iter().filter_map(OnceLock::get);
+        let segments = self.segments.iter().filter_map(Slot::get);
         segments.flat_map(Segment::places).filter(|place| !place.is_empty())
     }
 
     fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
         // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
         let mut locks = Vec::new();
-        while let Some(segment) = self.segments.get(locks.len()).and_then(OnceLock::get) {
+        while let Some(segment) = self.segments.get(locks.len()).and_then(Slot::get) {
             locks.push(lock(segment));
         }
         locks
@@ -414,7 +420,7 @@ impl Table {
             return Some((0, Micros::MAX));
         }
         // Without waiting: we hold our own lock, and who holds this one may be waiting for it.
-        let mut owners = segment.owners.try_lock().ok()?;
+        let mut owners = segment.owners().try_lock().ok()?;
         let gone = segment.sweep(&mut owners, &|place| idle_at(place, step), step.now());
         self.gone(gone);
         Some((gone, owners.none_idle_before))
@@ -450,15 +456,24 @@ impl Table {
     }
 }
 
-/// No owner changes while this lives.
-pub(crate) struct AllLocked<'a> {
+/// All the states of a table. No owner changes while this lives, and nobody ever decides there again.
+pub(crate) struct HandedOver<'a> {
+    held: Vec<(Place<'a>, u64)>,
+    table: &'a Table,
     _locks: Vec<OwnersGuard<'a>>,
+}
+
+impl<'a> HandedOver<'a> {
+    /// The fingerprint of each key, its word and the state beside it.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (u64, u64, &'a [AtomicU64])> {
+        self.held.iter().map(|(place, found)| (place.owner(), *found, self.table.beside(*place)))
+    }
 }
 
 type OwnersGuard<'a> = MutexGuard<'a, Owners>;
 
 fn lock(segment: &Segment) -> OwnersGuard<'_> {
-    segment.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    segment.owners().lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The bytes of a line and of its states.
@@ -508,15 +523,17 @@ fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Optio
     }
     let mut state = [found];
     let answer = step.run(&mut state);
-    put(place, fingerprint, found, state[0], version, step).then_some(answer)
+    let done = if state[0] == found {
+        place.owner() == fingerprint && place.unchanged_since(version) && step.is_current()
+    } else {
+        put(place, fingerprint, found, state[0], step)
+    };
+    done.then_some(answer)
 }
 
 /// Replaces the word if it is still what was `found`, and still that of `fingerprint` under the setting of `step`.
 #[inline(always)]
-fn put<T: Step>(place: Place<'_>, fingerprint: u64, found: u64, next: u64, version: u64, step: &T) -> bool {
-    if next == found {
-        return place.owner() == fingerprint && place.unchanged_since(version) && step.is_current();
-    }
+fn put<T: Step>(place: Place<'_>, fingerprint: u64, found: u64, next: u64, step: &T) -> bool {
     if !try_hold(place.word(), found) {
         return false;
     }

@@ -14,26 +14,51 @@
 //! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
 //! given away half of its keys: it finds nothing, takes the lock, and is sent on.
 
+use std::sync::OnceLock;
+
 use super::line::{self, EMPTY, Line, SLOTS};
 use crate::hold::{hold, release};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
 use tidegate_core::Micros;
 
-/// What every decision reads comes first and fits one cache line.
+/// What every decision reads; with the slot it lies in it fills one cache line.
 #[derive(Debug)]
-#[repr(C, align(64))]
 pub(crate) struct Segment {
     /// Each line of keys is followed by `group - 1` lines with the states of its slots, if they are larger than their word.
     lines: Box<[Line]>,
-    group: usize,
+    group: u32,
+    /// The number of lines of keys, a power of two, less one.
+    mask: u32,
     version: AtomicU64,
     /// How many keys whose home is this line live neither in it nor in its neighbour. Sticks at 255.
     overflow: Box<[AtomicU8]>,
+    rest: Box<Rest>,
+}
+
+/// What few decisions need.
+#[derive(Debug)]
+struct Rest {
     words: usize,
     stride: usize,
     /// States that are larger than a cache line lie here instead.
     large: Box<[AtomicU64]>,
-    pub(crate) owners: Mutex<Owners>,
+    owners: Mutex<Owners>,
+}
+
+/// Room for a segment.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Slot(OnceLock<Segment>);
+
+impl Slot {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<&Segment> {
+        self.0.get()
+    }
+
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> Segment) -> &Segment {
+        self.0.get_or_init(make)
+    }
 }
 
 /// What only the holder of a segment's lock may know.
@@ -62,21 +87,20 @@ impl Segment {
     pub(crate) fn new(lines: usize, words: usize, depth: u32) -> Self {
         let stride = stride(words);
         let (group, large) = if is_large(words) { (1, lines * SLOTS * stride) } else { (1 + stride / 2, 0) };
+        let owners = Owners { depth, keys: 0, none_idle_before: Micros::ZERO, evicted_at: Micros::ZERO };
+        let large = (0..large).map(|_| AtomicU64::new(0)).collect();
         Segment {
             lines: (0..lines * group).map(|_| Line::new()).collect(),
-            group,
-            large: (0..large).map(|_| AtomicU64::new(0)).collect(),
-            stride,
-            overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
-            words,
+            group: small(group),
+            mask: small(lines - 1),
             version: AtomicU64::new(0),
-            owners: Mutex::new(Owners {
-                depth,
-                keys: 0,
-                none_idle_before: Micros::ZERO,
-                evicted_at: Micros::ZERO,
-            }),
+            overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
+            rest: Box::new(Rest { words, stride, large, owners: Mutex::new(owners) }),
         }
+    }
+
+    pub(crate) fn owners(&self) -> &Mutex<Owners> {
+        &self.rest.owners
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -85,27 +109,68 @@ impl Segment {
 
     #[inline(always)]
     fn line(&self, number: usize) -> &Line {
-        &self.lines[number * self.group]
+        &self.lines[number * self.group as usize]
     }
 
     /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
-        if let Some(slot) = self.line(home).find(fingerprint) {
-            return Some(self.place(home, slot));
+        match self.line(home).find(fingerprint) {
+            Some(slot) => Some(self.place(home, slot)),
+            None => self.find_further(home, fingerprint),
         }
-        let next = neighbour(home);
-        if let Some(slot) = self.line(next).find(fingerprint) {
-            return Some(self.place(next, slot));
-        }
-        if self.overflow[home].load(Ordering::Acquire) == 0 { None } else { self.find_elsewhere(fingerprint) }
     }
 
+    /// The same for states of one word, whose lines follow each other.
+    #[inline(always)]
+    pub(crate) fn find_at_once(&self, fingerprint: u64) -> Option<Place<'_>> {
+        let number = self.home(fingerprint);
+        let line = self.lines.get(number)?;
+        match line.find(fingerprint) {
+            Some(slot) => Some(Place { segment: self, line, number, slot }),
+            None => self.find_further(number, fingerprint),
+        }
+    }
+
+    #[inline(always)]
+    fn find_further(&self, home: usize, fingerprint: u64) -> Option<Place<'_>> {
+        let number = self.number_further(home, fingerprint)?;
+        Some(self.place(number / SLOTS, number % SLOTS))
+    }
+
+    /// The number, among all slots, of the one where a key lives that does not live in its home line. A number, because that is
+    /// returned in a register, and the compiler need not lay out a place in memory for those who are found at home.
     #[inline(never)]
-    fn find_elsewhere(&self, fingerprint: u64) -> Option<Place<'_>> {
-        self.lines_beyond(fingerprint)
-            .find_map(|line| self.line(line).find(fingerprint).map(|slot| self.place(line, slot)))
+    fn number_further(&self, home: usize, fingerprint: u64) -> Option<usize> {
+        let find = |line| self.line(line).find(fingerprint).map(|slot| line * SLOTS + slot);
+        if let Some(number) = find(neighbour(home)) {
+            return Some(number);
+        }
+        if self.overflow[home].load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.lines_beyond(fingerprint).find_map(find)
+    }
+
+    /// See [`Place::is_still`].
+    #[inline(never)]
+    fn is_still(&self, line: &Line, slot: usize, fingerprint: u64, found: u64) -> bool {
+        let version = self.version();
+        line.word(slot).load(Ordering::Acquire) == found
+            && line.fingerprint(slot) == fingerprint
+            && self.unchanged_since(version)
+    }
+
+    #[inline]
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn unchanged_since(&self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version
     }
 
     #[inline(always)]
@@ -162,7 +227,7 @@ impl Segment {
 
     /// Gives the keys that `leaves` names to `other`, which nobody else can see yet.
     pub(crate) fn divide(&self, owners: &mut Owners, other: &Segment, leaves: &dyn Fn(u64) -> bool) {
-        let mut others = other.owners.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut others = other.owners().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for place in self.places().filter(|place| place.owner() != EMPTY && leaves(place.owner())) {
             let to = other.find_room(place.owner()).expect("a part of a segment fits into an empty one");
             place.move_to(to);
@@ -191,7 +256,7 @@ impl Segment {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "only the lowest bits matter")]
     fn home(&self, fingerprint: u64) -> usize {
-        fingerprint as usize & (self.overflow.len() - 1) // the number of lines is a power of two
+        (fingerprint as u32 & self.mask) as usize
     }
 
     /// Every line but the home and its neighbour: first a second home, by other bits of the fingerprint, and its
@@ -215,6 +280,10 @@ pub(crate) fn stride(words: usize) -> usize {
         2..=line::WORDS => words.next_power_of_two(),
         _ => words,
     }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).expect("a segment has few lines")
 }
 
 fn is_large(words: usize) -> bool {
@@ -242,18 +311,19 @@ impl<'a> Place<'a> {
 
     #[inline]
     pub(crate) fn has_state_beside(self) -> bool {
-        self.segment.words > 1
+        self.segment.rest.words > 1
     }
 
     /// The state beside the word. For whoever holds the word.
     pub(crate) fn state(self) -> &'a [AtomicU64] {
-        let Segment { lines, group, large, stride, words, .. } = self.segment;
+        let Segment { lines, group, rest, .. } = self.segment;
+        let Rest { words, stride, large, .. } = &**rest;
         if is_large(*words) {
             let start = (self.number * SLOTS + self.slot) * stride;
             return &large[start..start + words];
         }
         let start = self.slot * stride;
-        let line = &lines[self.number * group + 1 + start / line::WORDS];
+        let line = &lines[self.number * *group as usize + 1 + start / line::WORDS];
         &line.words()[start % line::WORDS..][..*words]
     }
 
@@ -266,14 +336,20 @@ impl<'a> Place<'a> {
     /// A number that changes when owners do; odd while they are changing.
     #[inline]
     pub(crate) fn version(self) -> u64 {
-        self.segment.version.load(Ordering::Acquire)
+        self.segment.version()
     }
 
     /// Whether no owner changed since `version` was read: then what was read in between belonged together.
     #[inline]
     pub(crate) fn unchanged_since(self, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        version.is_multiple_of(2) && self.segment.version.load(Ordering::Relaxed) == version
+        self.segment.unchanged_since(version)
+    }
+
+    /// Whether the word is what was `found`, and that of `fingerprint`, at one and the same moment. For refusals, which write
+    /// nothing and so have not seen yet whose word it was.
+    #[inline(always)]
+    pub(crate) fn is_still(self, fingerprint: u64, found: u64) -> bool {
+        self.segment.is_still(self.line, self.slot, fingerprint, found)
     }
 
     #[inline]

@@ -277,15 +277,25 @@ fn states_handed_over_are_what_they_were() {
     for words in [1, 3, 21] {
         let (table, next) = (Table::new(5_000, words), Table::new(5_000, 2));
         (0..5_000).for_each(|n| assert_eq!(charge(&table, spread(n), n % 7), NEW(n % 7)));
-        let (locks, ()) = table.hand_over(
-            || (),
-            |(), key, found, beside| {
-                let word = if words == 1 { found } else { Guarded(beside).get(0) };
-                assert!(next.plant(key, &[word, 0], Micros::new(word >> 16)));
-            },
-        );
-        drop(locks);
+        for (key, found, beside) in table.hand_over().states() {
+            let word = if words == 1 { found } else { Guarded(beside).get(0) };
+            assert!(next.plant(key, &[word, 0], Micros::new(word >> 16)));
+        }
         assert_eq!(next.stats().keys, 5_000);
         (0..5_000).for_each(|n| assert_eq!(charge(&next, spread(n), 6), Charged { count: 2, at: 6 }));
     }
+}
+
+/// Fingerprints are drawn by chance, and chance may crowd one segment of the next table while the others have room.
+#[test]
+fn a_change_loses_nobody_however_crowded_their_corner_is() {
+    let crowd = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);
+    let state = |n: u64| [1 | (STAY + n) << 16];
+    let plant_all =
+        |table: &Table| crowd().zip(0..).all(|(key, n)| table.plant(key, &state(n), Micros::new(STAY + n)));
+    assert!(!plant_all(&Table::new(4_000, 1)), "the crowd does not fit a table of the usual size");
+
+    let table = Table::planted(4_000, 1, plant_all);
+    assert_eq!(table.stats().keys, 1_500);
+    crowd().for_each(|key| assert_eq!(charge(&table, key, 6), Charged { count: 2, at: 6 }));
 }
