@@ -132,6 +132,21 @@ impl Decision {
         Decision { outcome, rule: RuleId(0), source: Source::Strict, at, level }
     }
 
+    #[inline]
+    pub(crate) const fn with_outcome(self, outcome: Outcome) -> Self {
+        Decision { outcome, ..self }
+    }
+
+    #[inline]
+    pub(crate) const fn with_level(self, level: Level) -> Self {
+        Decision { level, ..self }
+    }
+
+    #[inline]
+    pub(crate) const fn level(&self) -> Level {
+        self.level
+    }
+
     /// A refusal made without any state: there was no room to count in.
     pub const fn closed(at: Micros, retry_after: Wait, limit: u64) -> Self {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
@@ -266,8 +281,8 @@ impl fmt::Display for Decision {
 // === impl Worth ===
 
 impl Worth {
-    pub(crate) const fn new(p: u64, q: u64, burst: u64) -> Self {
-        Worth { p, q, full: burst * p, inverse: u64::MAX / p }
+    pub(crate) const fn new(p: u64, q: u64, full: u64) -> Self {
+        Worth { p, q, full, inverse: u64::MAX / p }
     }
 
     /// How many whole tokens there are beside this debt.

@@ -33,6 +33,7 @@ pub(crate) enum Reason {
     LimitTooLarge { limit: u64, most: u64 },
     CellCount { cells: u32, most: u32 },
     CellTooShort { cells: u32, period: Duration },
+    NginxRate { limit: u64, period: Duration },
     NumberTooLarge,
     Expected { what: &'static str, found: Option<char> },
 }
@@ -78,6 +79,9 @@ impl Reason {
             Reason::LimitTooLarge { .. } => "the limit is too large for this algorithm",
             Reason::CellCount { .. } => "the number of cells is out of range",
             Reason::CellTooShort { .. } => "a cell must be at least 1us long; use fewer cells",
+            Reason::NginxRate { .. } => {
+                "nginx counts 0.001 to 4294967 requests per second; use the exact leaky queue for other rates"
+            }
             Reason::NumberTooLarge => "the number is too large",
             Reason::Expected { .. } => "the text is not a quota",
         }
@@ -104,6 +108,11 @@ impl fmt::Display for Reason {
             Reason::CellTooShort { cells, period } => {
                 write!(f, "{cells} cells in {period:?} are shorter than 1us each; use fewer cells")
             }
+            Reason::NginxRate { limit, period } => write!(
+                f,
+                "{limit} per {period:?} is no rate that nginx can count, which are 0.001 to 4294967 requests per second; \
+                 leave out 'nginx' for the exact queue"
+            ),
             Reason::Expected { what, found: Some(found) } => write!(f, "found {found:?}, expected {what}"),
             Reason::Expected { what, found: None } => write!(f, "the text ends, expected {what}"),
             _ => f.write_str(self.sentence()),

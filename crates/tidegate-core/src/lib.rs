@@ -22,6 +22,8 @@
 //! |---|---|---|
 //! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
 //! | [`Planned`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
+//! | [`LeakyQueue`] | 1 + ⌊rate·Δ⌋ have their turn | 3; 1 on a steady clock |
+//! | [`NginxQueue`] | as the queue, rounded as nginx does | 2 |
 //! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1; 2 for periods below 9 s |
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
@@ -37,6 +39,8 @@ mod count;
 mod decision;
 mod fixed_window;
 mod invalid;
+mod leaky_queue;
+mod nginx_queue;
 mod planned;
 mod policy;
 mod quota;
@@ -52,6 +56,8 @@ pub use algorithm::{Algorithm, Taken};
 pub use decision::{Decision, Denied, Outcome, RuleId, Source, Wait};
 pub use fixed_window::FixedWindow;
 pub use invalid::InvalidQuota;
+pub use leaky_queue::LeakyQueue;
+pub use nginx_queue::NginxQueue;
 pub use planned::Planned;
 pub use quota::Quota;
 pub use rule::Rule;

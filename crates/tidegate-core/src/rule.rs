@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   token_bucket 10/s burst 3          also gcra, leaky_meter
+//!   leaky_queue 10/s queue 5 [delay 2 | nodelay] [max_wait 300ms | nginx]
 //!   stepped_bucket 20/min burst 50 [offset 10s]
 //!   fixed_window 5/min [offset 10s | from first hit]
 //!   sliding_log 5/min
@@ -21,8 +22,8 @@ use crate::algorithm::Algorithm;
 use crate::invalid::InvalidQuota;
 use crate::quota::Reader;
 use crate::{
-    Cells, Decision, FixedWindow, Micros, Quota, SlidingLog, SlidingWindow, SteppedBucket, TokenBucket,
-    Words, WordsMut,
+    Cells, Decision, FixedWindow, LeakyQueue, Micros, NginxQueue, Quota, SlidingLog, SlidingWindow,
+    SteppedBucket, TokenBucket, Words, WordsMut,
 };
 
 /// One limit, by any algorithm.
@@ -39,6 +40,10 @@ use crate::{
 pub enum Rule {
     /// Tokens drip in at an even pace.
     TokenBucket(TokenBucket),
+    /// Requests leave at an even pace, and some may wait.
+    LeakyQueue(LeakyQueue),
+    /// The same, rounded as nginx does.
+    NginxQueue(NginxQueue),
     /// Tokens come in lots, by the clock.
     SteppedBucket(SteppedBucket),
     /// So many in each window.
@@ -54,6 +59,8 @@ macro_rules! on_each {
     ($rule:expr, $algorithm:ident => $call:expr) => {
         match $rule {
             Rule::TokenBucket($algorithm) => $call,
+            Rule::LeakyQueue($algorithm) => $call,
+            Rule::NginxQueue($algorithm) => $call,
             Rule::SteppedBucket($algorithm) => $call,
             Rule::FixedWindow($algorithm) => $call,
             Rule::SlidingLog($algorithm) => $call,
@@ -71,6 +78,7 @@ impl Algorithm for Rule {
     fn suited_to(self, clock: Steadiness) -> Self {
         match self {
             Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.suited_to(clock)),
+            Rule::LeakyQueue(queue) => Rule::LeakyQueue(queue.suited_to(clock)),
             others => others,
         }
     }
@@ -121,6 +129,8 @@ impl Algorithm for Rule {
     {
         match (self, old) {
             (Rule::TokenBucket(new), Rule::TokenBucket(old)) => new.adopt(old, from, state, now),
+            (Rule::LeakyQueue(new), Rule::LeakyQueue(old)) => new.adopt(old, from, state, now),
+            (Rule::NginxQueue(new), Rule::NginxQueue(old)) => new.adopt(old, from, state, now),
             (Rule::SteppedBucket(new), Rule::SteppedBucket(old)) => new.adopt(old, from, state, now),
             (Rule::FixedWindow(new), Rule::FixedWindow(old)) => new.adopt(old, from, state, now),
             (Rule::SlidingLog(new), Rule::SlidingLog(old)) => new.adopt(old, from, state, now),
@@ -143,9 +153,11 @@ impl Rule {
     }
 }
 
-const NAMES: &str =
-    "an algorithm: token_bucket, stepped_bucket, fixed_window, sliding_log, sliding_window; or a quota alone";
+const NAMES: &str = "an algorithm: token_bucket, leaky_queue, stepped_bucket, fixed_window, sliding_log, sliding_window; or a quota alone";
 const AFTER_BUCKET: &str = "'burst' and a number, or nothing more";
+const QUEUE: &str = "'queue' and a number, as in leaky_queue 10/s queue 5";
+const AFTER_QUEUE: &str =
+    "'delay' and a number, 'nodelay', 'max_wait' and a length of time, 'nginx', or nothing more";
 const AFTER_STEPPED: &str = "'burst', 'offset', or nothing more";
 const AFTER_WINDOW: &str = "'offset' and a length of time, 'from first hit', or nothing more";
 const FIRST_HIT: &str = "'first hit' after 'from'";
@@ -161,6 +173,8 @@ impl FromStr for Rule {
         let named = ["token_bucket", "gcra", "leaky_meter"].iter().any(|name| reader.word(name));
         if named || text.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
             token_bucket(&mut reader)
+        } else if reader.word("leaky_queue") {
+            leaky_queue(&mut reader)
         } else if reader.word("stepped_bucket") {
             stepped_bucket(&mut reader)
         } else if reader.word("fixed_window") {
@@ -179,6 +193,35 @@ fn token_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
     let quota = reader.quota()?;
     reader.end(AFTER_BUCKET)?;
     Ok(Rule::TokenBucket(TokenBucket::new(quota)))
+}
+
+fn leaky_queue(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
+    let quota = reader.pace()?;
+    if !reader.word("queue") {
+        return Err(reader.expected(QUEUE));
+    }
+    let queue = small(reader.count()?);
+    let delay = delay(reader)?;
+    let rule = if reader.word("nginx") {
+        Rule::NginxQueue(NginxQueue::try_new(quota, queue)?.delay(delay))
+    } else {
+        let exact = LeakyQueue::try_new(quota, queue)?.delay(delay);
+        Rule::LeakyQueue(if reader.word("max_wait") { exact.max_wait(reader.period()?) } else { exact })
+    };
+    reader.end(AFTER_QUEUE)?;
+    Ok(rule)
+}
+
+fn delay(reader: &mut Reader<'_>) -> Result<u32, InvalidQuota> {
+    if reader.word("nodelay") {
+        return Ok(u32::MAX);
+    }
+    if reader.word("delay") { reader.count().map(small) } else { Ok(0) }
+}
+
+/// A count, of which more than 2³² are as many.
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn stepped_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
@@ -212,7 +255,7 @@ fn sliding_window(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
     if !reader.word("cells") {
         return Err(reader.expected(CELLS));
     }
-    let cells = u32::try_from(reader.count()?).unwrap_or(u32::MAX);
+    let cells = small(reader.count()?);
     let window = SlidingWindow::try_new(quota, cells)?.oldest(oldest(reader));
     reader.end(AFTER_CELLS)?;
     Ok(Rule::SlidingWindow(window))

@@ -68,7 +68,7 @@ pub type LeakyMeter = TokenBucket;
 
 /// A stretch of time: whole microseconds and a number of q-ths below q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Span {
+pub(crate) struct Span {
     whole: u64,
     part: u64,
 }
@@ -94,7 +94,7 @@ enum Layout {
 
 const NARROW_PARTS: u64 = 1 << PART_BITS;
 const PART_BITS: u32 = 10;
-const NOTHING: Span = Span { whole: 0, part: 0 };
+pub(crate) const NOTHING: Span = Span { whole: 0, part: 0 };
 const END: Span = Span { whole: Micros::MAX.get(), part: 0 };
 
 impl TokenBucket {
@@ -106,9 +106,28 @@ impl TokenBucket {
     }
 
     const fn of(p: u64, q: u64, burst: u64, layout: Layout) -> Self {
-        let (one, full) = (Span::of(p, q), Span::of(burst * p, q));
+        TokenBucket::of_full(p, q, burst * p, layout)
+    }
+
+    /// A bucket that is filled to `full` q-ths of a microsecond, which need not be a whole number of tokens.
+    const fn of_full(p: u64, q: u64, full: u64, layout: Layout) -> Self {
+        let (worth, burst) = (Worth::new(p, q, full), full / p);
+        let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
-        TokenBucket { burst, p, q, one, full, layout, packed, worth: Worth::new(p, q, burst) }
+        TokenBucket { burst, p, q, one, full, layout, packed, worth }
+    }
+
+    /// A bucket of the same pace that is filled to `full` q-ths of a microsecond.
+    pub(crate) const fn filled_to(&self, full: u64) -> Self {
+        TokenBucket::of_full(self.p, self.q, full, self.layout)
+    }
+
+    /// By how much what is owed after one of this bucket's decisions is more than `free`.
+    #[inline]
+    pub(crate) fn beyond(&self, decision: Decision, free: Span) -> Wait {
+        let Level::Owed { whole, part, .. } = decision.level() else { return Wait::micros(0) };
+        let Span { whole, part } = Span { whole, part }.minus(free, self.q);
+        Wait::micros(whole + u64::from(part > 0))
     }
 
     /// A bucket of another pace whose states lie in the same words.
@@ -317,7 +336,7 @@ impl Algorithm for TokenBucket {
 impl Span {
     /// `parts` q-ths of a microsecond.
     #[inline]
-    const fn of(parts: u64, q: u64) -> Self {
+    pub(crate) const fn of(parts: u64, q: u64) -> Self {
         Span { whole: parts / q, part: parts % q }
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate_core::{FixedWindow, InvalidQuota, Quota, Rule, SlidingLog, SlidingWindow, SteppedBucket};
+use tidegate_core::{
+    FixedWindow, InvalidQuota, LeakyQueue, NginxQueue, Quota, Rule, SlidingLog, SlidingWindow, SteppedBucket,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -97,12 +99,37 @@ fn cells_are_neither_none_nor_too_many_nor_too_short() {
 }
 
 #[test]
+fn a_queue_that_cannot_be_counted_is_refused_with_its_numbers() {
+    let yearly = Quota::per(1, Duration::from_secs(365 * 86_400));
+    assert!(LeakyQueue::try_new(yearly, 200).is_ok());
+    assert_eq!(
+        sentence(LeakyQueue::try_new(yearly, u32::MAX)),
+        "1 per 31536000s with a burst of 4294967296 cannot be counted exactly; \
+         use a smaller burst, a shorter period or a rounder limit"
+    );
+    assert_eq!(
+        sentence(NginxQueue::try_new(Quota::per_day(86), 5)),
+        "86 per 86400s is no rate that nginx can count, which are 0.001 to 4294967 requests per second; \
+         leave out 'nginx' for the exact queue"
+    );
+    assert!(NginxQueue::try_new(Quota::per_day(87), 5).is_ok(), "one thousandth of a request per second");
+    assert!(NginxQueue::try_new(Quota::per_second(4_294_967), 5).is_ok());
+    assert!(NginxQueue::try_new(Quota::per_second(4_294_968), 5).is_err());
+}
+
+#[test]
 fn the_text_of_a_rule_is_read_to_its_end_or_points_at_the_mistake() {
     let table = [
-        ("leaky_bucket 5/s", 0, "an algorithm: token_bucket, stepped_bucket,"),
-        ("", 0, "an algorithm: token_bucket, stepped_bucket,"),
+        ("leaky_bucket 5/s", 0, "an algorithm: token_bucket, leaky_queue, stepped_bucket,"),
+        ("", 0, "an algorithm: token_bucket, leaky_queue, stepped_bucket,"),
         ("token_bucket", 12, "a number, as in 100/s"),
         ("gcra 5/s offset 1s", 9, "'burst' and a number, or nothing more"),
+        ("leaky_queue 5/s", 15, "'queue' and a number, as in leaky_queue 10/s queue 5"),
+        ("leaky_queue 5/s burst 3", 16, "'queue' and a number, as in leaky_queue 10/s queue 5"),
+        ("leaky_queue 5/s queue", 21, "a number"),
+        ("leaky_queue 5/s queue 3 delay", 29, "a number"),
+        ("leaky_queue 5/s queue 3 nginx max_wait 1s", 30, "'nginx', or nothing more"),
+        ("leaky_queue 5/s queue 3 max_wait", 32, "a unit of time"),
         ("stepped_bucket 5/s plain", 19, "'burst', 'offset', or nothing more"),
         ("fixed_window 5/s from", 21, "'first hit' after 'from'"),
         ("fixed_window 5/s from first visit", 28, "'first hit' after 'from'"),

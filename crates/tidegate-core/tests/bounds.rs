@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use random::Random;
 use tidegate_core::{
-    Algorithm, Cells, FixedWindow, Micros, Quota, SlidingLog, SlidingWindow, SteppedBucket, TokenBucket,
+    Algorithm, Cells, FixedWindow, LeakyQueue, Micros, Outcome, Quota, SlidingLog, SlidingWindow,
+    SteppedBucket, TokenBucket,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -127,6 +128,55 @@ fn a_token_bucket_admits_exactly_that_when_asked_all_the_time() {
 fn wastes_nothing(quota: Quota) -> u64 {
     let missing = u128::from(quota.max_burst() - 1) * quota.period().as_nanos();
     u64::try_from(missing / 1_000 / u128::from(quota.limit())).expect("a length of time")
+}
+
+// === Leaky queue: 1 + ⌊rate · Δ⌋ have their turn, and `delay` more ===
+
+/// When each of many requests that come too fast has its turn.
+fn turns(queue: &LeakyQueue, seed: u64, period: u64) -> Passed {
+    let mut random = Random::seeded(seed);
+    let mut state = vec![0; queue.words()];
+    let (mut now, mut turns) = (random.below(3 * period), Passed::new());
+    for _ in 0..600 {
+        match queue.decide(&mut state[..], Micros::new(now), 1).outcome {
+            Outcome::Allowed => turns.push((now, 1)),
+            Outcome::AllowedAfter(wait) => turns.push((now + wait.as_micros(), 1)),
+            _ => now += random.below(period / 5 + 1),
+        }
+    }
+    turns.sort_unstable();
+    turns
+}
+
+#[test]
+fn a_leaky_queue_lets_them_out_one_by_one() {
+    for quota in quotas() {
+        for delay in [0, 2] {
+            let queue = LeakyQueue::new(quota, 5).delay(delay);
+            for seed in 0..30 {
+                let turns = turns(&queue, seed, micros(quota.period()));
+                // A turn is told in whole microseconds, and may so come up to one late.
+                let bound = |stretch| 1 + u64::from(delay) + refilled(quota, stretch + 1);
+                assert_bound(&format!("{quota} delay {delay}"), &turns, bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaky_queue_lets_exactly_so_many_out_when_it_is_never_empty() {
+    let queue = LeakyQueue::new(Quota::per_second(10), 20);
+    let mut state = [0; 3];
+    let turns: Vec<u64> = (0..21)
+        .map(|_| match queue.decide(&mut state, Micros::ZERO, 1).outcome {
+            Outcome::AllowedAfter(wait) => wait.as_micros(),
+            outcome => {
+                assert_eq!(outcome, Outcome::Allowed);
+                0
+            }
+        })
+        .collect();
+    assert_eq!(turns, (0..21).map(|n| n * SECOND / 10).collect::<Vec<_>>());
 }
 
 // === Stepped bucket: burst + limit · (⌊Δ/period⌋ + 1) ===

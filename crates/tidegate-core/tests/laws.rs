@@ -16,12 +16,17 @@ use tidegate_core::{
 };
 
 /// Rules of every kind, each with the longest time in microseconds that it can refuse a key that has no debt.
-const RULES: [(&str, u64); 20] = [
+const RULES: [(&str, u64); 25] = [
     ("token_bucket 10/s burst 3", 300_000),
     ("token_bucket 3/s burst 1", 333_334),
     ("token_bucket 5/min burst 10", 120_000_000),
     ("token_bucket 999983/s burst 5", 6),
     ("token_bucket 100000000/s burst 50", 1),
+    ("leaky_queue 10/s queue 2", 300_000),
+    ("leaky_queue 3/s queue 5 delay 2", 2_000_000),
+    ("leaky_queue 999983/s queue 20 nodelay", 22),
+    ("leaky_queue 5/min queue 9 max_wait 36s", 48_000_000),
+    ("leaky_queue 30/min queue 3 delay 1 nginx", 8_000_000),
     ("stepped_bucket 20/min burst 50", 180_000_000),
     ("stepped_bucket 7/s burst 3 offset 300ms", 1_000_000),
     ("stepped_bucket 2 per 10us burst 4000000", 20_000_000),
@@ -39,8 +44,10 @@ const RULES: [(&str, u64); 20] = [
     ("sliding_window 9 per 100us cells 7", 115),
 ];
 
-const POLICIES: [&[&str]; 3] = [
+const POLICIES: [&[&str]; 5] = [
     &["10/s burst 3", "sliding_log 20/min"],
+    &["leaky_queue 10/s queue 4", "leaky_queue 2/s queue 6 delay 3", "fixed_window 9/s"],
+    &["leaky_queue 5/s queue 3 nginx", "leaky_queue 120/min queue 6 delay 2 nginx"],
     &["fixed_window 5/s", "sliding_window 12/min cells 6", "3/s burst 1"],
     &["stepped_bucket 5/s burst 9", "sliding_window 7/s cells 4 plain", "fixed_window 8/s from first hit"],
 ];
@@ -52,7 +59,8 @@ fn rule(text: &str) -> Rule {
 /// All of them as they are made, for any clock, and as they are for a clock that never steps back.
 fn rules() -> impl Iterator<Item = Rule> {
     let as_made = RULES.iter().map(|(text, _)| rule(text));
-    as_made.chain(steady_rules().filter(|steady| matches!(steady, Rule::TokenBucket(_))))
+    as_made
+        .chain(steady_rules().filter(|steady| matches!(steady, Rule::TokenBucket(_) | Rule::LeakyQueue(_))))
 }
 
 fn steady_rules() -> impl Iterator<Item = Rule> {

@@ -9,12 +9,12 @@ mod walk;
 
 use std::time::Duration;
 
-use oracle::{Bucket, CellCounts, Log, Oldest, Oracle, Policy, Steps, Window};
+use oracle::{Bucket, CellCounts, Log, Model, Oldest, Oracle, Policy, Steps, Time, Window};
 use random::Random;
 use tidegate_core::Steadiness::{MayStepBack, Steady};
 use tidegate_core::{
-    Algorithm, Cells, FixedWindow, Quota, Rule, SlidingLog, SlidingWindow, Steadiness, SteppedBucket,
-    TokenBucket,
+    Algorithm, Cells, FixedWindow, LeakyQueue, Quota, Rule, SlidingLog, SlidingWindow, Steadiness,
+    SteppedBucket, TokenBucket,
 };
 use walk::Clock::{Forward, SometimesBack};
 use walk::{Clock, Scale, walk};
@@ -81,7 +81,7 @@ fn draw_roomy_quota<A: Algorithm>(random: &mut Random, algorithm: impl Fn(Quota)
 
 /// Lengths below a period, beyond it, and none.
 fn draw_offset(random: &mut Random, quota: Quota) -> Duration {
-    let period = u64::try_from(quota.period().as_micros()).expect("a period that fits");
+    let period = micros(quota.period());
     match random.below(4) {
         0 => Duration::ZERO,
         1 => Duration::from_micros(random.below(period * 5)),
@@ -99,6 +99,36 @@ fn walk_the_token_bucket(clock: Clock, seed: u64, suited_to: Steadiness) {
         let bucket = TokenBucket::new(quota).suited_to(suited_to);
         let scale = Scale::of(quota, quota.max_burst());
         walk.go(random, format!("{bucket:?}"), &bucket, &mut Bucket::new(quota, suited_to), scale);
+    });
+}
+
+/// A queue with its oracle, and the most that passes at once.
+fn draw_queue(random: &mut Random, quota: Quota, suited_to: Steadiness) -> (LeakyQueue, Bucket, u64) {
+    let queue = u32::try_from(quota.max_burst() - 1).expect("a queue that fits");
+    let delay = match random.below(4) {
+        0 => u32::MAX,
+        1 => u32::try_from(random.below(u64::from(queue) + 1)).expect("less than the queue"),
+        _ => 0,
+    };
+    let (mut exact, mut longest) = (LeakyQueue::new(quota, queue).delay(delay), Time::from(u64::MAX));
+    if random.one_in(3) {
+        let micros = random.below(micros(quota.period()) * 2);
+        (exact, longest) = (exact.max_wait(Duration::from_micros(micros)), Time::from(micros));
+    }
+    let model = Bucket::queue(quota, queue, delay, longest, suited_to);
+    let most = u64::try_from(model.capacity()).expect("a capacity that fits");
+    (exact.suited_to(suited_to), model, most)
+}
+
+fn micros(period: Duration) -> u64 {
+    u64::try_from(period.as_micros()).expect("a period that fits")
+}
+
+fn walk_the_leaky_queue(clock: Clock, seed: u64, suited_to: Steadiness) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_quota(random, u64::MAX);
+        let (queue, mut model, most) = draw_queue(random, quota, suited_to);
+        walk.go(random, format!("{queue:?}"), &queue, &mut model, Scale::of(quota, most));
     });
 }
 
@@ -193,7 +223,11 @@ fn draw_rule(random: &mut Random) -> (Rule, Box<dyn Oracle>, u64) {
     let quota = draw_quota(random, 30);
     let (limit, burst) = (quota.limit(), quota.max_burst());
     let offset = draw_offset(random, quota);
-    match random.below(6) {
+    match random.below(7) {
+        6 => {
+            let (queue, model, most) = draw_queue(random, quota, MayStepBack);
+            (Rule::LeakyQueue(queue), Box::new(model), most)
+        }
         0 => (Rule::TokenBucket(TokenBucket::new(quota)), Box::new(Bucket::new(quota, MayStepBack)), burst),
         1 => {
             let bucket = SteppedBucket::new(quota).offset(offset);
@@ -254,6 +288,21 @@ fn the_token_bucket_for_a_steady_clock_is_its_oracle_to_late_readers() {
 #[test]
 fn the_token_bucket_is_its_oracle_when_the_clock_steps_back() {
     walk_the_token_bucket(SometimesBack, 2, MayStepBack);
+}
+
+#[test]
+fn the_leaky_queue_is_its_oracle() {
+    walk_the_leaky_queue(Forward, 50, MayStepBack);
+}
+
+#[test]
+fn the_leaky_queue_for_a_steady_clock_is_its_oracle() {
+    walk_the_leaky_queue(Forward, 51, Steady);
+}
+
+#[test]
+fn the_leaky_queue_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_leaky_queue(SometimesBack, 52, MayStepBack);
 }
 
 #[test]

@@ -40,6 +40,7 @@
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
+//! | a burst spread out, one after the other | [`LeakyQueue`]; [`NginxQueue`] with nginx's rounding |
 //! | a quota that comes with the call, for plans | [`Planned`] and [`KeyedLimiter::quota`] |
 //! | tokens in lots, by the clock | [`SteppedBucket`] |
 //! | a count per minute, hour, day | [`FixedWindow`] |

@@ -81,12 +81,27 @@ impl<'a> Reader<'a> {
     /// A whole quota, and the blanks after it.
     pub(crate) fn quota(&mut self) -> Result<Quota, InvalidQuota> {
         let start = self.at;
+        let (limit, period) = self.limit_and_period()?;
+        let burst = if self.word("burst") { self.count()? } else { limit };
+        self.checked(start, limit, period, burst)
+    }
+
+    /// A quota of which only the pace matters, and so without a burst.
+    pub(crate) fn pace(&mut self) -> Result<Quota, InvalidQuota> {
+        let start = self.at;
+        let (limit, period) = self.limit_and_period()?;
+        self.checked(start, limit, period, 1)
+    }
+
+    fn limit_and_period(&mut self) -> Result<(u64, Duration), InvalidQuota> {
         let limit = self.count()?;
         if !self.symbol('/') && !self.word("per") {
             return Err(self.expected(SLASH));
         }
-        let period = self.period()?;
-        let burst = if self.word("burst") { self.count()? } else { limit };
+        Ok((limit, self.period()?))
+    }
+
+    fn checked(&self, start: usize, limit: u64, period: Duration, burst: u64) -> Result<Quota, InvalidQuota> {
         Quota::checked(limit, period, burst)
             .map_err(|reason| InvalidQuota::at(reason, self.position_of(start)))
     }

@@ -1,4 +1,5 @@
-//! A bucket as everybody draws it: so many tokens, and when they were counted.
+//! A bucket as everybody draws it: so many tokens, and when they were counted. Tokens are places in a leaky queue, which
+//! is then a bucket in which a request waits until few enough places are taken.
 //!
 //! A token comes every period/limit. Tokens are counted in fractions of one over the period in nanoseconds, so
 //! that one microsecond brings a whole number of fractions and nothing is ever rounded.
@@ -12,34 +13,48 @@ pub(crate) struct Bucket {
     token: i128,
     /// So many fractions come in a microsecond.
     pace: i128,
-    burst: i128,
+    /// So many fractions fill the bucket.
+    full: i128,
+    /// Who leaves no more than so many missing passes at once.
+    free: i128,
     /// What is in the bucket, in fractions. Less than nothing is debt.
     tokens: i128,
     counted: Time,
     clock: Steadiness,
 }
 
+/// However deep in debt.
+const NOBODY_WAITS: i128 = i128::MAX / 2;
+
 impl Bucket {
     pub(crate) fn new(quota: Quota, clock: Steadiness) -> Self {
         let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
-        let burst = i128::from(quota.max_burst());
+        let full = i128::from(quota.max_burst()) * token;
         let pace = i128::from(quota.limit()) * 1_000;
-        Bucket { token, pace, burst, tokens: burst * token, counted: 0, clock }
+        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, clock }
+    }
+
+    /// A queue of so many, of whom some need not wait, and nobody longer than `max_wait`.
+    pub(crate) fn queue(quota: Quota, queue: u32, delay: u32, max_wait: Time, clock: Steadiness) -> Self {
+        let it = Bucket::new(quota, clock);
+        let free = (i128::from(delay.min(queue)) + 1) * it.token;
+        let full = ((i128::from(queue) + 1) * it.token).min(free + max_wait * it.pace);
+        Bucket { full, free, tokens: full, ..it }
     }
 
     /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought.
     fn at(&self, now: Time) -> i128 {
-        (self.tokens + (now - self.counted) * self.pace).min(self.burst * self.token)
+        (self.tokens + (now - self.counted) * self.pace).min(self.full)
     }
 
-    fn time_until(&self, tokens: i128) -> Time {
-        ceil_div(tokens * self.token - self.tokens, self.pace).max(0)
+    fn time_until(&self, fractions: i128) -> Time {
+        ceil_div(fractions - self.tokens, self.pace).max(0)
     }
 }
 
 impl Model for Bucket {
     fn capacity(&self) -> i128 {
-        self.burst
+        self.full / self.token
     }
 
     /// So far back that less than nothing would be left: the bucket is as it was when it was last counted, debt and
@@ -47,7 +62,7 @@ impl Model for Bucket {
     fn forgive(&mut self, now: Time) {
         let back = now < self.counted && self.clock == Steadiness::MayStepBack;
         if back && self.at(now) < 0 {
-            self.tokens = self.tokens.min(self.burst * self.token);
+            self.tokens = self.tokens.min(self.full);
             self.counted = now;
         }
     }
@@ -62,15 +77,19 @@ impl Model for Bucket {
     }
 
     fn wait(&self, cost: i128) -> Time {
-        self.time_until(cost)
+        self.time_until(cost * self.token)
     }
 
     fn until_full(&self) -> Time {
-        self.time_until(self.burst)
+        self.time_until(self.capacity() * self.token)
     }
 
     fn spend(&mut self, cost: i128) {
         self.tokens -= cost * self.token;
+    }
+
+    fn turn(&self) -> Time {
+        self.time_until(self.full - self.free)
     }
 
     /// More than full is full whenever it is looked at; only a clock that steps back uses up the rest.
@@ -79,7 +98,7 @@ impl Model for Bucket {
     }
 
     fn forget(&mut self) {
-        self.tokens = self.burst * self.token;
+        self.tokens = self.full;
         self.counted = 0;
     }
 }

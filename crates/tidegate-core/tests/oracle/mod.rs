@@ -27,6 +27,7 @@ pub(crate) type Time = i128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     Allowed,
+    AllowedAfter(Time),
     RetryAfter(Time),
     Never,
 }
@@ -63,6 +64,11 @@ pub(crate) trait Model: Clone {
     /// Charges `cost`, whether or not it is there.
     fn spend(&mut self, cost: i128);
 
+    /// How long after that instant what was charged last has its turn. Only who lets requests wait has turns.
+    fn turn(&self) -> Time {
+        0
+    }
+
     fn give_back(&mut self, cost: i128);
 
     fn forget(&mut self);
@@ -78,7 +84,7 @@ pub(crate) trait Oracle {
 
     fn decide(&mut self, now: Time, cost: i128) -> Answer {
         let found = self.peek(now, cost);
-        if found.verdict == Verdict::Allowed {
+        if found.verdict < Verdict::RetryAfter(0) {
             return self.force(now, cost);
         }
         self.settle(now);
@@ -96,15 +102,14 @@ impl<M: Model> Oracle for M {
         let mut view = seen_at(self, now);
         let verdict = judge(&view, cost);
         if verdict == Verdict::Allowed {
-            view.spend(cost);
+            return charged(&mut view, cost);
         }
         answer(&view, verdict)
     }
 
     fn force(&mut self, now: Time, cost: i128) -> Answer {
         let mut view = seen_at(self, now);
-        view.spend(cost);
-        let answer = answer(&view, Verdict::Allowed);
+        let answer = charged(&mut view, cost);
         // Asking for nothing is only asking: what is remembered stays as it was, even after a step back.
         if cost > 0 {
             *self = view;
@@ -143,6 +148,14 @@ fn judge<M: Model>(view: &M, cost: i128) -> Verdict {
         Verdict::Never
     } else {
         Verdict::RetryAfter(view.wait(cost))
+    }
+}
+
+fn charged<M: Model>(view: &mut M, cost: i128) -> Answer {
+    view.spend(cost);
+    match view.turn() {
+        wait if wait > 0 && cost > 0 => answer(view, Verdict::AllowedAfter(wait)),
+        _ => answer(view, Verdict::Allowed),
     }
 }
 

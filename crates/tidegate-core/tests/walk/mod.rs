@@ -227,6 +227,7 @@ fn plain(decision: Decision, now: Micros) -> Answer {
     let micros = |wait: Wait| Time::from(wait.as_micros());
     let verdict = match (decision.outcome, decision.retry_after()) {
         (Outcome::Allowed, None) => Verdict::Allowed,
+        (Outcome::AllowedAfter(wait), None) => Verdict::AllowedAfter(micros(wait)),
         (Outcome::RetryAfter(_), Some(wait)) => Verdict::RetryAfter(micros(wait)),
         (Outcome::Never, None) => Verdict::Never,
         _ => panic!("no algorithm here answers {decision:?}"),
@@ -325,7 +326,7 @@ impl Tally {
     fn count(&mut self, answer: &Answer) {
         self.steps += 1;
         match answer.verdict {
-            Verdict::Allowed => self.allowed += 1,
+            Verdict::Allowed | Verdict::AllowedAfter(_) => self.allowed += 1,
             Verdict::RetryAfter(_) => self.refused += 1,
             Verdict::Never => self.never += 1,
         }

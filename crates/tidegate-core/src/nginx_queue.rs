@@ -1,0 +1,239 @@
+//! # Leaky queue, rounded as nginx does
+//!
+//! nginx's `limit_req` is a [`LeakyQueue`](crate::LeakyQueue) that counts in thousandths of a request and in milliseconds, and
+//! truncates at each visit. Seldom does that matter; but who moves a configuration from nginx wants to see the same log lines,
+//! and `1r/m` there is not one a minute: 1·1000 ÷ 60 is 16 thousandths a second, one in 62.5 seconds. This is that
+//! arithmetic, to the digit. For anything new take the exact queue.
+//!
+//! ```text
+//!   owed ┤ thousandths of a request       each request adds 1000
+//!   3000 ┤     ┌─┐
+//!   2000 ┤   ┌─┘ └┐  ┌─┐                  each millisecond takes off rate ÷ 1000, truncated at each visit
+//!   1000 ┤ ┌─┘    └──┘ └───
+//!      0 ┼─┘─────────────────► ms
+//! ```
+//!
+//! nginx calls what is owed beyond the request itself its *excess*: refused if that is more than `burst`, at once if it is no more
+//! than `delay`, after (excess − delay) ÷ rate otherwise. A clock that steps back by up to a minute takes nothing off. One that
+//! steps back further is believed; here that holds for a request that is refused too, while nginx would go on refusing it
+//! until the clock has caught up.
+
+use crate::algorithm::Algorithm;
+use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::invalid::{InvalidQuota, Reason};
+use crate::{Micros, Quota, Words, WordsMut};
+
+/// nginx's `limit_req`, with its rounding.
+///
+/// ```
+/// use tidegate_core::{Algorithm, Micros, NginxQueue, Outcome, Quota, Wait};
+///
+/// // limit_req_zone … rate=30r/m;  limit_req … burst=2 delay=1;
+/// const QUEUE: NginxQueue = NginxQueue::new(Quota::per_minute(30), 2).delay(1);
+/// let (mut state, now) = ([0; 2], Micros::ZERO);
+/// assert_eq!(QUEUE.decide(&mut state, now, 1).outcome, Outcome::Allowed);
+/// assert_eq!(QUEUE.decide(&mut state, now, 1).outcome, Outcome::Allowed);
+/// assert_eq!(QUEUE.decide(&mut state, now, 1).outcome, Outcome::AllowedAfter(Wait::micros(2_000_000)));
+/// assert!(!QUEUE.decide(&mut state, now, 1).is_allowed());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NginxQueue {
+    /// Thousandths of a request per second.
+    rate: u64,
+    /// As nginx keeps them, in thousandths of a request.
+    burst: u64,
+    delay: u64,
+}
+
+/// What a key owed, and when that was.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    /// Thousandths of a request. Nothing owed is a key never seen.
+    owed: u64,
+    /// Milliseconds.
+    last: u64,
+}
+
+const REQUEST: u64 = 1_000;
+const MILLI: u64 = 1_000;
+/// A clock that steps back by more than this many milliseconds is believed.
+const FAR_BACK: u64 = 60_000;
+/// More than this is not told from it.
+const MOST: u64 = 1 << 53;
+
+impl NginxQueue {
+    /// A zone with the rate of `quota` and this `burst`. The burst of the quota plays no part.
+    ///
+    /// # Panics
+    /// If the rate is less than a thousandth of a request per second, or too large; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn new(quota: Quota, burst: u32) -> Self {
+        match Self::checked(quota, burst) {
+            Ok(queue) => queue,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// As [`NginxQueue::new`], for values that are not known to be right.
+    ///
+    /// # Errors
+    /// If the rate is less than a thousandth of a request per second, or too large.
+    pub fn try_new(quota: Quota, burst: u32) -> Result<Self, InvalidQuota> {
+        Self::checked(quota, burst).map_err(InvalidQuota::because)
+    }
+
+    /// The same zone, where an excess of up to `delay` requests is not delayed.
+    #[must_use]
+    pub const fn delay(self, delay: u32) -> Self {
+        NginxQueue { delay: delay as u64 * REQUEST, ..self }
+    }
+
+    /// The same zone, where nothing is delayed.
+    #[must_use]
+    pub const fn nodelay(self) -> Self {
+        NginxQueue { delay: u64::MAX, ..self }
+    }
+
+    const fn checked(quota: Quota, burst: u32) -> Result<Self, Reason> {
+        let per_second = quota.limit() as u128 * REQUEST as u128 * 1_000_000_000;
+        let rate = per_second / quota.period().as_nanos();
+        if rate == 0 || rate > u32::MAX as u128 {
+            return Err(Reason::NginxRate { limit: quota.limit(), period: quota.period() });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
+        Ok(NginxQueue { rate: rate as u64, burst: burst as u64 * REQUEST, delay: 0 })
+    }
+
+    /// What is owed at `now`, as nginx works it out at each visit.
+    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Standing {
+        let (now, Standing { owed, last }) = (millis(now), Standing::read(state));
+        match if last > now + FAR_BACK { 1 } else { now.saturating_sub(last) } {
+            0 => Standing { owed, last },
+            passed => Standing { owed: owed.saturating_sub(self.leaked(passed)), last: now },
+        }
+    }
+
+    /// What leaks out in so many milliseconds.
+    const fn leaked(&self, passed: u64) -> u64 {
+        self.rate.saturating_mul(passed) / MILLI
+    }
+
+    /// The instant at which `less` of what is owed has leaked out.
+    fn leaked_at(&self, standing: Standing, less: u64) -> Micros {
+        let millis = less.saturating_mul(MILLI).div_ceil(self.rate);
+        Micros::new(standing.last.saturating_add(millis).saturating_mul(MILLI))
+    }
+
+    /// How long an excess is delayed.
+    fn turn(&self, excess: u64) -> Outcome {
+        match excess.saturating_sub(self.delay).saturating_mul(MILLI) / self.rate {
+            0 => Outcome::Allowed,
+            wait => Outcome::AllowedAfter(Wait::micros(wait.saturating_mul(MILLI))),
+        }
+    }
+
+    /// A decision after which so much is owed, which leaks out from `written` on.
+    fn decision(&self, outcome: Outcome, now: Micros, owed: u64, written: Standing) -> Decision {
+        let limit = self.burst / REQUEST + 1;
+        let remaining = (self.burst + REQUEST).saturating_sub(owed) / REQUEST;
+        let reset = if owed == 0 { 0 } else { self.leaked_at(written, written.owed).since(now) };
+        Decision::new(outcome, now, Level::Counted { limit, remaining, reset })
+    }
+
+    /// How long until `asked` is refused no more. From what is written, since a refusal writes nothing.
+    fn retry_after(&self, now: Micros, written: Standing, asked: u64) -> Outcome {
+        let over = (written.owed + asked).saturating_sub(self.burst + REQUEST);
+        Outcome::RetryAfter(Wait::micros(self.leaked_at(written, over).since(now)))
+    }
+}
+
+impl Algorithm for NginxQueue {
+    fn words(&self) -> usize {
+        2
+    }
+
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        let (written, standing) = (Standing::read(state).settled(now), self.standing(state, now));
+        let asked = u64::from(cost) * REQUEST;
+        let charged = standing.with(asked);
+        if cost == 0 {
+            self.decision(Outcome::Allowed, now, standing.owed, written)
+        } else if asked > self.burst + REQUEST {
+            self.decision(Outcome::Never, now, standing.owed, written)
+        } else if charged.excess() > self.burst {
+            self.decision(self.retry_after(now, written, asked), now, standing.owed, written)
+        } else {
+            self.decision(self.turn(charged.excess()), now, charged.owed, charged)
+        }
+    }
+
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        if cost == 0 {
+            return self.peek(state, now, 0);
+        }
+        let charged = self.standing(state, now).with(u64::from(cost) * REQUEST);
+        charged.write(state);
+        self.decision(self.turn(charged.excess()), now, charged.owed, charged)
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        if cost > 0 {
+            let Standing { owed, last } = self.standing(state, now);
+            Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+        }
+    }
+
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        Standing::read(state).settled(now).write(state);
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        let standing = Standing::read(state);
+        if standing.owed == 0 { Micros::ZERO } else { self.leaked_at(standing, standing.owed) }
+    }
+
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        Micros::new(Standing::read(state).last * MILLI)
+    }
+
+    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        // Another rate leaks from now on; the same goes on from where it was, without rounding once more.
+        let standing = if self.rate == old.rate { Standing::read(from) } else { old.standing(from, now) };
+        standing.write(state);
+    }
+}
+
+const fn millis(now: Micros) -> u64 {
+    now.get() / MILLI
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn read<S: Words + ?Sized>(state: &S) -> Self {
+        Standing { owed: state.get(0), last: state.get(1) }
+    }
+
+    fn write<S: WordsMut + ?Sized>(self, state: &mut S) {
+        state.set(0, self.owed);
+        state.set(1, if self.owed == 0 { 0 } else { self.last });
+    }
+
+    /// What is owed beyond the request itself.
+    fn excess(self) -> u64 {
+        self.owed.saturating_sub(REQUEST)
+    }
+
+    /// The same, believing a clock that has stepped back far.
+    fn settled(self, now: Micros) -> Self {
+        if self.last > millis(now) + FAR_BACK { Standing { last: millis(now), ..self } } else { self }
+    }
+
+    fn with(self, more: u64) -> Self {
+        Standing { owed: (self.owed + more).min(MOST), ..self }
+    }
+}
