@@ -1,7 +1,6 @@
 //! Tidegate, in its default configuration: idle keys leave, and there are never more than the bound.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use tidegate::{Decision, FixedWindow, KeyedLimiter, Limiter, Outcome, Quota, SlidingWindow};
 
@@ -70,20 +69,20 @@ fn read_all(decision: Decision) -> bool {
 // === A million keys ===
 
 pub(crate) fn numbers(one: &'static str, two: &'static str) -> Vec<Case> {
-    let limiter = Arc::new(KeyedLimiter::<u64>::new(LASTING));
+    let limiter = KeyedLimiter::<u64>::new(LASTING);
     fill_numbers(|key| read(limiter.check(&key)));
     let case = |what| {
-        let limiter = Arc::clone(&limiter);
+        let limiter = limiter.clone();
         Case::new(what, TIDEGATE, move |n| each_number(n, |key| read(limiter.check(&key))))
     };
     vec![case(one), case(two).threads(2)]
 }
 
 pub(crate) fn texts(one: &'static str, two: &'static str) -> Vec<Case> {
-    let limiter = Arc::new(KeyedLimiter::<String>::new(LASTING));
+    let limiter = KeyedLimiter::<String>::new(LASTING);
     fill_texts(|key| read(limiter.check(key.as_str())));
     let case = |what| {
-        let limiter = Arc::clone(&limiter);
+        let limiter = limiter.clone();
         Case::new(what, TIDEGATE, move |n| each_text(n, |key| read(limiter.check(key.as_str()))))
     };
     vec![case(one), case(two).threads(2)]

@@ -13,13 +13,14 @@
 
 use core::time::Duration;
 
+use crate::divisor::Divisor;
 use crate::invalid::Reason;
 use crate::{Micros, Words, WordsMut};
 
 /// Equal stretches of time, aligned to `offset` after zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beat {
-    pub(crate) period: u64,
+    period: Divisor,
     offset: u64,
 }
 
@@ -39,29 +40,34 @@ const COUNT_MAX: u64 = Micros::MAX.get();
 impl Beat {
     pub(crate) const fn of(period: Duration) -> Result<Self, Reason> {
         match whole_micros(period) {
-            Ok(period) => Ok(Beat { period, offset: 0 }),
+            Ok(period) => Ok(Beat { period: Divisor::new(period), offset: 0 }),
             Err(reason) => Err(reason),
         }
     }
 
     pub(crate) const fn offset(self, offset: Duration) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a period, which fits")]
-        let offset = (offset.as_micros() % self.period as u128) as u64;
+        let offset = (offset.as_micros() % self.period() as u128) as u64;
         Beat { offset, ..self }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn period(self) -> u64 {
+        self.period.get()
     }
 
     /// The number of the stretch that `now` lies in. What lies before the offset is number 0.
     #[inline]
     pub(crate) const fn number(self, now: Micros) -> u64 {
         // Counting from one period before the offset keeps the first, shorter stretch apart from the next.
-        (now.get() + (self.period - self.offset)) / self.period
+        self.period.quotient(now.get() + (self.period() - self.offset))
     }
 
     /// The instant at which stretch `number` starts.
     #[inline]
     pub(crate) const fn start(self, number: u64) -> Micros {
         Micros::new(
-            (number.saturating_mul(self.period)).saturating_add(self.offset).saturating_sub(self.period),
+            (number.saturating_mul(self.period())).saturating_add(self.offset).saturating_sub(self.period()),
         )
     }
 }

@@ -8,6 +8,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::Micros;
+use crate::divisor::Divisor;
 
 /// The verdict on one request, with what a client needs to behave well.
 ///
@@ -98,11 +99,9 @@ pub(crate) enum Level {
 /// What a bucket is worth: a token `p` q-ths of a microsecond, a full bucket `full` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Worth {
-    p: u64,
+    p: Divisor,
     q: u64,
     full: u64,
-    /// 2⁶⁴ ÷ p, rounded down: multiplying by it divides by p, nearly.
-    inverse: u64,
 }
 
 /// A request that was refused, as an error for `?`.
@@ -166,8 +165,8 @@ impl Decision {
             Outcome::Never => Outcome::Never,
         };
         let level = match self.level {
-            Level::Owed { whole, part, worth: Worth { p, q, full, inverse } } => {
-                Level::Owed { whole, part, worth: Worth { p, q, full, inverse } }
+            Level::Owed { whole, part, worth: Worth { p, q, full } } => {
+                Level::Owed { whole, part, worth: Worth { p, q, full } }
             }
             Level::Counted { limit, remaining, reset } => Level::Counted { limit, remaining, reset },
         };
@@ -215,7 +214,7 @@ impl Decision {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         match self.level {
-            Level::Owed { worth, .. } => worth.full / worth.p,
+            Level::Owed { worth, .. } => worth.p.quotient(worth.full),
             Level::Counted { limit, .. } => limit,
         }
     }
@@ -282,7 +281,7 @@ impl fmt::Display for Decision {
 
 impl Worth {
     pub(crate) const fn new(p: u64, q: u64, full: u64) -> Self {
-        Worth { p, q, full, inverse: u64::MAX / p }
+        Worth { p: Divisor::new(p), q, full }
     }
 
     /// How many whole tokens there are beside this debt.
@@ -290,9 +289,7 @@ impl Worth {
     const fn tokens_beside(self, whole: u64, part: u64) -> u64 {
         let Some(owed) = whole.checked_mul(self.q) else { return 0 };
         let there = self.full.saturating_sub(owed).saturating_sub(part);
-        // A division takes longer than everything else here. The estimate is right or one too few.
-        let estimate = ((there as u128 * self.inverse as u128) >> 64) as u64;
-        estimate + (there - estimate * self.p >= self.p) as u64
+        self.p.quotient(there)
     }
 }
 

@@ -118,7 +118,7 @@ impl FixedWindow {
 
     const fn period(&self) -> u64 {
         match self.anchor {
-            Anchor::Clock(beat) => beat.period,
+            Anchor::Clock(beat) => beat.period(),
             Anchor::FirstHit { period } => period,
         }
     }

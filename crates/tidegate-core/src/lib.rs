@@ -37,6 +37,7 @@ extern crate alloc;
 mod algorithm;
 mod count;
 mod decision;
+mod divisor;
 mod fixed_window;
 mod invalid;
 mod leaky_queue;

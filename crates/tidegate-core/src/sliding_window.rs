@@ -31,6 +31,7 @@
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::divisor::Divisor;
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -49,8 +50,10 @@ use crate::{Micros, Quota, Words, WordsMut};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     limit: u64,
-    period: u64,
-    cells: u64,
+    period: Divisor,
+    cells: Divisor,
+    /// As many as are remembered: one more than the cells of a window.
+    ring: Divisor,
     oldest: Cells,
 }
 
@@ -111,21 +114,40 @@ impl SlidingWindow {
             Ok(period) if period < cells as u64 => {
                 Err(Reason::CellTooShort { cells, period: quota.period() })
             }
-            Ok(period) => Ok(SlidingWindow { limit, period, cells: cells as u64, oldest: Cells::Strict }),
+            Ok(period) => {
+                let (period, ring) = (Divisor::new(period), Divisor::new(cells as u64 + 1));
+                Ok(SlidingWindow {
+                    limit,
+                    period,
+                    cells: Divisor::new(cells as u64),
+                    ring,
+                    oldest: Cells::Strict,
+                })
+            }
             Err(reason) => Err(reason),
         }
+    }
+
+    #[inline(always)]
+    const fn period(&self) -> u64 {
+        self.period.get()
+    }
+
+    #[inline(always)]
+    const fn cells(&self) -> u64 {
+        self.cells.get()
     }
 
     /// The number of the cell that `now` lies in.
     #[inline]
     fn cell(&self, now: Micros) -> u64 {
-        now.get() * self.cells / self.period // below 2⁵³ · 1000, which fits
+        self.period.quotient(now.get() * self.cells()) // below 2⁵³ · 1000, which fits
     }
 
     /// The first instant of a cell. Where the period does not divide evenly, cells differ by a microsecond.
     #[inline]
     fn start(&self, cell: u64) -> u64 {
-        cell.saturating_mul(self.period).div_ceil(self.cells)
+        self.cells.quotient_up(cell.saturating_mul(self.period()))
     }
 
     /// The count of `cell`, given that `newest` is the newest cell written. Unwritten cells hold nothing.
@@ -141,7 +163,7 @@ impl SlidingWindow {
     /// Whether the ring holds `cell` when `newest` is the newest.
     #[inline]
     fn in_ring(&self, newest: u64, cell: u64) -> bool {
-        cell <= newest && newest - cell <= self.cells
+        cell <= newest && newest - cell <= self.cells()
     }
 
     #[inline]
@@ -154,27 +176,44 @@ impl SlidingWindow {
     /// The word that holds the count of `cell`, and where in it.
     #[inline]
     fn place(&self, cell: u64) -> (usize, u32) {
-        let place = cell % (self.cells + 1);
+        let place = self.ring.remainder(cell);
         (1 + (place / 2) as usize, (place % 2) as u32 * 32)
     }
 
-    /// What counts at `now`.
+    /// What counts at `now`, which lies in cell `current`.
     #[inline]
-    fn usage<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Usage {
-        let (newest, current) = (state.get(0), self.cell(now));
+    fn usage<S: Words + ?Sized>(&self, state: &S, now: Micros, current: u64) -> Usage {
         // The ring holds the cells up to the newest; those after the current one, which a clock that has
         // stepped back leaves behind, count as current. So everything counts, except what is too old.
-        let mut full = self.total(state);
-        let mut oldest = 0;
-        let too_old = newest.saturating_sub(self.cells)..=newest;
-        for cell in too_old.take_while(|cell| cell + self.cells <= current) {
+        let (newest, total) = (state.get(0), self.total(state));
+        let (gone, oldest) = if newest == current {
+            self.gone_of_one(state, current)
+        } else {
+            self.gone(state, newest, current)
+        };
+        Usage { full: total - gone, oldest, left: self.left(now, current) }
+    }
+
+    /// What no longer counts in full, and how much of that is in the oldest cell: nearly always the ring ends with the current cell,
+    /// and one cell of it has begun to leave.
+    #[inline]
+    fn gone_of_one<S: Words + ?Sized>(&self, state: &S, current: u64) -> (u64, u64) {
+        let oldest = match current.checked_sub(self.cells()) {
+            Some(cell) => self.count(state, current, cell),
+            None => 0,
+        };
+        (oldest, oldest)
+    }
+
+    /// The same, for a ring that ended earlier or ends later.
+    fn gone<S: Words + ?Sized>(&self, state: &S, newest: u64, current: u64) -> (u64, u64) {
+        let (mut gone, mut oldest) = (0, 0);
+        let too_old = newest.saturating_sub(self.cells())..=newest;
+        for cell in too_old.take_while(|cell| cell + self.cells() <= current) {
             oldest = self.count(state, newest, cell);
-            full -= oldest;
+            gone += oldest;
         }
-        if newest + self.cells < current {
-            oldest = 0;
-        }
-        Usage { full, oldest, left: self.left(now, current) }
+        (gone, if newest + self.cells() < current { 0 } else { oldest })
     }
 
     /// Everything in the ring.
@@ -187,13 +226,13 @@ impl SlidingWindow {
     #[inline]
     fn left(&self, now: Micros, current: u64) -> u64 {
         match self.oldest {
-            Cells::Strict => self.period,
+            Cells::Strict => self.period(),
             Cells::Plain => 0,
             // One cell is `period` parts of 1/cells µs; the oldest leaves as the current one fills.
             // Past the end of the time line cells go on and instants do not; there nothing of it is filled.
             Cells::Interpolated => {
-                let filled = (now.get() * self.cells).saturating_sub(current.saturating_mul(self.period));
-                self.period - filled
+                let filled = (now.get() * self.cells()).saturating_sub(current.saturating_mul(self.period()));
+                self.period() - filled
             }
         }
     }
@@ -201,7 +240,7 @@ impl SlidingWindow {
     /// The first instant from `now` on at which at most `most` is used, if nobody takes.
     fn when_at_most<S: Words + ?Sized>(&self, state: &S, now: Micros, most: u64) -> u64 {
         let (newest, at_now) = (state.get(0), self.cell(now));
-        let (mut usage, mut current, mut at) = (self.usage(state, now), at_now, now);
+        let (mut usage, mut current, mut at) = (self.usage(state, now, at_now), at_now, now);
         loop {
             if let Some(instant) = self.within_cell(usage, current, at, most) {
                 return instant;
@@ -209,13 +248,13 @@ impl SlidingWindow {
             // On to the next cell: one that counted in full becomes the oldest.
             current += 1;
             at = Micros::new(self.start(current));
-            let oldest = match (current - self.cells.min(current)).cmp(&at_now) {
-                core::cmp::Ordering::Less => self.count(state, newest, current.saturating_sub(self.cells)),
+            let oldest = match (current - self.cells().min(current)).cmp(&at_now) {
+                core::cmp::Ordering::Less => self.count(state, newest, current.saturating_sub(self.cells())),
                 // Whatever is left lies in the cell of `now`, or counts as if it did.
                 core::cmp::Ordering::Equal => usage.full,
                 core::cmp::Ordering::Greater => 0,
             };
-            let oldest = if current < self.cells { 0 } else { oldest };
+            let oldest = if current < self.cells() { 0 } else { oldest };
             usage = Usage { full: usage.full - oldest, oldest, left: self.left(at, current) };
         }
     }
@@ -223,30 +262,30 @@ impl SlidingWindow {
     /// The first instant from `at` on, still in cell `current`, at which at most `most` is used.
     fn within_cell(&self, usage: Usage, current: u64, at: Micros, most: u64) -> Option<u64> {
         let spare = most.checked_sub(usage.full)?;
-        if usage.fits(spare, self.period) {
+        if usage.fits(spare, self.period()) {
             return Some(at.get());
         }
         if self.oldest != Cells::Interpolated {
             return None;
         }
         // oldest · left ≤ spare · period, so `left` must have fallen to this:
-        let left = u128::from(spare) * u128::from(self.period) / u128::from(usage.oldest);
-        let filled = u128::from(self.period) - left + u128::from(current) * u128::from(self.period);
-        let instant = u64::try_from(filled.div_ceil(u128::from(self.cells))).ok()?;
+        let left = u128::from(spare) * u128::from(self.period()) / u128::from(usage.oldest);
+        let filled = u128::from(self.period()) - left + u128::from(current) * u128::from(self.period());
+        let instant = u64::try_from(filled.div_ceil(u128::from(self.cells()))).ok()?;
         (instant < self.start(current + 1)).then_some(instant)
     }
 
     #[inline]
     fn admits(&self, usage: Usage, cost: u64) -> bool {
         let spare = self.limit.checked_sub(usage.full + cost);
-        spare.is_some_and(|spare| usage.fits(spare, self.period))
+        spare.is_some_and(|spare| usage.fits(spare, self.period()))
     }
 
     /// The decision on a cost that passes, once it is charged to the current cell.
     #[inline]
-    fn allowed(&self, usage: Usage, now: Micros, cost: u64) -> Decision {
-        let (limit, remaining) = (self.limit, usage.plus(cost).remaining(self.limit, self.period));
-        let reset = self.start(self.cell(now) + self.cells_until_gone()).saturating_sub(now.get());
+    fn allowed(&self, usage: Usage, now: Micros, current: u64, cost: u64) -> Decision {
+        let (limit, remaining) = (self.limit, usage.plus(cost).remaining(self.limit, self.period()));
+        let reset = self.start(current + self.cells_until_gone()).saturating_sub(now.get());
         Decision::new(Outcome::Allowed, now, Level::Counted { limit, remaining, reset })
     }
 
@@ -258,7 +297,7 @@ impl SlidingWindow {
         now: Micros,
         usage: Usage,
     ) -> Decision {
-        let (limit, remaining) = (self.limit, usage.remaining(self.limit, self.period));
+        let (limit, remaining) = (self.limit, usage.remaining(self.limit, self.period()));
         let reset = self.when_at_most(state, now, 0) - now.get();
         Decision::new(outcome, now, Level::Counted { limit, remaining, reset })
     }
@@ -271,19 +310,41 @@ impl SlidingWindow {
         self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, now, usage)
     }
 
-    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
-        let current = self.cell(now);
-        self.settle(state, now);
-        self.advance(state, current);
-        let count = self.count(state, current, current);
-        self.set_count(state, current, count + cost);
+    #[inline]
+    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, current: u64, cost: u64) {
+        if state.get(0) != current {
+            self.settle_in(state, current);
+            self.advance(state, current);
+        }
+        let (word, shift) = self.place(current);
+        let found = state.get(word);
+        let count = (found >> shift & HALF) + cost;
+        state.set(word, found & !(HALF << shift) | count.min(HALF) << shift);
+    }
+
+    /// Moves what a clock that has stepped back left behind in later cells into the current one.
+    fn settle_in<S: WordsMut + ?Sized>(&self, state: &mut S, current: u64) {
+        let newest = state.get(0);
+        if newest <= current {
+            return;
+        }
+        let mut moved = self.count(state, newest, current);
+        for cell in (current + 1).max(newest.saturating_sub(self.cells()))..=newest {
+            moved += self.count(state, newest, cell);
+            self.set_count(state, cell, 0);
+        }
+        if newest - current > self.cells() {
+            self.reset(state);
+        }
+        state.set(0, current);
+        self.set_count(state, current, moved);
     }
 
     /// Makes `cell` the newest one, clearing what it takes the place of.
     fn advance<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64) {
         let newest = state.get(0);
         if cell > newest {
-            for passed in (newest + 1).max(cell.saturating_sub(self.cells))..=cell {
+            for passed in (newest + 1).max(cell.saturating_sub(self.cells()))..=cell {
                 self.set_count(state, passed, 0);
             }
             state.set(0, cell);
@@ -293,11 +354,11 @@ impl SlidingWindow {
     /// After how many cells one no longer counts at all.
     #[inline]
     fn cells_until_gone(&self) -> u64 {
-        self.cells + u64::from(self.oldest != Cells::Plain)
+        self.cells() + u64::from(self.oldest != Cells::Plain)
     }
 
     fn same_cells(&self, old: &Self) -> bool {
-        (self.period, self.cells) == (old.period, old.cells)
+        (self.period(), self.cells()) == (old.period(), old.cells())
     }
 }
 
@@ -344,16 +405,17 @@ impl Usage {
 impl Algorithm for SlidingWindow {
     #[expect(clippy::cast_possible_truncation, reason = "there are at most MOST_CELLS")]
     fn words(&self) -> usize {
-        1 + (self.cells as usize + 1).div_ceil(2)
+        1 + (self.cells() as usize + 1).div_ceil(2)
     }
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let (usage, cost) = (self.usage(state, now), u64::from(cost));
+        let (current, cost) = (self.cell(now), u64::from(cost));
+        let usage = self.usage(state, now, current);
         if cost == 0 {
             self.unchanged(Outcome::Allowed, state, now, usage)
         } else if self.admits(usage, cost) {
-            self.allowed(usage, now, cost)
+            self.allowed(usage, now, current, cost)
         } else {
             self.refused(state, now, usage, cost)
         }
@@ -361,13 +423,14 @@ impl Algorithm for SlidingWindow {
 
     #[inline]
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let (usage, units) = (self.usage(state, now), u64::from(cost));
+        let (current, units) = (self.cell(now), u64::from(cost));
+        let usage = self.usage(state, now, current);
         if cost == 0 {
             return self.unchanged(Outcome::Allowed, state, now, usage);
         }
         if self.admits(usage, units) {
-            self.charge(state, now, units);
-            return self.allowed(usage, now, units);
+            self.charge(state, current, units);
+            return self.allowed(usage, now, current, units);
         }
         self.settle(state, now);
         self.refused(state, now, usage, units)
@@ -375,7 +438,7 @@ impl Algorithm for SlidingWindow {
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         if cost > 0 {
-            self.charge(state, now, u64::from(cost));
+            self.charge(state, self.cell(now), u64::from(cost));
         }
         self.peek(state, now, 0)
     }
@@ -399,25 +462,12 @@ impl Algorithm for SlidingWindow {
     }
 
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        let (newest, current) = (state.get(0), self.cell(now));
-        if newest <= current {
-            return;
-        }
-        let mut moved = self.count(state, newest, current);
-        for cell in (current + 1).max(newest.saturating_sub(self.cells))..=newest {
-            moved += self.count(state, newest, cell);
-            self.set_count(state, cell, 0);
-        }
-        if newest - current > self.cells {
-            self.reset(state);
-        }
-        state.set(0, current);
-        self.set_count(state, current, moved);
+        self.settle_in(state, self.cell(now));
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let newest = state.get(0);
-        let first = newest.saturating_sub(self.cells);
+        let first = newest.saturating_sub(self.cells());
         match (first..=newest).rev().find(|&cell| self.count(state, newest, cell) > 0) {
             Some(cell) => Micros::new(self.start(cell + self.cells_until_gone())),
             None => Micros::ZERO,
@@ -435,7 +485,7 @@ impl Algorithm for SlidingWindow {
     {
         let newest = from.get(0);
         // Nothing lies before the ring, and after a step back of the clock all of the ring may lie far ahead.
-        let first = old.cell(now).max(newest).saturating_sub(old.cells);
+        let first = old.cell(now).max(newest).saturating_sub(old.cells());
         for cell in first..=newest {
             let count = old.count(from, newest, cell);
             // Where the cells are the same each count stays in its own; else all of them count as made now.

@@ -78,7 +78,7 @@ impl SteppedBucket {
                 let (burst, step) = (quota.max_burst(), quota.limit());
                 // Debt lasts over the steps, so there is room for some beside the burst.
                 let most = burst.saturating_add(u32::MAX as u64);
-                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period, most) })
+                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period(), most) })
             }
             Err(reason) => Err(reason),
         }

@@ -180,14 +180,15 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         {
             return answer;
         }
-        self.apply_slowly(None, fingerprint, verb, self.when()).rebuilt()
+        self.apply_slowly(None, fingerprint, verb).rebuilt()
     }
 
     /// The long way, by `plan` if there is one, else by the algorithm in force.
     #[cold]
     #[inline(never)]
-    fn apply_slowly<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
-        let answer = self.shared.apply(plan, fingerprint, verb, when);
+    fn apply_slowly<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V) -> V::Answer {
+        self.shared.current().table.send_for(fingerprint); // while the clock is read
+        let answer = self.shared.apply(plan, fingerprint, verb, self.when());
         if let Some(observer) = &self.observer {
             show::<V>(observer.as_ref(), &answer);
         }
@@ -278,7 +279,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
 impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
     fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: Planned, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
-        self.apply_slowly(Some(&plan), fingerprint, verb, self.when())
+        self.apply_slowly(Some(&plan), fingerprint, verb)
     }
 }
 

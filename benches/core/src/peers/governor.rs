@@ -75,7 +75,10 @@ pub(crate) fn numbers(one: &'static str, two: &'static str) -> Vec<Case> {
     fill_numbers(|key| read(limiter.check_key(&key)));
     let case = |what| {
         let limiter = Arc::clone(&limiter);
-        Case::new(what, GOVERNOR, move |n| each_number(n, |key| read(limiter.check_key(&key))))
+        Case::new(what, GOVERNOR, move |n| {
+            let limiter = &*limiter; // the way to it is gone once, as with a handle
+            each_number(n, |key| read(limiter.check_key(&key)))
+        })
     };
     vec![case(one), case(two).threads(2)]
 }
@@ -85,7 +88,10 @@ pub(crate) fn texts(one: &'static str, two: &'static str) -> Vec<Case> {
     fill_texts(|key| read(limiter.check_key(key)));
     let case = |what| {
         let limiter = Arc::clone(&limiter);
-        Case::new(what, GOVERNOR, move |n| each_text(n, |key| read(limiter.check_key(key))))
+        Case::new(what, GOVERNOR, move |n| {
+            let limiter = &*limiter;
+            each_text(n, |key| read(limiter.check_key(key)))
+        })
     };
     vec![case(one), case(two).threads(2)]
 }

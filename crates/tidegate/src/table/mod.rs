@@ -196,6 +196,12 @@ impl Table {
         done.then_some(answer)
     }
 
+    /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
+    #[inline]
+    pub(crate) fn send_for(&self, fingerprint: u64) {
+        self.segment(self.stretch(fingerprint)).send_for(fingerprint);
+    }
+
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
     pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let mut patience = Patience::new();

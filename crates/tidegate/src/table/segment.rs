@@ -14,6 +14,7 @@
 //! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
 //! given away half of its keys: it finds nothing, takes the lock, and is sent on.
 
+use std::hint::black_box;
 use std::sync::OnceLock;
 
 use super::line::{self, EMPTY, Line, SLOTS};
@@ -112,6 +113,17 @@ impl Segment {
         &self.lines[number * self.group as usize]
     }
 
+    /// Has memory send the home line of `fingerprint`, and the state beside its favourite slot, where more than half of all
+    /// keys live: so it need not be waited for once the line is there.
+    #[inline]
+    pub(crate) fn send_for(&self, fingerprint: u64) {
+        let place = self.place(self.home(fingerprint), favourite(fingerprint));
+        black_box(place.owner());
+        if place.has_state_beside() {
+            black_box(place.state()[0].load(Ordering::Relaxed));
+        }
+    }
+
     /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
@@ -197,8 +209,9 @@ impl Segment {
     pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
         let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
-        let mut places = lines.flat_map(|line| (0..SLOTS).map(move |slot| self.place(line, slot)));
-        places.find(|place| place.owner() == EMPTY)
+        let slots =
+            move |line| (0..SLOTS).map(move |slot| self.place(line, (favourite(fingerprint) + slot) % SLOTS));
+        lines.flat_map(slots).find(|place| place.owner() == EMPTY)
     }
 
     /// Lets all idle owners go, and tells how many there were. Remembers when the next one can be idle.
@@ -288,6 +301,12 @@ fn small(number: usize) -> u32 {
 
 fn is_large(words: usize) -> bool {
     words > line::WORDS
+}
+
+/// The slot of its home line that a key takes if it is free.
+#[inline]
+fn favourite(fingerprint: u64) -> usize {
+    (fingerprint >> 40) as usize % SLOTS
 }
 
 /// The other line of a pair. The two lie side by side, and processors fetch such pairs together.
