@@ -13,7 +13,7 @@ use oracle::{Bucket, CellCounts, Log, Model, Oldest, Oracle, Policy, Steps, Time
 use random::Random;
 use tidegate_core::Steadiness::{MayStepBack, Steady};
 use tidegate_core::{
-    Algorithm, Cells, FixedWindow, LeakyQueue, Quota, Rule, SlidingLog, SlidingWindow, Steadiness,
+    Algorithm, Cells, FixedWindow, LeakyQueue, Planned, Quota, Rule, SlidingLog, SlidingWindow, Steadiness,
     SteppedBucket, TokenBucket,
 };
 use walk::Clock::{Forward, SometimesBack};
@@ -99,6 +99,16 @@ fn walk_the_token_bucket(clock: Clock, seed: u64, suited_to: Steadiness) {
         let bucket = TokenBucket::new(quota).suited_to(suited_to);
         let scale = Scale::of(quota, quota.max_burst());
         walk.go(random, format!("{bucket:?}"), &bucket, &mut Bucket::new(quota, suited_to), scale);
+    });
+}
+
+/// Under one and the same plan it is that plan's bucket.
+fn walk_a_plan(clock: Clock, seed: u64, suited_to: Steadiness) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_quota(random, u64::MAX);
+        let planned = Planned::new(quota).suited_to(suited_to);
+        let scale = Scale::of(quota, quota.max_burst());
+        walk.go(random, format!("{planned:?}"), &planned, &mut Bucket::new(quota, suited_to), scale);
     });
 }
 
@@ -288,6 +298,21 @@ fn the_token_bucket_for_a_steady_clock_is_its_oracle_to_late_readers() {
 #[test]
 fn the_token_bucket_is_its_oracle_when_the_clock_steps_back() {
     walk_the_token_bucket(SometimesBack, 2, MayStepBack);
+}
+
+#[test]
+fn a_plan_is_its_bucket() {
+    walk_a_plan(Forward, 40, MayStepBack);
+}
+
+#[test]
+fn a_plan_for_a_steady_clock_is_its_bucket() {
+    walk_a_plan(Forward, 41, Steady);
+}
+
+#[test]
+fn a_plan_is_its_bucket_when_the_clock_steps_back() {
+    walk_a_plan(SometimesBack, 42, MayStepBack);
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! A bucket whose quota comes with the call is what a bucket is that changes its quota before each call.
+
+mod random;
+
+use random::Random;
+use tidegate_core::{Algorithm, Micros, Planned, Quota, TokenBucket};
+
+const PLANS: [Quota; 5] = [
+    Quota::per_second(10).burst(3),
+    Quota::per_second(3).burst(7),
+    Quota::per_minute(1_000),
+    Quota::per_second(999_983).burst(50),
+    Quota::per_second(7).burst(1),
+];
+
+fn plan(random: &mut Random) -> Quota {
+    PLANS[usize::try_from(random.below(PLANS.len() as u64)).expect("an index")]
+}
+
+/// A bucket that is changed to the quota of each call, by hand.
+struct Changed {
+    bucket: TokenBucket,
+    state: [u64; 3],
+}
+
+impl Changed {
+    /// As the state would be under `quota`. Only what is charged is kept under it.
+    fn under(&self, quota: Quota, now: Micros) -> Changed {
+        let bucket = TokenBucket::new(quota);
+        let mut state = self.state;
+        if bucket != self.bucket {
+            state = [0; 3];
+            bucket.adopt(&self.bucket, &self.state, &mut state, now);
+        }
+        Changed { bucket, state }
+    }
+}
+
+#[test]
+fn many_plans_are_one_bucket_that_changes() {
+    for seed in 0..200 {
+        let (mut random, mut now) = (Random::seeded(seed), Micros::new(1_760_000_000_000_000));
+        let first = plan(&mut random);
+        let mut changed = Changed { bucket: TokenBucket::new(first), state: [0; 3] };
+        let mut state = vec![0; Planned::new(first).words()];
+        for _ in 0..200 {
+            now = now.plus(random.between(0, 400_000));
+            let (quota, cost) = (plan(&mut random), u32::try_from(random.below(4)).expect("a cost"));
+            let planned = Planned::new(quota);
+            let mut next = changed.under(quota, now);
+            assert_eq!(planned.peek(&state[..], now, cost), next.bucket.peek(&next.state, now, cost));
+            let before = state.clone();
+            if random.one_in(5) {
+                planned.refund(&mut state[..], now, cost);
+                next.bucket.refund(&mut next.state, now, cost);
+            } else {
+                let want = next.bucket.decide(&mut next.state, now, cost);
+                assert_eq!(planned.decide(&mut state[..], now, cost), want, "{quota} at {now}");
+            }
+            if state != before {
+                changed = next;
+            }
+            assert_eq!(planned.idle_at(&state[..]), changed.bucket.idle_at(&changed.state));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_leaves_the_plan_that_was_written() {
+    let (large, small) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(5)));
+    let (mut state, now) = (vec![0; large.words()], Micros::new(60_000_000));
+    assert!(large.decide(&mut state[..], now, 8).is_allowed());
+    let before = state.clone();
+    assert!(!small.decide(&mut state[..], now, 1).is_allowed());
+    assert_eq!(state, before);
+    assert!(small.decide(&mut state[..], now.plus(48_000_000), 1).is_allowed());
+    assert_ne!(state, before);
+}
+
+#[test]
+fn a_state_is_adopted_as_it_is() {
+    let (old, new) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(50)));
+    let now = Micros::new(1_000_000);
+    let (mut from, mut state) = (vec![0; old.words()], vec![0; new.words()]);
+    assert!(old.decide(&mut from[..], now, 7).is_allowed());
+    new.adopt(&old, &from[..], &mut state[..], now);
+    assert_eq!(new.peek(&state[..], now, 0).remaining(), 43);
+    assert_eq!(old.peek(&state[..], now, 0).remaining(), 3);
+}
