@@ -26,6 +26,8 @@
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
 //! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |
+//!
+//! [`Pacing`] refuses nobody and lets everybody wait, so it is no [`Algorithm`]; it keeps its state in 2 or 3 words too.
 
 #![no_std]
 
@@ -37,6 +39,7 @@ mod count;
 mod decision;
 mod fixed_window;
 mod invalid;
+mod pacing;
 mod planned;
 mod policy;
 mod quota;
@@ -52,6 +55,7 @@ pub use algorithm::{Algorithm, Taken};
 pub use decision::{Decision, Denied, Outcome, RuleId, Source, Wait};
 pub use fixed_window::FixedWindow;
 pub use invalid::InvalidQuota;
+pub use pacing::{Bursty, Pacing, Reserved, TooLong, WarmUp};
 pub use planned::Planned;
 pub use quota::Quota;
 pub use rule::Rule;
