@@ -38,6 +38,7 @@
 //! |---|---|
 //! | one limit for the whole program | [`Limiter`] |
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
+//! | an even pace for calls to somebody else, waiting instead of refusing | [`Pacer`]; [`Bursty`] catches up after a rest, [`WarmUp`] starts cold |
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
 //! | a quota that comes with the call, for plans | [`Planned`] and [`KeyedLimiter::quota`] |
@@ -55,7 +56,8 @@
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
 //! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
-//! `limiter.cost(5).check()`. Clones share the state: a clone is another handle on the same limit, never a second limit.
+//! `limiter.cost(5).check()`. A [`Pacer`] has verbs of its own: `reserve` promises a later instant, `try_acquire` and
+//! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to. Clones share the state: a clone is another handle on the same limit, never a second limit.
 //!
 //! # What it does not do
 //!
@@ -72,6 +74,7 @@ mod limiter;
 #[cfg(all(test, loom))]
 mod loom;
 mod observer;
+mod pacer;
 mod regime;
 mod shared;
 mod sync;
@@ -82,6 +85,7 @@ pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
+pub use pacer::{Pacer, Reservation};
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;

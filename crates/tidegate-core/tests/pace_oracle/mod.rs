@@ -239,7 +239,7 @@ impl Div for Fraction {
     type Output = Fraction;
 
     fn div(self, other: Fraction) -> Fraction {
-        self * Fraction::of(other.below, other.above)
+        Fraction::of(self.above * other.below, self.below * other.above)
     }
 }
 
