@@ -14,17 +14,17 @@
 //!              └─1×I─┴───── 100 × I ───────┴─1×I─
 //! ```
 //!
-//! *The next one pays.* How long a request waits depends on those before it, never on how much it asks for. A request for
-//! a hundred permits to an idle pacer leaves at once, since there is nobody to wait for; the one after it waits for a
-//! hundred. *Nothing is too large.* There is no burst that a request would have to fit into.
+//! *The next one pays.* How long a request waits depends on those before it, never on how much it asks for. A request
+//! for a hundred permits to an idle pacer leaves at once, since there is nobody to wait for; the one after it waits
+//! for a hundred. *Nothing is too large.* There is no burst that a request would have to fit into.
 //!
-//! What the pacer makes of time in which nobody asked is where its two kinds differ. [`Bursty`] puts it by, so that a few
-//! requests after a rest may leave together: what was paced may catch up. [`WarmUp`] takes it as a sign that whoever is
-//! called has gone cold, and begins slowly again.
+//! What the pacer makes of time in which nobody asked is where its two kinds differ. [`Bursty`] puts it by, so that a
+//! few requests after a rest may leave together: what was paced may catch up. [`WarmUp`] takes it as a sign that
+//! whoever is called has gone cold, and begins slowly again.
 //!
-//! Both keep the instant in parts of a microsecond, so many to each that the interval of the quota is a whole number of them.
-//! 80,000 a second are 25/2 µs apart and not 12, which would be 83,333 a second. A wait is rounded up to a microsecond; the
-//! instant is not, so no rounding ever adds up.
+//! Both keep the instant in parts of a microsecond, so many to each that the interval of the quota is a whole number
+//! of them. 80,000 a second are 25/2 µs apart and not 12, which would be 83,333 a second. A wait is rounded up to a
+//! microsecond; the instant is not, so no rounding ever adds up.
 //!
 //! ```text
 //!   words 0 and 1   the instant, in parts since zero: a number of 128 bits
@@ -210,9 +210,9 @@ impl Pacing {
 
     /// Gives a reservation back, if nobody has built upon it and its instant has not passed. Tells whether it did.
     ///
-    /// Whoever reserved later was promised an instant that lies beyond this one by what it was charged, and keeps it: then there
-    /// is nothing to give back that would not put two requests where there is room for one. Else the state is as
-    /// if the reservation had never been. Either way cancelling never lets more pass than not cancelling.
+    /// Whoever reserved later was promised an instant that lies beyond this one by what it was charged, and keeps it:
+    /// then there is nothing to give back that would not put two requests where there is room for one. Else the state
+    /// is as if the reservation had never been. Either way cancelling never lets more pass than not cancelling.
     pub fn cancel<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, reserved: Reserved) -> bool {
         let untouched = now <= reserved.from && self.image(state) == reserved.after;
         if untouched {
@@ -225,8 +225,8 @@ impl Pacing {
 
     /// Takes over a state written under `old`, an earlier setting of the same pacer.
     ///
-    /// What was promised stays promised. What was put by stays put by as *time*, and what was warm stays as warm as it was: so
-    /// the permits in store keep their proportion to the most there can be.
+    /// What was promised stays promised. What was put by stays put by as *time*, and what was warm stays as warm as
+    /// it was: so the permits in store keep their proportion to the most there can be.
     pub fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S)
     where
         F: Words + ?Sized,

@@ -432,7 +432,8 @@ fn nothing_wraps_anywhere() {
                     let reserved = made.reserve(&mut state, Micros::new(now), asked);
                     assert_eq!(reserved.map(|reserved| reserved.wait()), wait, "{made:?}");
                 }
-                // All permits that can be asked for take longer than there is time, except at the fastest rate there is.
+                // All permits that can be asked for take longer than there is time, except at the fastest rate there
+                // is.
                 let fastest = quota.period() == Duration::from_micros(1);
                 assert!(fastest || made.peek(&state, Micros::new(now)).is_err(), "{made:?}");
             }

@@ -1,5 +1,5 @@
-//! Pacing against its oracle, a million random steps each: every wait must be the same, to the microsecond where the books
-//! are exact, and rounded up from theirs where they are kept in doubles.
+//! Pacing against its oracle, a million random steps each: every wait must be the same, to the microsecond where the
+//! books are exact, and rounded up from theirs where they are kept in doubles.
 //!
 //! `TIDEGATE_STEPS` asks for longer or shorter walks.
 

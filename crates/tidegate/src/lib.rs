@@ -38,7 +38,7 @@
 //! |---|---|
 //! | one limit for the whole program | [`Limiter`] |
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
-//! | an even pace for calls to somebody else, waiting instead of refusing | [`Pacer`]; [`Bursty`] catches up after a rest, [`WarmUp`] starts cold |
+//! | to wait one's turn at an even pace | [`Pacer`] with its [`Reservation`]; [`Bursty`] catches up, [`WarmUp`] starts cold |
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
 //! | a quota that comes with the call, for plans | [`Planned`] and [`KeyedLimiter::quota`] |
@@ -50,14 +50,15 @@
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
 //! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
-//! | to keep the state yourself | [`Algorithm`] over [`Words`] |
+//! | to keep the state yourself | [`Algorithm`] or [`Pacing`] over [`Words`] |
 //!
 //! # The verbs
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
 //! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
 //! `limiter.cost(5).check()`. A [`Pacer`] has verbs of its own: `reserve` promises a later instant, `try_acquire` and
-//! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to. Clones share the state: a clone is another handle on the same limit, never a second limit.
+//! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to.
+//! Clones share the state: a clone is another handle on the same limit, never a second limit.
 //!
 //! # What it does not do
 //!

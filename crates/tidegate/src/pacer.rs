@@ -1,18 +1,18 @@
 //! # One line for everybody
 //!
-//! A [`Pacer`] is for calls on the way out: nobody is refused for being too many, everybody is told how long to wait, and the calls
-//! leave at an even pace. It is one line in which all clones and all threads stand. For *refusing* what is too
-//! much, see [`Limiter`](crate::Limiter); the arithmetic of pacing is [`Pacing`]'s.
+//! A [`Pacer`] is for calls on the way out: nobody is refused for being too many, everybody is told how long to wait,
+//! and the calls leave at an even pace. It is one line in which all clones and all threads stand. For *refusing* what
+//! is too much, see [`Limiter`](crate::Limiter); the arithmetic of pacing is [`Pacing`]'s.
 //!
 //! ```text
 //!   reserve ──► Reservation: wait so long ──┬── its instant comes ──► it is used; dropping it changes nothing
-//!                                           ├── cancel, or dropped before its instant ──► given back, if it was the last in line
+//!                                           ├── cancelled, or dropped before ──► given back, if it is the last in line
 //!                                           └── keep ──► counts, whatever becomes of the handle
 //! ```
 //!
-//! The line is two or three words and the setting they are read by, under one lock: taking it is a compare-and-swap, what is done
-//! under it a few additions, and nobody waits for *time* while holding it. A setting that is replaced leaves nothing
-//! behind, so a controller may change the rate as often as it likes.
+//! The line is two or three words and the setting they are read by, under one lock: taking it is a compare-and-swap,
+//! what is done under it a few additions, and nobody waits for *time* while holding it. A setting that is replaced
+//! leaves nothing behind, so a controller may change the rate as often as it likes.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -41,8 +41,8 @@ use tidegate_core::{InvalidQuota, Pacing, Quota, Reserved, Steadiness, TooLong, 
 /// # Ok::<(), tidegate::TooLong>(())
 /// ```
 ///
-/// After a rest requests may catch up with up to one second of it; [`Bursty::max_burst`](crate::Bursty::max_burst) says another
-/// length, and [`WarmUp`](crate::WarmUp) makes the pace start cold instead: see [`Pacer::with`].
+/// After a rest requests may catch up with up to one second of it; [`Bursty::max_burst`](crate::Bursty::max_burst)
+/// says another length, and [`WarmUp`](crate::WarmUp) makes the pace start cold instead: see [`Pacer::with`].
 pub struct Pacer<C = SteadyClock> {
     line: Arc<Aligned>,
     clock: C,
@@ -50,9 +50,10 @@ pub struct Pacer<C = SteadyClock> {
 
 /// A promised place in the line of a [`Pacer`]: wait as long as it says, then go ahead.
 ///
-/// Dropped before its instant it is given back; from its instant on it counts as used. What is given back is all
-/// of it if nobody has reserved after it, and nothing if somebody has: they were promised instants beyond it, and moving the end
-/// of the line before them would put two where there is room for one. The same if the rate has changed meanwhile.
+/// Dropped before its instant it is given back; from its instant on it counts as used. What is given back is all of
+/// it if nobody has reserved after it, and nothing if somebody has: they were promised instants beyond it, and moving
+/// the end of the line before them would put two where there is room for one. The same if the rate has changed
+/// meanwhile.
 #[must_use = "dropped before its instant, a reservation is given back"]
 pub struct Reservation<'a, C: Clock = SteadyClock> {
     pacer: &'a Pacer<C>,
@@ -103,8 +104,8 @@ impl Pacer {
 impl<C: Clock> Pacer<C> {
     /// A pacer like this one on another clock, as if just made.
     ///
-    /// The clock must be [steady](Clock::STEADINESS), because a promise is an instant: were the clock set back by an hour,
-    /// everybody would wait an hour longer. Another does not compile.
+    /// The clock must be [steady](Clock::STEADINESS), because a promise is an instant: were the clock set back by an
+    /// hour, everybody would wait an hour longer. Another does not compile.
     ///
     /// ```compile_fail
     /// use tidegate::{Pacer, Quota, SettableClock};
@@ -147,9 +148,11 @@ impl<C: Clock> Pacer<C> {
         self.charge(permits, Wait::micros(0)).map(|_| ())
     }
 
-    /// Charges `permits` and tells how long to wait before using them, if that is at most `timeout`. Does not wait itself.
+    /// Charges `permits` and tells how long to wait before using them, if that is at most `timeout`. Does not wait
+    /// itself.
     ///
-    /// Most callers who may change their mind while waiting want [`reserve_within`](Pacer::reserve_within), which can give back.
+    /// Most callers who may change their mind while waiting want [`reserve_within`](Pacer::reserve_within), which can
+    /// give back.
     ///
     /// # Errors
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer than `timeout`.
@@ -194,7 +197,8 @@ impl<C: Clock> Pacer<C> {
     /// pays by the new rate.
     ///
     /// # Errors
-    /// [`InvalidQuota`], with nothing changed, if a warm-up could not be counted exactly at that rate; without one, never.
+    /// [`InvalidQuota`], with nothing changed, if a warm-up could not be counted exactly at that rate; without one,
+    /// never.
     pub fn set_rate(&self, quota: Quota) -> Result<(), InvalidQuota> {
         let mut line = self.line();
         let (old, from) = (line.pacing, line.state);
@@ -267,8 +271,8 @@ impl<C: Clock> Reservation<'_, C> {
         self.place = None;
     }
 
-    /// Gives it back, as far as that cannot let too much pass: see [`Reservation`]. From its instant on there is nothing
-    /// to give back.
+    /// Gives it back, as far as that cannot let too much pass: see [`Reservation`]. From its instant on there is
+    /// nothing to give back.
     pub fn cancel(mut self) {
         if let Some(place) = self.place.take() {
             self.pacer.give_back(place, self.changes);
@@ -277,7 +281,8 @@ impl<C: Clock> Reservation<'_, C> {
 }
 
 impl<C: Clock> Drop for Reservation<'_, C> {
-    /// Unlike [`cancel`](Reservation::cancel) this cannot know whether it was used. At its very instant it may have been.
+    /// Unlike [`cancel`](Reservation::cancel) this cannot know whether it was used. At its very instant it may have
+    /// been.
     fn drop(&mut self) {
         if let Some(place) = self.place.take()
             && self.pacer.clock.now() < place.from()

@@ -195,7 +195,8 @@ fn on_threads<T: Send>(each: impl Fn(u64) -> Vec<T> + Sync) -> Vec<T> {
     })
 }
 
-/// Where time stands still the promises of all threads, sorted, must follow each other without a gap and without an overlap.
+/// Where time stands still the promises of all threads, sorted, must follow each other without a gap and without an
+/// overlap.
 #[test]
 fn eight_threads_get_eight_thousand_places_side_by_side() {
     let quota = Quota::every(Duration::from_micros(10));
@@ -241,8 +242,8 @@ fn eight_threads_that_wait_keep_the_rate() {
     assert!(permits * 25 <= 2 * paid, "{permits} within {paid} µs");
 }
 
-/// Some wait, some give up, and the rate changes: whoever stays is still as far from the one before as that one's permits
-/// are worth at the fastest rate.
+/// Some wait, some give up, and the rate changes: whoever stays is still as far from the one before as that one's
+/// permits are worth at the fastest rate.
 #[test]
 fn no_two_are_promised_one_place_whoever_gives_up() {
     let rates = [Quota::every(Duration::from_micros(10)), Quota::every(Duration::from_micros(30))];

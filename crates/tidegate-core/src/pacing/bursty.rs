@@ -3,9 +3,10 @@
 //! Requests leave an interval apart. If nobody asks for a while, that time is put by, up to `max_burst`, and
 //! requests that come later leave at once for as long as it lasts.
 //!
-//! Books are usually kept on two numbers, the permits in store and the instant at which the next one is free. But permits in store
-//! are idle time divided by the interval, and there are none while anybody waits; so both are one number on one line, the
-//! instant *up to which everything is spent*. In the past, it tells what is put by; in the future, when the next may leave.
+//! Books are usually kept on two numbers, the permits in store and the instant at which the next one is free. But
+//! permits in store are idle time divided by the interval, and there are none while anybody waits; so both are one
+//! number on one line, the instant *up to which everything is spent*. In the past, it tells what is put by; in the
+//! future, when the next may leave.
 //!
 //! ```text
 //!        put by: 3 intervals                       to be waited for: 2 intervals
@@ -15,11 +16,11 @@
 //!      └─► taking moves it on by permits × interval; it is never further back than max_burst
 //! ```
 //!
-//! A change of the rate leaves the instant where it is. The time put by is the same, so there are as many more permits in store as
-//! the rate has become higher: the store is as full as it was, and every promise stands.
+//! A change of the rate leaves the instant where it is. The time put by is the same, so there are as many more
+//! permits in store as the rate has become higher: the store is as full as it was, and every promise stands.
 //!
-//! In any stretch Δ at most rate·(Δ + `max_burst`) permits leave, and one request more, whatever its size: that one is paid by
-//! whoever comes after it.
+//! In any stretch Δ at most rate·(Δ + `max_burst`) permits leave, and one request more, whatever its size: that one
+//! is paid by whoever comes after it.
 
 use core::time::Duration;
 

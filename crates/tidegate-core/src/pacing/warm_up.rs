@@ -23,16 +23,17 @@
 //! ```
 //!
 //! Taking permits costs the time under the curve. An area does not care how it is cut: whether ten permits are taken
-//! at once or one by one, they cost the same. That must hold to the last part of time although areas are rounded. Let Φ(s)
-//! be the area from 0 to s, *rounded up once*: a step from s to s − k costs Φ(s) − Φ(s − k), and any chain of such steps
-//! telescopes to its ends.
+//! at once or one by one, they cost the same. That must hold to the last part of time although areas are rounded. Let
+//! Φ(s) be the area from 0 to s, *rounded up once*: a step from s to s − k costs Φ(s) − Φ(s − k), and any chain of
+//! such steps telescopes to its ends.
 //!
-//! Store and instant share their unit if the store is measured in the *time it took to fill it*: then a microsecond of idling is
-//! a microsecond in store, whatever the rate, and the most there can be is `warm_up` itself. One permit is worth
-//! I·2(c+1)/(c+5) of it. A microsecond has as many parts as make this, I, the threshold and the maximum whole, and then twice as
-//! many, again and again, until the rounding of Φ is of no account.
+//! Store and instant share their unit if the store is measured in the *time it took to fill it*: then a microsecond
+//! of idling is a microsecond in store, whatever the rate, and the most there can be is `warm_up` itself. One permit
+//! is worth I·2(c+1)/(c+5) of it. A microsecond has as many parts as make this, I, the threshold and the maximum
+//! whole, and then twice as many, again and again, until the rounding of Φ is of no account.
 //!
-//! What is kept is the reverse of the store, its *warmth*: what it lacks to the maximum. A pacer just made is cold, and zero.
+//! What is kept is the reverse of the store, its *warmth*: what it lacks to the maximum. A pacer just made is cold,
+//! and zero.
 //!
 //! A change of the rate leaves both where they are, instant and store: as time they are the same, and so the
 //! store is as full in proportion as it was.
@@ -110,7 +111,8 @@ impl WarmUp {
     /// As [`WarmUp::new`], from values that are not known to be right. Never panics.
     ///
     /// # Errors
-    /// [`InvalidQuota`] if `warm_up` is zero or no whole number of microseconds, or the whole cannot be counted exactly.
+    /// [`InvalidQuota`] if `warm_up` is zero or no whole number of microseconds, or the whole cannot be counted
+    /// exactly.
     pub fn try_new(quota: Quota, warm_up: Duration) -> Result<Self, InvalidQuota> {
         let cold = Ratio { numerator: 3, denominator: 1 };
         WarmUp::checked(quota, warm_up, cold).map_err(InvalidQuota::because)
@@ -195,8 +197,8 @@ impl WarmUp {
         let taken = u128::from(permits) * u128::from(self.curve.worth);
         match u128::from(stored).checked_sub(taken) {
             Some(left) => self.area(u128::from(stored)) - self.area(left),
-            // More than there is: what is missing costs as much as when warm. The line below the threshold goes on to the
-            // left of zero, rounded as on its right, so that a chain of requests telescopes here too.
+            // More than there is: what is missing costs as much as when warm. The line below the threshold goes on to
+            // the left of zero, rounded as on its right, so that a chain of requests telescopes here too.
             None => self.area(u128::from(stored)) - self.even(u128::from(stored)) + all,
         }
     }
@@ -205,7 +207,8 @@ impl WarmUp {
     fn area(&self, stored: u128) -> u128 {
         let (threshold, full) = (u128::from(self.curve.threshold), u128::from(self.curve.full));
         let Some(beyond) = stored.checked_sub(threshold) else { return self.even(stored) };
-        // A triangle upon a rectangle, over the length from the threshold to the end, and their area together is `full`.
+        // A triangle upon a rectangle, over the length from the threshold to the end, and their area together is
+        // `full`.
         let (cold, one, length) = (self.cold.numerator(), self.cold.denominator(), full - threshold);
         let height_twice = 2 * one * length + (cold - one) * beyond;
         full / 2 + ((cold + 5 * one) * beyond * height_twice).div_ceil(4 * one * (cold + one) * length)

@@ -1,11 +1,13 @@
-//! What a pacer promises, worked out the slow way: permits in store, the instant the next one is free, and nothing packed.
+//! What a pacer promises, worked out the slow way: permits in store, the instant the next one is free, and nothing
+//! packed.
 //!
-//! The books are those of the textbook: reading at `now` turns the time since `next_free` into permits in store; a request
-//! waits for the old `next_free`, takes what it can from the store, and moves `next_free` on by what that costs and by
-//! an interval for each permit that was not there. The code under test keeps neither of the two numbers.
+//! The books are those of the textbook: reading at `now` turns the time since `next_free` into permits in store; a
+//! request waits for the old `next_free`, takes what it can from the store, and moves `next_free` on by what that
+//! costs and by an interval for each permit that was not there. The code under test keeps neither of the two numbers.
 //!
-//! The bursty books are exact fractions. Those of the warm-up cannot be, because a square is taken of what was squared before;
-//! they are kept in doubles, counted from when the story began, which is good to a thousandth of a microsecond.
+//! The bursty books are exact fractions. Those of the warm-up cannot be, because a square is taken of what was
+//! squared before; they are kept in doubles, counted from when the story began, which is good to a thousandth of a
+//! microsecond.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Div, Mul, Sub};

@@ -4,8 +4,9 @@
 //!   at  [every STEP] [xN]  acquire N [within WAIT] | reserve N | peek    [outcome]
 //! ```
 //!
-//! Whoever acquires waits, and the next row begins when the wait is over. So the instant of a row is known only when the
-//! case is run: `+1s` is a second after the caller is back, and an instant that has passed by then means *at once*.
+//! Whoever acquires waits, and the next row begins when the wait is over. So the instant of a row is known only when
+//! the case is run: `+1s` is a second after the caller is back, and an instant that has passed by then means *at
+//! once*.
 
 use tidegate::{InvalidQuota, Micros, Pacing, Quota};
 

@@ -1,7 +1,7 @@
 //! # Pacers put to the test
 //!
-//! The bare steps, and the pacer that threads share, on a clock that moves on by each wait as a caller who sleeps would see
-//! it. To test another one, implement [`Paced`] and add a line to [`PACERS`].
+//! The bare steps, and the pacer that threads share, on a clock that moves on by each wait as a caller who sleeps
+//! would see it. To test another one, implement [`Paced`] and add a line to [`PACERS`].
 
 use std::panic::{self, AssertUnwindSafe};
 
