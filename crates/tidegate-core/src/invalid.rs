@@ -34,6 +34,10 @@ pub(crate) enum Reason {
     CellCount { cells: u32, most: u32 },
     CellTooShort { cells: u32, period: Duration },
     NginxRate { limit: u64, period: Duration },
+    MaxBurstNotWhole { max_burst: Duration },
+    WarmUpNotWhole { warm_up: Duration },
+    WarmUpInexact { limit: u64, period: Duration, warm_up: Duration, numerator: u64, denominator: u64 },
+    ColdFactor { numerator: u64, denominator: u64 },
     NumberTooLarge,
     Expected { what: &'static str, found: Option<char> },
 }
@@ -82,6 +86,12 @@ impl Reason {
             Reason::NginxRate { .. } => {
                 "nginx counts 0.001 to 4294967 requests per second; use the exact leaky queue for other rates"
             }
+            Reason::MaxBurstNotWhole { .. } => "a max burst must be a whole number of microseconds",
+            Reason::WarmUpNotWhole { .. } => "a warm-up must be a whole number of microseconds, 1us or more",
+            Reason::WarmUpInexact { .. } => {
+                "the warm-up cannot be counted exactly; use a shorter one, or a rounder limit or cold factor"
+            }
+            Reason::ColdFactor { .. } => "a cold factor must be 1 or more",
             Reason::NumberTooLarge => "the number is too large",
             Reason::Expected { .. } => "the text is not a quota",
         }
@@ -113,6 +123,25 @@ impl fmt::Display for Reason {
                 "{limit} per {period:?} is no rate that nginx can count, which are 0.001 to 4294967 requests per second; \
                  leave out 'nginx' for the exact queue"
             ),
+            Reason::MaxBurstNotWhole { max_burst } => write!(
+                f,
+                "a max burst of {max_burst:?} is not a whole number of microseconds; use 0s, 1us or more"
+            ),
+            Reason::WarmUpNotWhole { warm_up } => {
+                write!(f, "a warm-up of {warm_up:?} is not a whole number of microseconds; use 1us or more")
+            }
+            Reason::WarmUpInexact { limit, period, warm_up, numerator, denominator } => write!(
+                f,
+                "{limit} per {period:?} warming up over {warm_up:?} with a cold factor of \
+                 {numerator}/{denominator} cannot be counted exactly; \
+                 use a shorter warm-up, or a rounder limit or cold factor"
+            ),
+            Reason::ColdFactor { numerator, denominator: 0 } => {
+                write!(f, "a cold factor of {numerator}/0 is no number; use 1 or more")
+            }
+            Reason::ColdFactor { numerator, denominator } => {
+                write!(f, "a cold factor of {numerator}/{denominator} is below 1; use 1 or more")
+            }
             Reason::Expected { what, found: Some(found) } => write!(f, "found {found:?}, expected {what}"),
             Reason::Expected { what, found: None } => write!(f, "the text ends, expected {what}"),
             _ => f.write_str(self.sentence()),

@@ -28,6 +28,8 @@
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
 //! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |
+//!
+//! [`Pacing`] refuses nobody and lets everybody wait, so it is no [`Algorithm`]; it keeps its state in 2 or 3 words too.
 
 #![no_std]
 
@@ -42,6 +44,7 @@ mod fixed_window;
 mod invalid;
 mod leaky_queue;
 mod nginx_queue;
+mod pacing;
 mod planned;
 mod policy;
 mod quota;
@@ -59,6 +62,7 @@ pub use fixed_window::FixedWindow;
 pub use invalid::InvalidQuota;
 pub use leaky_queue::LeakyQueue;
 pub use nginx_queue::NginxQueue;
+pub use pacing::{Bursty, Pacing, Reserved, TooLong, WarmUp};
 pub use planned::Planned;
 pub use quota::Quota;
 pub use rule::Rule;

@@ -184,7 +184,7 @@ impl Quota {
 /// Products of a cost and an interval stay below this, so that they are exact everywhere.
 const EXACT: u128 = 1 << 53;
 
-const fn gcd(mut a: u128, mut b: u128) -> u128 {
+pub(crate) const fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -38,6 +38,7 @@
 //! |---|---|
 //! | one limit for the whole program | [`Limiter`] |
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
+//! | to wait one's turn at an even pace | [`Pacer`] with its [`Reservation`]; [`Bursty`] catches up, [`WarmUp`] starts cold |
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
 //! | a burst spread out, one after the other | [`LeakyQueue`]; [`NginxQueue`] with nginx's rounding |
@@ -50,13 +51,15 @@
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
 //! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
-//! | to keep the state yourself | [`Algorithm`] over [`Words`] |
+//! | to keep the state yourself | [`Algorithm`] or [`Pacing`] over [`Words`] |
 //!
 //! # The verbs
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
 //! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
-//! `limiter.cost(5).check()`. Clones share the state: a clone is another handle on the same limit, never a second limit.
+//! `limiter.cost(5).check()`. A [`Pacer`] has verbs of its own: `reserve` promises a later instant, `try_acquire` and
+//! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to.
+//! Clones share the state: a clone is another handle on the same limit, never a second limit.
 //!
 //! # What it does not do
 //!
@@ -73,6 +76,7 @@ mod limiter;
 #[cfg(all(test, loom))]
 mod loom;
 mod observer;
+mod pacer;
 mod regime;
 mod shared;
 mod sync;
@@ -83,6 +87,7 @@ pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
+pub use pacer::{Pacer, Reservation};
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;

@@ -9,6 +9,10 @@ mod format;
 mod line;
 #[path = "../examples/conformance/mistake.rs"]
 mod mistake;
+#[path = "../examples/conformance/pace.rs"]
+mod pace;
+#[path = "../examples/conformance/pacers.rs"]
+mod pacers;
 #[path = "../examples/conformance/report.rs"]
 mod report;
 #[path = "../examples/conformance/row.rs"]
@@ -64,7 +68,7 @@ fn assert_mistakes(content: &str, expected: &[&str]) {
 #[test]
 fn every_vector_holds_for_every_subject() {
     let files = vector_files();
-    assert!(files.len() >= 8, "{files:?}");
+    assert!(files.len() >= 9, "{files:?}");
     let mut report = Report::default();
     for file in files {
         report.file(&file.to_string_lossy(), subject::SUBJECTS);
@@ -78,7 +82,7 @@ fn the_documented_examples_hold() {
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     let blocks: Vec<_> =
         readme.split("```vectors\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(blocks.len() >= 5, "found {} examples", blocks.len());
+    assert!(blocks.len() >= 6, "found {} examples", blocks.len());
     for block in blocks {
         assert_equal(block);
     }
@@ -245,6 +249,56 @@ fn what_means_nothing_is_refused() {
 }
 
 #[test]
+fn a_pacer_waits_and_the_next_row_begins_then() {
+    assert_equal("pace 5/s\n0s x3 acquire 5 -\n+0s acquire 1 after 1s\n0s peek after 200ms\n1h peek allow");
+    assert_equal("pace 5/s\n1s every 100ms x11 acquire 1 pass 11\n0s peek after 200ms");
+    assert_equal("pace 5/s\n0s x3 reserve 1\n+0s acquire 1 within 500ms retry 100ms\n+0s peek after 600ms");
+    assert_equal("pace 1/s\n0s reserve 1\nchange pace 2/s\n0s reserve 1 after 1s\n+0s peek after ~1500ms");
+    assert_equal("quota 1/s\n0s 1 allow\ncase paced\npace 5/s\n0s acquire 9\ncase the same\n0s peek allow");
+}
+
+#[test]
+fn a_pacer_can_differ() {
+    for (row, column, got) in [
+        ("0s acquire 1 after 200ms", "outcome", "allow"),
+        ("0s x3 acquire 1 allow", "outcome of request 2 of 3", "after 200ms"),
+        ("0s x3 acquire 1 within 0s pass 2", "passed", "1"),
+        ("0s acquire 1 refuse", "outcome", "allow"),
+        ("0s peek never", "outcome", "allow"),
+    ] {
+        let (text, status) = report(format!("pace 5/s\n{row}\n").as_bytes());
+        let line = text.lines().nth(1).unwrap_or_default();
+        assert!(line.contains(&format!("  all      {row}  {column}  ")), "for {row}:\n{text}");
+        assert!(line.contains(got) && status == Status::Different, "for {row}:\n{text}");
+    }
+}
+
+#[test]
+fn mistakes_in_pacing_are_placed_in_the_file() {
+    for (row, place) in [
+        ("0s 1 allow", "4: found \"1\""),
+        ("0s check 1 allow", "4: found \"check\""),
+        ("0s acquire allow", "12: found \"allow\""),
+        ("0s acquire 1.5 allow", "12: found \"1.5\""),
+        ("0s acquire 18446744073709551616", "12: found \"18446744073709551616\""),
+        ("0s acquire 1 within 5 allow", "21: found \"5\""),
+        ("0s acquire 1 took 1", "14: found \"took\""),
+        ("0s acquire 1 allow 3", "20: found \"3\""),
+        ("-1s acquire 1 allow", "1: found \"-1s\""),
+        ("5 acquire 1 allow", "1: found \"5\""),
+        ("0s change rule 5/s", "11: found \"rule\""),
+        ("change pace 5/x", "15: found \"x\""),
+        ("quota 5/s", "1: found \"quota\""),
+        ("pace 6/s", "1: found \"pace\""),
+    ] {
+        assert_mistakes(&format!("pace 5/s\n{row}\n0s peek"), &[&format!("f:2:{place}")]);
+    }
+    assert_mistakes("pace 5/s warm 1s\n0s acquire 1", &["f:1:10: found \"warm\""]);
+    assert_mistakes("quota 5/s\npace 5/s\n0s 1", &["f:2:1: found \"pace\""]);
+    assert_mistakes("pace 5/s\n0s peek\npace 6/s", &["f:3:1: found \"pace 6/s\""]);
+}
+
+#[test]
 fn a_file_or_a_case_without_rows_tests_nothing_and_is_refused() {
     assert_mistakes("", &["f:1:1: the line ends"]);
     assert_mistakes("# only a comment\nquota 5/s\n", &["f:1:1: the line ends"]);
@@ -297,8 +351,8 @@ fn no_input_makes_it_panic() {
 fn survive(cases: &[format::Case], content: &[u8]) {
     let requests = |case: &format::Case| -> u64 { case.steps.iter().map(requests_of).sum() };
     for case in cases.iter().filter(|case| requests(case) < 2_000) {
-        for kind in subject::SUBJECTS {
-            let panicked = run::run(case, kind).into_iter().find(|difference| difference.got == "a panic");
+        for (_, differences) in report::runs(case, subject::SUBJECTS) {
+            let panicked = differences.into_iter().find(|difference| difference.got == "a panic");
             assert_eq!(panicked, None, "for:\n{}", String::from_utf8_lossy(content));
         }
     }
@@ -307,11 +361,16 @@ fn survive(cases: &[format::Case], content: &[u8]) {
 fn requests_of(step: &format::Step) -> u64 {
     match &step.act {
         format::Act::Ask(row) => u64::from(row.times),
-        format::Act::Change { .. } => 1,
+        format::Act::Pace(row) => u64::from(row.times),
+        format::Act::Change { .. } | format::Act::SetRate { .. } => 1,
     }
 }
 
-const PIECES: [&str; 24] = [
+const PIECES: [&str; 28] = [
+    "pace 3/s\n",
+    "acquire ",
+    "within 1s ",
+    "18446744073709551615",
     " ",
     "\n",
     "0",

@@ -10,6 +10,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
+use super::gcd;
 use crate::Quota;
 use crate::invalid::{InvalidQuota, Reason};
 
@@ -157,6 +158,20 @@ impl<'a> Reader<'a> {
         self.at = start;
         let fraction = self.count()?;
         Ok((fraction, 10u128.pow(u32::try_from(digits).unwrap_or(u32::MAX).min(38))))
+    }
+
+    /// A number, perhaps with a decimal fraction, as numerator and denominator, and the blanks after it.
+    pub(crate) fn decimal(&mut self) -> Result<(u32, u32), InvalidQuota> {
+        let start = self.at;
+        let whole = self.count()?;
+        let (fraction, scale) = if self.symbol('.') { self.fraction()? } else { (0, 1) };
+        let numerator =
+            u128::from(whole).checked_mul(scale).and_then(|n| n.checked_add(u128::from(fraction)));
+        let ratio = numerator.and_then(|numerator| {
+            let common = gcd(numerator, scale);
+            Some((u32::try_from(numerator / common).ok()?, u32::try_from(scale / common).ok()?))
+        });
+        ratio.ok_or_else(|| self.too_large(start))
     }
 
     fn unit(&mut self) -> Result<u64, InvalidQuota> {

@@ -6,10 +6,11 @@
 //!
 //! Nothing is guessed. What is not understood is a mistake, and every mistake of the file is reported.
 
-use tidegate::{InvalidQuota, Micros, Quota, Rule, TokenBucket};
+use tidegate::{InvalidQuota, Micros, Pacing, Quota, Rule, TokenBucket};
 
 use crate::line::Line;
 use crate::mistake::Mistake;
+use crate::pace::{self, Begins, PaceRow};
 use crate::row::{self, Row, Rules};
 use crate::time;
 
@@ -20,6 +21,8 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) rules: Vec<Rule>,
     pub(crate) names: Vec<Option<String>>,
+    /// A pacer in place of rules.
+    pub(crate) pacing: Option<Pacing>,
     pub(crate) steps: Vec<Step>,
     line: usize,
     origin: Origin,
@@ -55,17 +58,24 @@ pub(crate) enum Act {
         position: usize,
         rule: Rule,
     },
+    Pace(PaceRow),
+    /// The pacer's rate is replaced while its state lives on.
+    SetRate {
+        begins: Begins,
+        quota: Quota,
+    },
 }
 
 /// So many rules on one key are more than any policy needs.
 const MOST_RULES: usize = 64;
 
-const A_LINE: &str =
-    "'case', 'quota', 'rule', 'change', or a row, which starts with an instant such as 0ms, +1s or 12:34:31";
+const A_LINE: &str = "'case', 'quota', 'rule', 'pace', 'change', or a row, which starts with an instant such as 0ms, +1s or 12:34:31";
 const A_NAME: &str = "a name for the case";
 const A_ROW: &str = "expected at least one row in this case; a case without rows tests nothing";
 const ANY_ROW: &str = "expected at least one row; a file without rows tests nothing";
-const A_RULE_FIRST: &str = "a 'quota' or 'rule' line before the first row";
+const A_RULE_FIRST: &str = "a 'quota', 'rule' or 'pace' line before the first row";
+const RULES_OR_PACE: &str = "either rules or one 'pace' in a case; a request is limited or it is paced";
+const CHANGE_PACE: &str = "'pace' and a rate after 'change', because this case has a pacer";
 const RULES_BEFORE_ROWS: &str =
     "rules before rows; to start again write 'case', to change a rule while running write 'change'";
 const QUOTA_OR_RULE: &str = "'quota' or 'rule' after 'change'";
@@ -128,13 +138,24 @@ impl Parser {
         if let Some(keyword) = keyword(line) {
             return self.rule(line, keyword);
         }
+        if line.takes("pace") {
+            return self.pace(line);
+        }
         if line.takes("change") {
-            return self.change(line, self.previous);
+            return if self.is_paced() {
+                self.set_rate(line, Begins::After(0))
+            } else {
+                self.change(line, self.previous)
+            };
         }
         let starts_row = line.peek().is_some_and(|token| {
             token.text.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '-')
         });
-        if starts_row { self.row(line) } else { Err(line.mistake(A_LINE)) }
+        match starts_row {
+            true if self.is_paced() => self.pace_row(line),
+            true => self.row(line),
+            false => Err(line.mistake(A_LINE)),
+        }
     }
 
     fn case(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
@@ -147,13 +168,13 @@ impl Parser {
     /// A fresh state; the rules are those of the case before until this one gives its own.
     fn open_case(&mut self, name: String, line: usize) {
         self.close_case();
-        let (rules, names, mistaken) = match self.cases.last() {
-            Some(case) => (case.rules.clone(), case.names.clone(), case.mistaken),
-            None => (Vec::new(), Vec::new(), false),
+        let (rules, names, pacing, mistaken) = match self.cases.last() {
+            Some(case) => (case.rules.clone(), case.names.clone(), case.pacing, case.mistaken),
+            None => (Vec::new(), Vec::new(), None, false),
         };
         self.previous = Micros::ZERO;
         let (steps, origin) = (Vec::new(), Origin::Inherited);
-        self.cases.push(Case { name, rules, names, steps, line, origin, tried: false, mistaken });
+        self.cases.push(Case { name, rules, names, pacing, steps, line, origin, tried: false, mistaken });
     }
 
     fn close_case(&mut self) {
@@ -174,20 +195,77 @@ impl Parser {
         &mut self.cases[last]
     }
 
-    fn rule(&mut self, line: &mut Line<'_>, keyword: Keyword) -> Result<(), Mistake> {
+    /// The case that a line which says what it is about belongs to, with what it inherited put away.
+    fn described(&mut self, line: &Line<'_>) -> Result<&mut Case, Mistake> {
         let case = self.current(line.number());
         if case.tried {
             return Err(Mistake { column: 1, found: line.squeezed(), ..line.mistake(RULES_BEFORE_ROWS) });
         }
         if case.origin == Origin::Inherited {
-            (case.rules, case.names) = (Vec::new(), Vec::new());
+            (case.rules, case.names, case.pacing) = (Vec::new(), Vec::new(), None);
             (case.origin, case.mistaken) = (Origin::Own, false);
+        }
+        Ok(case)
+    }
+
+    fn rule(&mut self, line: &mut Line<'_>, keyword: Keyword) -> Result<(), Mistake> {
+        let case = self.described(line)?;
+        if case.pacing.is_some() {
+            return Err(line.mistake_at(0, RULES_OR_PACE));
         }
         let added = named_rule(line, keyword, case);
         if added.is_err() {
             case.mistaken = true;
         }
         added
+    }
+
+    fn pace(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
+        let case = self.described(line)?;
+        if case.pacing.is_some() || !case.rules.is_empty() {
+            return Err(line.mistake_at(0, RULES_OR_PACE));
+        }
+        // After a mistake any will do: the rows are still read as a pacer's, and none of them is run.
+        case.pacing = Some(Pacing::new(Quota::per_second(1)));
+        case.pacing = Some(pace::pacing(line)?);
+        Ok(())
+    }
+
+    fn is_paced(&self) -> bool {
+        self.cases.last().is_some_and(|case| case.pacing.is_some())
+    }
+
+    /// A row of a case with a pacer, or a change of its rate.
+    fn pace_row(&mut self, line: &mut Line<'_>) -> Result<(), Mistake> {
+        let number = line.number();
+        let mut mistakes = std::mem::take(&mut self.mistakes);
+        let begins = pace::begins(line).unwrap_or_else(|mistake| {
+            line.skip_past(&mistake);
+            mistakes.push(mistake);
+            Begins::After(0)
+        });
+        self.mistakes = mistakes;
+        if line.takes("change") {
+            return self.set_rate(line, begins);
+        }
+        let row = pace::row(line, begins, &mut self.mistakes);
+        let case = self.current(number);
+        case.tried = true;
+        let text = line.squeezed();
+        let step = row.map(|row| Step { line: number, text, at: Micros::ZERO, act: Act::Pace(row) });
+        case.steps.extend(step);
+        Ok(())
+    }
+
+    fn set_rate(&mut self, line: &mut Line<'_>, begins: Begins) -> Result<(), Mistake> {
+        let case = self.current(line.number());
+        case.tried = true;
+        if !line.takes("pace") {
+            return Err(line.mistake(CHANGE_PACE));
+        }
+        let act = Act::SetRate { begins, quota: pace::rate(line)? };
+        case.steps.push(Step { line: line.number(), text: line.squeezed(), at: Micros::ZERO, act });
+        Ok(())
     }
 
     /// Replaces a rule at the instant `at`, while the state lives on.
@@ -273,7 +351,8 @@ impl Step {
     pub(crate) fn ends(&self) -> Micros {
         match &self.act {
             Act::Ask(row) => row::instant_of(self.at, row.every, row.times - 1),
-            Act::Change { .. } => self.at,
+            // Those of a pacer are known only when they are run.
+            Act::Change { .. } | Act::Pace(_) | Act::SetRate { .. } => self.at,
         }
     }
 }
@@ -325,7 +404,7 @@ fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<Rule, Mistake> {
 }
 
 /// The complaint of the library about a quota, moved to where the quota stands in the file.
-fn invalid_rule(error: InvalidQuota, line: usize, text: &str, column: usize) -> Mistake {
+pub(crate) fn invalid_rule(error: InvalidQuota, line: usize, text: &str, column: usize) -> Mistake {
     let sentence = error.to_string();
     let Some(position) = error.position() else {
         return Mistake { line, column, found: text.to_owned(), says: sentence };

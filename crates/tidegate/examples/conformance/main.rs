@@ -13,6 +13,8 @@
 mod format;
 mod line;
 mod mistake;
+mod pace;
+mod pacers;
 mod report;
 mod row;
 mod run;

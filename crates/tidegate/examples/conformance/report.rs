@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use crate::format;
 use crate::mistake::Mistake;
+use crate::pacers::{self, PACERS};
 use crate::run::{Difference, run};
 use crate::subject::Kind;
 use crate::table::table;
@@ -91,20 +92,30 @@ impl Report {
 
 /// The differences of one case, those of several subjects told as one: nearly always it is all of them.
 fn differences(case: &format::Case, subjects: &[Kind]) -> Vec<Difference> {
-    let runners: Vec<&Kind> = subjects.iter().filter(|kind| (kind.runs)(case)).collect();
+    let runs = runs(case, subjects);
+    let runners = runs.len();
     let mut merged: Vec<(Difference, Vec<&str>)> = Vec::new();
-    for kind in &runners {
-        for difference in run(case, kind) {
+    for (name, differences) in runs {
+        for difference in differences {
             match merged.iter_mut().find(|(known, _)| *known == difference) {
-                Some((_, names)) => names.push(kind.name),
-                None => merged.push((difference, vec![kind.name])),
+                Some((_, names)) => names.push(name),
+                None => merged.push((difference, vec![name])),
             }
         }
     }
     merged.sort_by_key(|(difference, _)| difference.line);
-    let all = |names: &[&str]| names.len() == runners.len();
+    let all = |names: &[&str]| names.len() == runners;
     let told = |names: Vec<&str>| if all(&names) { "all".to_owned() } else { names.join(" + ") };
     merged.into_iter().map(|(difference, names)| Difference { subject: told(names), ..difference }).collect()
+}
+
+/// What came of a case, for everybody who can run it.
+pub(crate) fn runs(case: &format::Case, subjects: &[Kind]) -> Vec<(&'static str, Vec<Difference>)> {
+    if let Some(pacing) = case.pacing {
+        return PACERS.iter().map(|kind| (kind.name, pacers::run(case, pacing, kind))).collect();
+    }
+    let runners = subjects.iter().filter(|kind| (kind.runs)(case));
+    runners.map(|kind| (kind.name, run(case, kind))).collect()
 }
 
 fn counted(count: usize, noun: &str) -> String {

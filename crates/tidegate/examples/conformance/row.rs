@@ -110,7 +110,7 @@ const NOTHING_MORE: &str = "'rule' and a name, 'limit' and a number, or nothing 
 /// Reads the rest of a row, whose instant has been read.
 pub(crate) fn row(line: &mut Line<'_>, rules: Rules<'_>, mistakes: &mut Vec<Mistake>) -> Option<Row> {
     let before = mistakes.len();
-    let mut columns = Columns { line, rules, mistakes };
+    let mut columns = Columns { rules, ..Columns::new(line, mistakes) };
     let (times, every) = columns.repeat();
     let verb = columns.verb();
     let cost = if verb == Verb::Reset { 0 } else { columns.cost() };
@@ -118,15 +118,19 @@ pub(crate) fn row(line: &mut Line<'_>, rules: Rules<'_>, mistakes: &mut Vec<Mist
     (columns.mistakes.len() == before).then_some(Row { times, every, verb, cost, want })
 }
 
-struct Columns<'a, 'l> {
+pub(crate) struct Columns<'a, 'l> {
     line: &'a mut Line<'l>,
     rules: Rules<'a>,
     mistakes: &'a mut Vec<Mistake>,
 }
 
-impl<'l> Columns<'_, 'l> {
+impl<'a, 'l> Columns<'a, 'l> {
+    pub(crate) fn new(line: &'a mut Line<'l>, mistakes: &'a mut Vec<Mistake>) -> Self {
+        Columns { line, rules: Rules { names: None }, mistakes }
+    }
+
     /// Reads one column; after a mistake in it goes on with the next.
-    fn column<T>(&mut self, read: impl FnOnce(&mut Line<'l>) -> Result<T, Mistake>) -> Option<T> {
+    pub(crate) fn column<T>(&mut self, read: impl FnOnce(&mut Line<'l>) -> Result<T, Mistake>) -> Option<T> {
         match read(self.line) {
             Ok(value) => Some(value),
             Err(mistake) => {
@@ -138,7 +142,7 @@ impl<'l> Columns<'_, 'l> {
     }
 
     /// How many requests, and how far apart.
-    fn repeat(&mut self) -> (u32, u64) {
+    pub(crate) fn repeat(&mut self) -> (u32, u64) {
         let mut every = None;
         if self.line.takes("every") {
             every = Some(self.column(time::span).unwrap_or(0));
@@ -248,7 +252,7 @@ fn at_named_column(line: &Line<'_>) -> bool {
     line.peek().is_some_and(|token| matches!(token.text, "rule" | "limit"))
 }
 
-fn outcome(line: &mut Line<'_>) -> Result<Expected, Mistake> {
+pub(crate) fn outcome(line: &mut Line<'_>) -> Result<Expected, Mistake> {
     let word = line.peek().filter(|token| OUTCOMES.contains(&token.text));
     let Some(word) = word else { return Err(line.mistake(AN_OUTCOME)) };
     line.next_of(Kind::Word);
@@ -297,7 +301,7 @@ fn times(line: &mut Line<'_>) -> Result<u32, Mistake> {
 }
 
 /// A whole number that fits its type.
-fn count<T: std::str::FromStr>(line: &mut Line<'_>, expected: &str) -> Result<T, Mistake> {
+pub(crate) fn count<T: std::str::FromStr>(line: &mut Line<'_>, expected: &str) -> Result<T, Mistake> {
     let mark = line.mark();
     let has_unit = time::at_stretch(line);
     let number = line.next_of(Kind::Number).filter(|_| !has_unit);

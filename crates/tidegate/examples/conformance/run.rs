@@ -57,6 +57,7 @@ impl Run<'_> {
                 self.rules[*position] = *rule;
                 subject.change(step.at, &self.rules);
             }
+            Act::Pace(_) | Act::SetRate { .. } => {} // pacers have a run of their own
         }
     }
 
@@ -150,15 +151,26 @@ impl Run<'_> {
         got: impl fmt::Display,
         want: impl fmt::Display,
     ) {
-        self.differences.push(Difference {
-            line: step.line,
-            case: self.case.name.clone(),
-            subject: String::new(),
-            row: step.text.clone(),
-            column: column.to_string(),
-            got: got.to_string(),
-            want: want.to_string(),
-        });
+        self.differences.push(difference(self.case, step, column, got, want));
+    }
+}
+
+/// That a column of a step is not as the file says.
+pub(crate) fn difference(
+    case: &Case,
+    step: &Step,
+    column: impl fmt::Display,
+    got: impl fmt::Display,
+    want: impl fmt::Display,
+) -> Difference {
+    Difference {
+        line: step.line,
+        case: case.name.clone(),
+        subject: String::new(),
+        row: step.text.clone(),
+        column: column.to_string(),
+        got: got.to_string(),
+        want: want.to_string(),
     }
 }
 
@@ -174,10 +186,16 @@ fn tell(subject: &mut dyn Subject, row: &Row, at: Micros) -> Answer {
 }
 
 fn fits(want: Option<Expected>, answer: &Answer) -> bool {
-    let Some(want) = want else { return true };
-    match (want, answer.decision.outcome) {
+    match want {
+        None => true,
+        Some(Expected::Took(amount)) => answer.took == Some(amount),
+        Some(want) => outcome_fits(want, answer.decision.outcome),
+    }
+}
+
+pub(crate) fn outcome_fits(want: Expected, got: Outcome) -> bool {
+    match (want, got) {
         (Expected::Pass { .. }, _) => true, // counted over the whole row
-        (Expected::Took(amount), _) => answer.took == Some(amount),
         (Expected::Allow, outcome) => outcome == Outcome::Allowed,
         (Expected::After(wait), Outcome::Allowed) => wait.holds(Duration::ZERO),
         (Expected::After(wait), Outcome::AllowedAfter(got)) => wait.holds(got.duration()),
@@ -193,7 +211,11 @@ fn said(answer: &Answer) -> String {
     if let Some(amount) = answer.took {
         return format!("took {amount}");
     }
-    match answer.decision.outcome {
+    outcome_said(answer.decision.outcome)
+}
+
+pub(crate) fn outcome_said(outcome: Outcome) -> String {
+    match outcome {
         Outcome::Allowed => "allow".to_owned(),
         Outcome::AllowedAfter(wait) => format!("after {wait}"),
         Outcome::RetryAfter(wait) => format!("retry {wait}"),

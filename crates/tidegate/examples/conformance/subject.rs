@@ -50,11 +50,11 @@ pub(crate) struct Kind {
 /// Everything that is tested.
 pub(crate) const SUBJECTS: &[Kind] = &[
     Kind { name: "rule", runs: is_single, make: |rules| Core::boxed(one(rules)) },
-    Kind { name: "policy", runs: |_| true, make: |rules| Core::boxed(all(rules)) },
+    Kind { name: "policy", runs: has_rules, make: |rules| Core::boxed(all(rules)) },
     Kind { name: "limiter", runs: is_single, make: |rules| Memory::boxed(one(rules), SettableClock::new()) },
     Kind {
         name: "limiter, policy",
-        runs: |_| true,
+        runs: has_rules,
         make: |rules| Memory::boxed(all(rules), SettableClock::new()),
     },
     Kind {
@@ -70,7 +70,7 @@ pub(crate) const SUBJECTS: &[Kind] = &[
     Kind { name: "keyed", runs: is_single, make: |rules| Keyed::boxed(one(rules), SettableClock::new()) },
     Kind {
         name: "keyed, policy",
-        runs: |_| true,
+        runs: has_rules,
         make: |rules| Keyed::boxed(all(rules), SettableClock::new()),
     },
     Kind {
@@ -89,8 +89,13 @@ fn is_single(case: &Case) -> bool {
     case.rules.len() == 1
 }
 
+/// Cases about a pacer have none.
+fn has_rules(case: &Case) -> bool {
+    !case.rules.is_empty()
+}
+
 fn is_steady(case: &Case) -> bool {
-    !case.steps_back()
+    has_rules(case) && !case.steps_back()
 }
 
 fn is_single_steady(case: &Case) -> bool {

@@ -1,0 +1,303 @@
+//! # Pacing that starts cold
+//!
+//! A service that nobody has called for a while is slow at first: its caches are empty, its connections closed. Letting
+//! it have a burst for having been idle is the opposite of what it needs. So here idleness makes requests *dearer*: the
+//! first leave `cold_factor` intervals apart, and the distance shrinks to one interval as the pacer warms up.
+//!
+//! The state is a store of permits, as in [`Bursty`](super::Bursty): idle time fills it, requests take from it. But
+//! what is in store is not free. The fuller the store, the colder, and the dearer is each permit from it:
+//!
+//! ```text
+//!   time per
+//!    permit  ▲
+//!   c × I    ┤                         ╱│        c  cold factor
+//!            │                      ╱   │        I  interval of the quota
+//!            │                   ╱ ░░░░░│
+//!            │                ╱ ░░░░░░░░│  ◄── its area is `warm_up`: so long it takes from cold to warm
+//!       I    ┤─────────────╱ ░░░░░░░░░░░│
+//!            │            │░░░░░░░░░░░░░│
+//!            ┼────────────┼─────────────┼────► permits in store
+//!            0        threshold        max
+//!           warm                       cold
+//!                     ◄── taking moves left; being idle moves right, from 0 to max within `warm_up`
+//! ```
+//!
+//! Taking permits costs the time under the curve. An area does not care how it is cut: whether ten permits are taken
+//! at once or one by one, they cost the same. That must hold to the last part of time although areas are rounded. Let
+//! Φ(s) be the area from 0 to s, *rounded up once*: a step from s to s − k costs Φ(s) − Φ(s − k), and any chain of
+//! such steps telescopes to its ends.
+//!
+//! Store and instant share their unit if the store is measured in the *time it took to fill it*: then a microsecond
+//! of idling is a microsecond in store, whatever the rate, and the most there can be is `warm_up` itself. One permit
+//! is worth I·2(c+1)/(c+5) of it. A microsecond has as many parts as make this, I, the threshold and the maximum
+//! whole, and then twice as many, again and again, until the rounding of Φ is of no account.
+//!
+//! What is kept is the reverse of the store, its *warmth*: what it lacks to the maximum. A pacer just made is cold,
+//! and zero.
+//!
+//! A change of the rate leaves both where they are, instant and store: as time they are the same, and so the
+//! store is as full in proportion as it was.
+
+use core::time::Duration;
+
+use super::{parts_at, read, write};
+use crate::invalid::{InvalidQuota, Reason};
+use crate::{Micros, Quota, WordsMut};
+
+/// Pacing that after a rest starts cold, and needs `warm_up` of steady work to reach its pace.
+///
+/// ```
+/// use core::time::Duration;
+/// use tidegate_core::{Micros, Pacing, Quota, WarmUp};
+///
+/// let pacing = Pacing::from(WarmUp::new(Quota::per_second(5), Duration::from_secs(1)));
+/// let (mut state, mut now, mut waits) = ([0; 3], Micros::ZERO, [0; 6]);
+/// for wait in &mut waits {
+///     let reserved = pacing.reserve(&mut state, now, 1)?;
+///     now = reserved.from();
+///     *wait = reserved.wait().as_micros() / 1_000;
+/// }
+/// assert_eq!(waits, [0, 520, 360, 220, 200, 200]); // ms
+/// # Ok::<(), tidegate_core::TooLong>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarmUp {
+    quota: Quota,
+    warm_up: Duration,
+    /// The cold factor, in lowest terms.
+    cold: Ratio,
+    curve: Curve,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ratio {
+    numerator: u64,
+    denominator: u64,
+}
+
+/// The drawing above, in parts of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Curve {
+    /// So many parts make a microsecond.
+    parts: u64,
+    /// The interval: what a permit costs when warm.
+    warm: u64,
+    /// What a permit takes from the store.
+    worth: u64,
+    /// The store, from where it costs more, and where it ends.
+    threshold: u64,
+    full: u64,
+}
+
+/// As many parts to a microsecond are more than enough; more would only leave less room for long warm-ups.
+const FINE: u64 = 1 << 40;
+/// All lengths of a curve are below this, and so a number of permits times a length is below 2¹²⁶.
+const MOST: u128 = 1 << 62;
+
+impl WarmUp {
+    /// At the pace of `quota`, whose burst plays no part, reached after `warm_up`; cold it is three times as slow.
+    ///
+    /// # Panics
+    /// If `warm_up` is no whole number of microseconds, or the whole cannot be counted exactly; in a `const` that is a
+    /// compile error. See [`WarmUp::try_new`].
+    #[must_use]
+    pub const fn new(quota: Quota, warm_up: Duration) -> Self {
+        match WarmUp::checked(quota, warm_up, Ratio { numerator: 3, denominator: 1 }) {
+            Ok(warm_up) => warm_up,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// As [`WarmUp::new`], from values that are not known to be right. Never panics.
+    ///
+    /// # Errors
+    /// [`InvalidQuota`] if `warm_up` is zero or no whole number of microseconds, or the whole cannot be counted
+    /// exactly.
+    pub fn try_new(quota: Quota, warm_up: Duration) -> Result<Self, InvalidQuota> {
+        let cold = Ratio { numerator: 3, denominator: 1 };
+        WarmUp::checked(quota, warm_up, cold).map_err(InvalidQuota::because)
+    }
+
+    /// The same, so many times as slow when cold. With 1 it keeps its pace always, and puts nothing by.
+    ///
+    /// # Panics
+    /// If `times` is 0, or the whole cannot be counted exactly. See [`WarmUp::try_cold_factor`].
+    #[must_use]
+    pub const fn cold_factor(self, times: u32) -> Self {
+        match WarmUp::checked(self.quota, self.warm_up, Ratio { numerator: times as u64, denominator: 1 }) {
+            Ok(warm_up) => warm_up,
+            Err(reason) => panic!("{}", reason.sentence()),
+        }
+    }
+
+    /// The same with a cold factor of `numerator` ÷ `denominator`, as 5 and 2 for 2.5. Never panics.
+    ///
+    /// # Errors
+    /// [`InvalidQuota`] if that is below 1 or no number, or the whole cannot be counted exactly.
+    pub fn try_cold_factor(self, numerator: u32, denominator: u32) -> Result<Self, InvalidQuota> {
+        let cold = Ratio { numerator: numerator.into(), denominator: denominator.into() };
+        WarmUp::checked(self.quota, self.warm_up, cold).map_err(InvalidQuota::because)
+    }
+
+    const fn checked(quota: Quota, warm_up: Duration, cold: Ratio) -> Result<Self, Reason> {
+        let micros = warm_up.as_micros();
+        if micros == 0 || !warm_up.as_nanos().is_multiple_of(1_000) {
+            return Err(Reason::WarmUpNotWhole { warm_up });
+        }
+        let Ratio { numerator, denominator } = cold;
+        if denominator == 0 || numerator < denominator {
+            return Err(Reason::ColdFactor { numerator, denominator });
+        }
+        let cold = cold.reduced();
+        match Curve::new(quota, micros, cold) {
+            Some(curve) => Ok(WarmUp { quota, warm_up, cold, curve }),
+            None => {
+                let (limit, period) = (quota.limit(), quota.period());
+                Err(Reason::WarmUpInexact { limit, period, warm_up, numerator, denominator })
+            }
+        }
+    }
+
+    pub(super) const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(super) fn with_quota(self, quota: Quota) -> Result<Self, InvalidQuota> {
+        WarmUp::checked(quota, self.warm_up, self.cold).map_err(InvalidQuota::because)
+    }
+
+    #[inline]
+    pub(super) const fn parts(&self) -> u64 {
+        self.curve.parts
+    }
+
+    pub(super) fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, permits: u64) {
+        let (free, here) = (read(state), parts_at(now, self.parts()));
+        let idle = u64::try_from(here.saturating_sub(free)).unwrap_or(u64::MAX);
+        let stored = self.curve.full - state.get(2).saturating_sub(idle).min(self.curve.full);
+        let taken = u128::from(permits) * u128::from(self.curve.worth);
+        let left = stored - u64::try_from(taken).unwrap_or(u64::MAX).min(stored);
+        let due = free.max(here) + self.cost(stored, permits);
+        write(state, due.min(parts_at(Micros::MAX, self.parts())));
+        state.set(2, self.curve.full - left);
+    }
+
+    /// The warmth of a state that was `warmth` warm under `old`. Rounded down: colder is slower.
+    pub(super) fn as_warm_as(&self, old: &WarmUp, warmth: u64) -> u64 {
+        let warmth = u128::from(warmth) * u128::from(self.curve.full) / u128::from(old.curve.full);
+        u64::try_from(warmth).unwrap_or(u64::MAX).min(self.curve.full)
+    }
+
+    /// What `permits` cost while so much is in store.
+    fn cost(&self, stored: u64, permits: u64) -> u128 {
+        let all = u128::from(permits) * u128::from(self.curve.warm);
+        if stored == 0 {
+            return all;
+        }
+        let taken = u128::from(permits) * u128::from(self.curve.worth);
+        match u128::from(stored).checked_sub(taken) {
+            Some(left) => self.area(u128::from(stored)) - self.area(left),
+            // More than there is: what is missing costs as much as when warm. The line below the threshold goes on to
+            // the left of zero, rounded as on its right, so that a chain of requests telescopes here too.
+            None => self.area(u128::from(stored)) - self.even(u128::from(stored)) + all,
+        }
+    }
+
+    /// The area under the curve from 0 to `stored`, rounded up once. Φ of the essay.
+    fn area(&self, stored: u128) -> u128 {
+        let (threshold, full) = (u128::from(self.curve.threshold), u128::from(self.curve.full));
+        let Some(beyond) = stored.checked_sub(threshold) else { return self.even(stored) };
+        // A triangle upon a rectangle, over the length from the threshold to the end, and their area together is
+        // `full`.
+        let (cold, one, length) = (self.cold.numerator(), self.cold.denominator(), full - threshold);
+        let height_twice = 2 * one * length + (cold - one) * beyond;
+        full / 2 + ((cold + 5 * one) * beyond * height_twice).div_ceil(4 * one * (cold + one) * length)
+    }
+
+    /// The same where the curve is level, and beyond as if it stayed so.
+    fn even(&self, stored: u128) -> u128 {
+        let (cold, one) = (self.cold.numerator(), self.cold.denominator());
+        (stored * (cold + 5 * one)).div_ceil(2 * (cold + one))
+    }
+}
+
+// === impl Ratio ===
+
+impl Ratio {
+    const fn reduced(self) -> Self {
+        let common = crate::quota::gcd(self.numerator(), self.denominator());
+        #[expect(clippy::cast_possible_truncation, reason = "a divisor of a number is no larger than it")]
+        let common = common as u64;
+        Ratio { numerator: self.numerator / common, denominator: self.denominator / common }
+    }
+
+    const fn numerator(self) -> u128 {
+        self.numerator as u128
+    }
+
+    const fn denominator(self) -> u128 {
+        self.denominator as u128
+    }
+}
+
+// === impl Curve ===
+
+impl Curve {
+    /// The curve, as fine as there is room for; `None` if there is none.
+    const fn new(quota: Quota, warm_up: u128, cold: Ratio) -> Option<Self> {
+        let (p, q) = (quota.p() as u128, quota.q() as u128);
+        let (cold, one) = (cold.numerator(), cold.denominator());
+        // In these, every length of the curve is whole.
+        let (parts, warm, worth) = (q * (cold + 5 * one), p * (cold + 5 * one), 2 * p * (cold + one));
+        let (below, beyond) = (q * (cold + one), q * 4 * one);
+        let common = gcd_of([parts, warm, worth, below, beyond]);
+        let mut finer = 2; // at least: half of the whole area lies below the threshold
+        let mut found = None;
+        while let Some(curve) = Curve::scaled([parts, warm, worth, below], common, finer, warm_up)
+            && curve.is_exact(cold, one)
+        {
+            if curve.parts >= FINE && found.is_some() {
+                break;
+            }
+            found = Some(curve);
+            finer *= 2;
+        }
+        found
+    }
+
+    const fn scaled(lengths: [u128; 4], common: u128, finer: u128, warm_up: u128) -> Option<Self> {
+        let [parts, warm, worth, below] = lengths;
+        if warm_up >= MOST {
+            return None;
+        }
+        let (parts, warm, worth) = (parts / common * finer, warm / common * finer, worth / common * finer);
+        let below = below / common * finer;
+        if parts >= MOST || warm >= MOST || worth >= MOST || parts * warm_up >= MOST {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "all were just found to be below 2⁶²")]
+        Some(Curve {
+            parts: parts as u64,
+            warm: warm as u64,
+            worth: worth as u64,
+            threshold: (below * warm_up) as u64,
+            full: (parts * warm_up) as u64,
+        })
+    }
+
+    /// Whether the products that an area is made of fit into 128 bits.
+    const fn is_exact(&self, cold: u128, one: u128) -> bool {
+        let length = (self.full - self.threshold) as u128;
+        let Some(area) = (length * length).checked_mul(cold + 5 * one) else { return false };
+        area.checked_mul(cold + one).is_some()
+    }
+}
+
+const fn gcd_of(lengths: [u128; 5]) -> u128 {
+    let (mut common, mut index) = (0, 0);
+    while index < lengths.len() {
+        common = crate::quota::gcd(common, lengths[index]);
+        index += 1;
+    }
+    common
+}

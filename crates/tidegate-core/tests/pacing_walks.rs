@@ -1,0 +1,285 @@
+//! Pacing against its oracle, a million random steps each: every wait must be the same, to the microsecond where the
+//! books are exact, and rounded up from theirs where they are kept in doubles.
+//!
+//! `TIDEGATE_STEPS` asks for longer or shorter walks.
+
+mod pace_oracle;
+mod random;
+
+use std::time::Duration;
+
+use pace_oracle::{Bursty as BurstyBooks, Pacer, WarmUp as WarmUpBooks};
+use random::Random;
+use tidegate_core::{Bursty, Micros, Pacing, Quota, Reserved, Wait, WarmUp};
+
+const STEPS: u64 = 1_000_000;
+const EPISODE: u64 = 300;
+/// As far as doubles can be off by the end of an episode, in microseconds.
+const BLUR: f64 = 0.02;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+const RATES: [(u64, Duration); 12] = [
+    (5, SECOND),
+    (2, SECOND),
+    (1, SECOND),
+    (3, SECOND),
+    (7, SECOND),
+    (80_000, SECOND),
+    (999_983, SECOND),
+    (1_500_000, SECOND),
+    (1, DAY),
+    (1, Duration::from_millis(200)),
+    (11, Duration::from_secs(60)),
+    (1, Duration::from_nanos(1_500)),
+];
+
+const COLD: [(u32, u32); 6] = [(3, 1), (1, 1), (2, 1), (5, 2), (7, 3), (3, 1)];
+
+/// What happened on a walk.
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    at_once: u64,
+    waited: u64,
+    refused: u64,
+    changed: u64,
+    given_back: u64,
+    kept_back: u64,
+}
+
+/// A pacer, its oracle, and where they stand.
+struct Episode<O> {
+    about: String,
+    pacing: Pacing,
+    state: [u64; 3],
+    oracle: O,
+    now: u64,
+    /// What could be cancelled, with the books from before it. The last is what nobody has built upon.
+    line: Vec<(Reserved, O, u64)>,
+}
+
+fn steps() -> u64 {
+    let given = std::env::var("TIDEGATE_STEPS").ok();
+    given.map_or(STEPS, |text| text.parse().expect("TIDEGATE_STEPS is a number of steps"))
+}
+
+fn pick<T: Copy>(random: &mut Random, from: &[T]) -> T {
+    from[usize::try_from(random.below(from.len() as u64)).expect("an index")]
+}
+
+fn draw_quota(random: &mut Random) -> Quota {
+    if random.one_in(2) {
+        let (limit, period) = pick(random, &RATES);
+        return Quota::per(limit, period);
+    }
+    let period = match random.below(3) {
+        0 => Duration::from_micros(random.between(1, 2_000)),
+        1 => Duration::from_millis(random.between(1, 5_000)),
+        _ => SECOND,
+    };
+    Quota::per(random.between(1, 3_000), period)
+}
+
+fn walk<O: Pacer>(seed: u64, mut begin: impl FnMut(&mut Random, u64) -> (String, Pacing, O)) {
+    let mut random = Random::seeded(seed);
+    let mut tally = Tally::default();
+    let steps = steps();
+    while tally.steps < steps {
+        let now = pick(&mut random, &[0, 1, 1_760_000_000_000_000]);
+        let (about, pacing, oracle) = begin(&mut random, now);
+        let mut state = [0; 3];
+        pacing.start(&mut state, Micros::new(now));
+        let mut episode = Episode { about, pacing, state, oracle, now, line: Vec::new() };
+        for _ in 0..EPISODE {
+            episode.step(&mut random, &mut tally);
+        }
+    }
+    tally.assert_that_it_was_no_stroll();
+}
+
+impl<O: Pacer> Episode<O> {
+    fn step(&mut self, random: &mut Random, tally: &mut Tally) {
+        tally.steps += 1;
+        match random.below(100) {
+            0..50 => self.reserve(random, tally),
+            50..65 => self.try_within(random, tally),
+            65..88 => self.idle(random),
+            88..91 => self.set_rate(random, tally),
+            _ => self.cancel(random, tally),
+        }
+    }
+
+    fn interval(&self) -> u64 {
+        let quota = self.pacing.quota();
+        (u64::try_from(quota.period().as_micros()).expect("a period that fits") / quota.limit()).max(1)
+    }
+
+    fn idle(&mut self, random: &mut Random) {
+        let wait = self.wait();
+        self.now += match random.below(8) {
+            0 => 1,
+            1 | 2 => random.below(self.interval() + 1),
+            3 => random.below(self.interval() * 12),
+            4 => wait,
+            5 => wait.saturating_sub(1),
+            6 => wait + random.below(self.interval() * 3),
+            _ => wait + random.below(3_000_000),
+        };
+    }
+
+    fn permits(&self, random: &mut Random) -> u64 {
+        match random.below(12) {
+            0..6 => 1,
+            6..9 => random.between(1, 4),
+            9 => random.between(1, 40),
+            10 => random.between(1, 4_000_000 / self.interval() + 1),
+            _ => 0,
+        }
+    }
+
+    /// The wait, as both tell it.
+    fn wait(&self) -> u64 {
+        let got = self.pacing.peek(&self.state, Micros::new(self.now)).expect("an instant on the time line");
+        self.assert_same(got);
+        got.as_micros()
+    }
+
+    fn assert_same(&self, got: Wait) {
+        let told = |want: &dyn std::fmt::Debug| format!("{} at {}: {got:?} {want:?}", self.about, self.now);
+        if let Some(want) = self.oracle.wait_up(self.now) {
+            assert_eq!(got, Wait::micros(want), "{}", told(&want));
+            return;
+        }
+        let want = self.oracle.wait(self.now);
+        let more = got.as_micros() as f64 - want;
+        assert!((-BLUR..1.0 + BLUR).contains(&more), "{}", told(&want));
+    }
+
+    fn reserve(&mut self, random: &mut Random, tally: &mut Tally) {
+        let permits = self.permits(random);
+        let reserved = self.pacing.reserve(&mut self.state, Micros::new(self.now), permits);
+        let reserved = reserved.expect("an instant on the time line");
+        self.charged(permits, reserved, tally);
+        if random.one_in(2) {
+            self.now += self.line.last().map_or(0, |(reserved, ..)| reserved.wait().as_micros());
+        }
+    }
+
+    fn charged(&mut self, permits: u64, reserved: Reserved, tally: &mut Tally) {
+        self.assert_same(reserved.wait());
+        assert_eq!(reserved.from().get(), self.now + reserved.wait().as_micros());
+        if reserved.wait() == Wait::micros(0) {
+            tally.at_once += 1
+        } else {
+            tally.waited += 1
+        }
+        if permits == 0 {
+            return;
+        }
+        let before = self.oracle.clone();
+        self.oracle.charge(self.now, permits);
+        self.line.push((reserved, before, permits));
+    }
+
+    fn try_within(&mut self, random: &mut Random, tally: &mut Tally) {
+        let (permits, wait) = (self.permits(random), self.wait());
+        let timeout = match random.below(5) {
+            0 => 0,
+            1 => wait,
+            2 => wait.saturating_sub(1),
+            3 => u64::MAX,
+            _ => random.below(wait * 2 + 1),
+        };
+        let before = self.state;
+        match self.pacing.try_within(&mut self.state, Micros::new(self.now), permits, Wait::micros(timeout)) {
+            Ok(reserved) => {
+                assert!(wait <= timeout, "{}", self.about);
+                self.charged(permits, reserved, tally);
+            }
+            Err(refused) => {
+                assert!(wait > timeout, "{}", self.about);
+                assert_eq!((refused.wait, self.state), (Wait::micros(wait), before), "{}", self.about);
+                tally.refused += 1;
+            }
+        }
+    }
+
+    fn set_rate(&mut self, random: &mut Random, tally: &mut Tally) {
+        let quota = draw_quota(random);
+        let Ok(next) = self.pacing.with_quota(quota) else { return };
+        let (old, from) = (self.pacing, self.state);
+        next.adopt(&old, &from, &mut self.state);
+        self.pacing = next;
+        self.oracle.set_rate(self.now, quota);
+        self.line.clear();
+        self.wait();
+        tally.changed += 1;
+    }
+
+    /// Cancels the last reservation, or one that somebody has built upon.
+    fn cancel(&mut self, random: &mut Random, tally: &mut Tally) {
+        let Some(last) = self.line.len().checked_sub(1) else { return };
+        let index = last - usize::try_from(random.below(3)).expect("an index").min(last);
+        let (reserved, before, _) = self.line.remove(index);
+        let due = index == last && self.now <= reserved.from().get();
+        let state = self.state;
+        let given_back = self.pacing.cancel(&mut self.state, Micros::new(self.now), reserved);
+        assert_eq!(given_back, due, "{} at {}", self.about, self.now);
+        if given_back {
+            self.oracle = before;
+            tally.given_back += 1;
+        } else {
+            assert_eq!(self.state, state);
+            tally.kept_back += 1;
+        }
+        if !given_back {
+            self.line.drain(..index); // it stays in the way of those before it for good
+        }
+        self.wait();
+    }
+}
+
+impl Tally {
+    fn assert_that_it_was_no_stroll(&self) {
+        let often = [self.at_once, self.waited, self.refused, self.changed, self.given_back, self.kept_back];
+        assert!(often.iter().all(|&times| times > self.steps / 100), "{self:?}");
+    }
+}
+
+fn bursty(random: &mut Random, now: u64) -> (String, Pacing, BurstyBooks) {
+    let quota = draw_quota(random);
+    let max_burst = pick(random, &[1_000_000, 1_000_000, 0, 1, 10_000_000, 333_333]);
+    let pacing = Bursty::new(quota).max_burst(Duration::from_micros(max_burst));
+    (format!("{pacing:?}"), pacing.into(), BurstyBooks::new(quota, max_burst, now))
+}
+
+fn warming_up(random: &mut Random, now: u64) -> (String, Pacing, WarmUpBooks) {
+    let (numerator, denominator) = pick(random, &COLD);
+    let cold = f64::from(numerator) / f64::from(denominator);
+    loop {
+        let quota = draw_quota(random);
+        let micros = match random.below(4) {
+            0 => random.between(1, 50),
+            1 => random.between(1, 5) * 1_000_000,
+            _ => random.between(1, 4_000_000),
+        };
+        let warm_up = Duration::from_micros(micros);
+        let made =
+            WarmUp::try_new(quota, warm_up).and_then(|made| made.try_cold_factor(numerator, denominator));
+        if let Ok(pacing) = made {
+            return (format!("{pacing:?}"), pacing.into(), WarmUpBooks::new(quota, warm_up, cold, now));
+        }
+    }
+}
+
+#[test]
+fn bursty_pacing_is_its_oracle() {
+    walk(31, bursty);
+}
+
+#[test]
+fn warming_up_is_its_oracle() {
+    walk(32, warming_up);
+}

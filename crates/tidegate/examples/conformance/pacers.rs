@@ -1,0 +1,193 @@
+//! # Pacers put to the test
+//!
+//! The bare steps, and the pacer that threads share, on a clock that moves on by each wait as a caller who sleeps
+//! would see it. To test another one, implement [`Paced`] and add a line to [`PACERS`].
+
+use std::panic::{self, AssertUnwindSafe};
+
+use tidegate::{Clock, ManualClock, Micros, Outcome, Pacer, Pacing, Quota, TooLong, Wait};
+
+use crate::format::{Act, Case, Step};
+use crate::pace::{Begins, PaceRow, PaceVerb};
+use crate::row::Expected;
+use crate::run::{Difference, difference, outcome_fits, outcome_said};
+
+/// A pacer just made at instant zero. Each verb happens at an instant, and none is before the last.
+pub(crate) trait Paced {
+    /// Charges, if the wait is at most `within`.
+    fn charge(&mut self, at: Micros, permits: u64, within: Wait) -> Result<Wait, TooLong>;
+    fn peek(&mut self, at: Micros) -> Result<Wait, TooLong>;
+    fn set_rate(&mut self, at: Micros, quota: Quota);
+}
+
+/// How a pacer is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PacerKind {
+    pub(crate) name: &'static str,
+    pub(crate) make: fn(Pacing) -> Box<dyn Paced>,
+}
+
+/// Everything that is tested.
+pub(crate) const PACERS: &[PacerKind] = &[
+    PacerKind { name: "pacing", make: |pacing| Box::new(Core { pacing, state: [0; 3] }) },
+    PacerKind { name: "pacer", make: Memory::boxed },
+];
+
+/// Runs a case about a pacer against a fresh one.
+pub(crate) fn run(case: &Case, pacing: Pacing, kind: &PacerKind) -> Vec<Difference> {
+    let mut run = Run { case, pacer: (kind.make)(pacing), now: Micros::ZERO, differences: Vec::new() };
+    for step in &case.steps {
+        if panic::catch_unwind(AssertUnwindSafe(|| run.step(step))).is_err() {
+            run.differences.push(difference(case, step, "answer", "a panic", "an answer"));
+            break;
+        }
+    }
+    run.differences
+}
+
+struct Run<'a> {
+    case: &'a Case,
+    pacer: Box<dyn Paced>,
+    /// When the caller is back from the last row.
+    now: Micros,
+    differences: Vec<Difference>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Step) {
+        match &step.act {
+            Act::Pace(row) => self.row(step, row),
+            Act::SetRate { begins, quota } => {
+                self.begin(*begins);
+                self.pacer.set_rate(self.now, *quota);
+            }
+            Act::Ask(_) | Act::Change { .. } => {} // rules have subjects of their own
+        }
+    }
+
+    fn begin(&mut self, begins: Begins) {
+        self.now = match begins {
+            Begins::At(instant) => self.now.max(instant),
+            Begins::After(span) => self.now.plus(span),
+        };
+    }
+
+    fn row(&mut self, step: &Step, row: &PaceRow) {
+        self.begin(row.begins);
+        let (mut passed, mut wrong) = (0, None);
+        for index in 0..row.times {
+            self.now = self.now.plus(if index == 0 { 0 } else { row.every });
+            let outcome = self.ask(row);
+            passed += u32::from(matches!(outcome, Outcome::Allowed | Outcome::AllowedAfter(_)));
+            if wrong.is_none() && row.want.is_some_and(|want| !outcome_fits(want, outcome)) {
+                wrong = Some((index, outcome));
+            }
+        }
+        self.compare(step, row, passed, wrong);
+    }
+
+    /// Asks once, and waits if that is what the row is about.
+    fn ask(&mut self, row: &PaceRow) -> Outcome {
+        let (within, waits) = match row.verb {
+            PaceVerb::Acquire { within } => (Wait::micros(within.unwrap_or(u64::MAX)), true),
+            PaceVerb::Reserve | PaceVerb::Peek => (Wait::micros(u64::MAX), false),
+        };
+        let told = match row.verb {
+            PaceVerb::Peek => self.pacer.peek(self.now),
+            _ => self.pacer.charge(self.now, row.permits, within),
+        };
+        if let (Ok(wait), true) = (told, waits) {
+            self.now = self.now.plus(wait.as_micros());
+        }
+        outcome(told, within)
+    }
+
+    fn compare(&mut self, step: &Step, row: &PaceRow, passed: u32, wrong: Option<(u32, Outcome)>) {
+        let differs = match (row.want, wrong) {
+            (Some(Expected::Pass { fewest, most }), _) if !(fewest..=most).contains(&passed) => {
+                let want = if fewest == most { fewest.to_string() } else { format!("{fewest}..{most}") };
+                difference(self.case, step, "passed", passed, want)
+            }
+            (Some(want), Some((index, outcome))) => {
+                let column = if row.times == 1 {
+                    "outcome".to_owned()
+                } else {
+                    format!("outcome of request {} of {}", index + 1, row.times)
+                };
+                difference(self.case, step, column, outcome_said(outcome), want)
+            }
+            _ => return,
+        };
+        self.differences.push(differs);
+    }
+}
+
+/// In the words of a row. A refusal ends when the rest of the wait is no longer than the caller would wait.
+fn outcome(told: Result<Wait, TooLong>, within: Wait) -> Outcome {
+    match told {
+        Ok(wait) if wait == Wait::micros(0) => Outcome::Allowed,
+        Ok(wait) => Outcome::AllowedAfter(wait),
+        Err(refused) if refused.wait <= within => Outcome::Never, // however long one waited
+        Err(refused) => Outcome::RetryAfter(Wait::micros(refused.wait.as_micros() - within.as_micros())),
+    }
+}
+
+/// The bare steps and their words.
+struct Core {
+    pacing: Pacing,
+    state: [u64; 3],
+}
+
+impl Paced for Core {
+    fn charge(&mut self, at: Micros, permits: u64, within: Wait) -> Result<Wait, TooLong> {
+        self.pacing.try_within(&mut self.state, at, permits, within).map(|reserved| reserved.wait())
+    }
+
+    fn peek(&mut self, at: Micros) -> Result<Wait, TooLong> {
+        self.pacing.peek(&self.state, at)
+    }
+
+    fn set_rate(&mut self, _: Micros, quota: Quota) {
+        // A rate that a warm-up cannot keep exactly is refused, and the old one stays in force.
+        if let Ok(next) = self.pacing.with_quota(quota) {
+            let from = self.state;
+            next.adopt(&self.pacing, &from, &mut self.state);
+            self.pacing = next;
+        }
+    }
+}
+
+/// The pacer that threads share.
+struct Memory {
+    pacer: Pacer<ManualClock>,
+    clock: ManualClock,
+}
+
+impl Memory {
+    fn boxed(pacing: Pacing) -> Box<dyn Paced> {
+        let clock = ManualClock::new();
+        Box::new(Memory { pacer: Pacer::with(pacing).with_clock(clock.clone()), clock })
+    }
+
+    fn move_to(&self, at: Micros) {
+        self.clock.advance_to(at);
+        debug_assert_eq!(self.clock.now(), at, "rows never step back");
+    }
+}
+
+impl Paced for Memory {
+    fn charge(&mut self, at: Micros, permits: u64, within: Wait) -> Result<Wait, TooLong> {
+        self.move_to(at);
+        self.pacer.try_acquire_timeout(permits, within.duration())
+    }
+
+    fn peek(&mut self, at: Micros) -> Result<Wait, TooLong> {
+        self.move_to(at);
+        self.pacer.peek()
+    }
+
+    fn set_rate(&mut self, at: Micros, quota: Quota) {
+        self.move_to(at);
+        let _ = self.pacer.set_rate(quota); // refused as above
+    }
+}
