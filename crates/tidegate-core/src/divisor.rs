@@ -5,8 +5,10 @@
 //! what is left over tells whether to add that one.
 //!
 //! ```text
-//!   n · ⌊(2⁶⁴ − 1) / d⌋ / 2⁶⁴   =   ⌊n / d⌋, or one less, for n below 2⁶³
+//!   n · ⌊(2⁶⁴ − 1) / d⌋ / 2⁶⁴   =   ⌊n / d⌋, or one less
 //! ```
+//!
+//! The inverse lacks less than one, the rounding of 2⁶⁴/d, so the product lacks less than n/2⁶⁴, which is less than one too.
 
 /// A number to divide by, often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +31,10 @@ impl Divisor {
     /// ⌊number / divisor⌋ and what is left over.
     #[inline(always)]
     pub(crate) const fn divide(self, number: u64) -> (u64, u64) {
-        if number >> 63 != 0 {
-            return self.divide_large(number);
-        }
         let estimate = ((number as u128 * self.inverse as u128) >> 64) as u64;
         let left = number - estimate * self.by;
         let one_more = (left >= self.by) as u64;
         (estimate + one_more, left - one_more * self.by)
-    }
-
-    #[cold]
-    #[inline(never)]
-    const fn divide_large(self, number: u64) -> (u64, u64) {
-        (number / self.by, number % self.by)
     }
 
     #[inline(always)]
