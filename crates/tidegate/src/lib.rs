@@ -65,6 +65,7 @@
 #[cfg(doctest)]
 mod book;
 mod clock;
+mod concurrency;
 mod fingerprint;
 mod hold;
 mod keyed;
@@ -77,14 +78,22 @@ mod shared;
 mod sync;
 mod table;
 mod verb;
+mod wait;
 
-pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
+#[cfg(feature = "tokio")]
+pub use clock::TokioClock;
+pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
+pub use concurrency::{
+    ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
+    KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
+};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;
+pub use wait::{Park, Sleep};
 
 /// Why Tidegate is built like this: questions and answers.
 #[doc = include_str!("../DESIGN.md")]
