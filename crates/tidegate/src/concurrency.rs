@@ -28,10 +28,11 @@
 //! two at once for 3 s each are ten in five pairs, one every 3 s.
 
 mod acquire;
+mod endings;
 mod keyed;
 mod permit;
 mod refused;
-mod slots;
+pub(crate) mod slots;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,13 +40,12 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::wait::{Park, Sleep};
-use permit::House;
+use slots::Slots;
 
+pub use endings::Endings;
 pub use keyed::{KeyedConcurrencyCost, KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit};
-pub use permit::{Endings, OwnedPermit, Permit};
+pub use permit::{OwnedPermit, Permit};
 pub use refused::Refused;
-#[cfg(all(test, loom))]
-pub(crate) use slots::{Place, Slots};
 
 /// How many may wait at a limiter that was not told.
 const DEFAULT_MAX_WAITING: usize = 1 << 16;
@@ -81,7 +81,7 @@ const DEFAULT_MAX_WAITING: usize = 1 << 16;
 /// Clones share the slots. A limit of 0 is a pause: nobody passes, and whoever waits goes on waiting until
 /// [`resize`](ConcurrencyLimiter::resize) raises it.
 pub struct ConcurrencyLimiter<C = SteadyClock> {
-    house: Arc<House>,
+    slots: Arc<Slots>,
     clock: C,
 }
 
@@ -112,7 +112,7 @@ impl ConcurrencyLimiter {
     #[must_use]
     pub fn new(limit: u32) -> Self {
         ConcurrencyLimiter {
-            house: Arc::new(House::new(limit, DEFAULT_MAX_WAITING)),
+            slots: Arc::new(Slots::new(limit, DEFAULT_MAX_WAITING)),
             clock: SteadyClock::new(),
         }
     }
@@ -122,16 +122,15 @@ impl<C> ConcurrencyLimiter<C> {
     /// A limiter like this one in whose line at most `max_waiting` wait, as if never used. With 0 nobody waits.
     #[must_use]
     pub fn max_waiting(self, max_waiting: usize) -> Self {
-        let limit = self.house.slots.limit();
-        ConcurrencyLimiter { house: Arc::new(House::new(limit, max_waiting)), ..self }
+        let limit = self.slots.limit();
+        ConcurrencyLimiter { slots: Arc::new(Slots::new(limit, max_waiting)), ..self }
     }
 
     /// A limiter like this one on another clock, as if never used. The clock is for time-outs only.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> ConcurrencyLimiter<D> {
-        let slots = &self.house.slots;
-        let house = Arc::new(House::new(slots.limit(), slots.max_waiting()));
-        ConcurrencyLimiter { house, clock }
+        let slots = Arc::new(Slots::new(self.slots.limit(), self.slots.max_waiting()));
+        ConcurrencyLimiter { slots, clock }
     }
 
     /// The verbs for a permit that takes up more than one of the limit.
@@ -252,14 +251,14 @@ impl<C> ConcurrencyLimiter<C> {
     /// # Ok::<(), Refused>(())
     /// ```
     pub fn resize(&self, limit: u32) {
-        self.house.slots.resize(limit);
+        self.slots.resize(limit);
     }
 
     /// How many are at work and how many wait, and how the work of others has ended.
     #[must_use]
     pub fn stats(&self) -> ConcurrencyStats {
-        let usage = self.house.slots.usage();
-        let endings = self.house.tally.endings();
+        let usage = self.slots.usage();
+        let endings = self.slots.tally().endings();
         ConcurrencyStats { limit: usage.limit, in_use: usage.in_use, waiting: usage.waiting, endings }
     }
 }
@@ -272,7 +271,7 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     /// See there.
     #[inline]
     pub fn try_acquire(self) -> Result<Permit<'a>, Refused> {
-        acquire::at_once(&self.limiter.house, self.cost).map(Permit)
+        acquire::at_once(&self.limiter.slots, self.cost).map(Permit)
     }
 
     /// As [`ConcurrencyLimiter::acquire`].
@@ -282,7 +281,7 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     /// See there.
     #[inline]
     pub async fn acquire(self) -> Result<Permit<'a>, Refused> {
-        acquire::wait(&self.limiter.house, self.cost).await.map(Permit)
+        acquire::wait(&self.limiter.slots, self.cost).await.map(Permit)
     }
 
     /// As [`ConcurrencyLimiter::acquire_timeout`].
@@ -298,8 +297,8 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     where
         C: Sleep,
     {
-        let ConcurrencyLimiter { house, clock } = self.limiter;
-        acquire::wait_timeout(house, self.cost, clock, timeout).await.map(Permit)
+        let ConcurrencyLimiter { slots, clock } = self.limiter;
+        acquire::wait_timeout(slots, self.cost, clock, timeout).await.map(Permit)
     }
 
     /// As [`ConcurrencyLimiter::acquire_blocking`].
@@ -308,7 +307,7 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     ///
     /// See there.
     pub fn acquire_blocking(self) -> Result<Permit<'a>, Refused> {
-        acquire::wait_blocking(&self.limiter.house, self.cost).map(Permit)
+        acquire::wait_blocking(&self.limiter.slots, self.cost).map(Permit)
     }
 
     /// As [`ConcurrencyLimiter::acquire_blocking_timeout`].
@@ -320,15 +319,15 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     where
         C: Park,
     {
-        let ConcurrencyLimiter { house, clock } = self.limiter;
-        acquire::wait_blocking_timeout(house, self.cost, clock, timeout).map(Permit)
+        let ConcurrencyLimiter { slots, clock } = self.limiter;
+        acquire::wait_blocking_timeout(slots, self.cost, clock, timeout).map(Permit)
     }
 }
 
 impl<C: Clone> Clone for ConcurrencyLimiter<C> {
     /// Another handle on the same slots.
     fn clone(&self) -> Self {
-        ConcurrencyLimiter { house: self.house.clone(), clock: self.clock.clone() }
+        ConcurrencyLimiter { slots: self.slots.clone(), clock: self.clock.clone() }
     }
 }
 

@@ -80,6 +80,15 @@ fn until(reached: impl Fn() -> bool) {
     }
 }
 
+fn number(random: &mut Random, first: u64, last: u64) -> u32 {
+    random.between(first, last).try_into().expect("it is small")
+}
+
+/// The index of one of so many.
+fn one_of(many: usize, random: &mut Random) -> usize {
+    random.below(many as u64).try_into().expect("it is less than many")
+}
+
 fn assert_at_rest<C>(slots: &ConcurrencyLimiter<C>, limit: u32) {
     let stats = slots.stats();
     assert_eq!((stats.limit, stats.in_use, stats.waiting), (limit, 0, 0));
@@ -464,7 +473,7 @@ fn walk(random: &mut Random, steps: usize) {
     let mut held: Vec<Permit<'_>> = Vec::new();
     let mut waiting: Vec<(usize, Task<'_, Result<Permit<'_>, Refused>>)> = Vec::new();
     for step in 0..steps {
-        let cost = u32::try_from(random.between(1, 4)).unwrap();
+        let cost = number(random, 1, 4);
         match random.below(6) {
             0 => {
                 let permit = slots.cost(cost).try_acquire();
@@ -475,7 +484,7 @@ fn walk(random: &mut Random, steps: usize) {
                 let (task, first) = Task::begun(slots.cost(cost).acquire());
                 assert_eq!(first.is_ready(), model.try_acquire(cost), "step {step}");
                 match first {
-                    Poll::Ready(permit) => held.push(permit.unwrap()),
+                    Poll::Ready(permit) => held.push(permit.expect("it costs no more than the limit")),
                     Poll::Pending => {
                         model.line.push_back((step, cost));
                         waiting.push((step, task));
@@ -483,17 +492,17 @@ fn walk(random: &mut Random, steps: usize) {
                 }
             }
             3 if !waiting.is_empty() => {
-                let (who, task) = waiting.swap_remove(random.below(waiting.len() as u64) as usize);
+                let (who, task) = waiting.swap_remove(one_of(waiting.len(), random));
                 drop(task);
                 model.line.retain(|(other, _)| *other != who);
             }
             4 if random.one_in(3) => {
-                let limit = u32::try_from(random.below(6)).unwrap();
+                let limit = number(random, 0, 5);
                 slots.resize(limit);
                 model.limit = limit;
             }
             _ if !held.is_empty() => {
-                let permit = held.swap_remove(random.below(held.len() as u64) as usize);
+                let permit = held.swap_remove(one_of(held.len(), random));
                 model.in_use -= permit.cost();
                 drop(permit);
             }
@@ -501,7 +510,7 @@ fn walk(random: &mut Random, steps: usize) {
         }
         for told in model.serve() {
             let (Told::Granted(who) | Told::Never(who)) = told;
-            let place = waiting.iter().position(|(other, _)| *other == who).unwrap();
+            let place = waiting.iter().position(|(other, _)| *other == who).expect("it waits");
             let outcome = waiting.swap_remove(place).1.done();
             assert_eq!(outcome.is_ok(), told == Told::Granted(who), "step {step}: {outcome:?}");
             held.extend(outcome);
@@ -537,18 +546,18 @@ impl AtWork {
 
 #[test]
 fn a_hundred_threads_never_exceed_the_limit_and_lose_nothing() {
-    const THREADS: u64 = 100;
-    const EACH: u64 = 1_000;
+    const THREADS: u32 = 100;
+    const EACH: u32 = 1_000;
     let (slots, at_work) = (ConcurrencyLimiter::new(7), AtWork::default());
-    let start = Barrier::new(THREADS as usize);
+    let start = Barrier::new(100);
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (slots, at_work, start) = (&slots, &at_work, &start);
             scope.spawn(move || {
-                let mut random = Random::seeded(thread);
+                let mut random = Random::seeded(thread.into());
                 start.wait();
                 for _ in 0..EACH {
-                    let cost = u32::try_from(random.between(1, 3)).unwrap();
+                    let cost = number(&mut random, 1, 3);
                     let permit = match slots.cost(cost).try_acquire() {
                         Ok(permit) => permit,
                         Err(_) => slots.cost(cost).acquire_blocking().unwrap(),
@@ -560,7 +569,7 @@ fn a_hundred_threads_never_exceed_the_limit_and_lose_nothing() {
         }
     });
     assert!(at_work.most.load(Ordering::SeqCst) <= 7);
-    assert_eq!(slots.stats().endings.succeeded, THREADS * EACH);
+    assert_eq!(slots.stats().endings.succeeded, u64::from(THREADS * EACH));
     assert_at_rest(&slots, 7);
 }
 
@@ -594,7 +603,7 @@ fn nothing_is_lost_while_waits_are_given_up_and_limits_change() {
         let mut random = Random::seeded(99);
         while busy.load(Ordering::SeqCst) > 0 {
             clock.advance(Duration::from_micros(1));
-            slots.resize(u32::try_from(random.between(1, 3)).unwrap());
+            slots.resize(number(&mut random, 1, 3));
             thread::yield_now();
         }
     });
@@ -698,9 +707,9 @@ fn many_threads_at_few_keys_never_exceed_the_limit_and_leave_nothing() {
             scope.spawn(move || {
                 let mut random = Random::seeded(thread);
                 for _ in 0..3_000 {
-                    let key = random.below(4);
-                    let permit = slots.acquire_blocking(&key).unwrap();
-                    at_work[key as usize].work(1);
+                    let key = one_of(4, &mut random);
+                    let permit = slots.acquire_blocking(&(key as u64)).unwrap();
+                    at_work[key].work(1);
                     permit.succeeded();
                 }
             });

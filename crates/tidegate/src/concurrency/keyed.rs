@@ -21,7 +21,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::permit::{Endings, Held, Home, Tally};
+use super::endings::{Endings, Tally};
+use super::permit::{Held, Home};
 use super::refused::Refused;
 use super::slots::Slots;
 use super::{DEFAULT_MAX_WAITING, acquire};

@@ -1,54 +1,18 @@
 //! # Permits
 //!
 //! A permit is a number of slots that somebody uses, and it gives them back when it is dropped, whatever became of its
-//! holder. How the work ended is worth knowing to whoever sets the limit, and there are three honest answers: it succeeded, the one
-//! we called was overloaded, or neither can be said. The last is what a plain drop says; a panic cannot say more.
+//! holder. How the work ended is counted on the way.
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::endings::{Ending, Tally};
 use super::slots::Slots;
-use crate::sync::{AtomicU64, Ordering};
-
-/// How the work under permits has ended so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Endings {
-    /// Ended by [`succeeded`](Permit::succeeded).
-    pub succeeded: u64,
-    /// Ended by [`overloaded`](Permit::overloaded).
-    pub overloaded: u64,
-    /// Dropped without a word, also by a panic.
-    pub dropped: u64,
-}
-
-/// One of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Succeeded,
-    Overloaded,
-    Dropped,
-}
-
-/// Endings, counted by all threads.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    succeeded: AtomicU64,
-    overloaded: AtomicU64,
-    dropped: AtomicU64,
-}
 
 /// Where slots are, and where endings are counted. Whatever keeps it there is given up when it is dropped.
 pub(crate) trait Home {
     fn slots(&self) -> &Slots;
     fn tally(&self) -> &Tally;
-}
-
-/// The slots of one limiter, and how the work in them ended.
-#[derive(Debug)]
-pub(crate) struct House {
-    pub(crate) slots: Slots,
-    pub(crate) tally: Tally,
 }
 
 /// Slots that are taken, until this is dropped.
@@ -64,11 +28,11 @@ pub(crate) struct Held<H: Home> {
 ///
 /// Borrowed from its limiter. [`into_owned`](Permit::into_owned) makes one that can go anywhere.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct Permit<'a>(pub(super) Held<&'a Arc<House>>);
+pub struct Permit<'a>(pub(super) Held<&'a Arc<Slots>>);
 
 /// A [`Permit`] that keeps its limiter alive, to be moved into tasks, threads and responses.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct OwnedPermit(Held<Arc<House>>);
+pub struct OwnedPermit(Held<Arc<Slots>>);
 
 // === impl Held ===
 
@@ -111,12 +75,12 @@ impl Permit<'_> {
         self.0.cost()
     }
 
-    /// Ends the work as done. Counted in [`Endings`]; the place is free.
+    /// Ends the work as done. Counted in [`Endings`](crate::Endings); the place is free.
     pub fn succeeded(self) {
         self.0.succeeded();
     }
 
-    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`]; the place is free.
+    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`](crate::Endings); the place is free.
     pub fn overloaded(self) {
         self.0.overloaded();
     }
@@ -133,8 +97,8 @@ impl Permit<'_> {
     /// std::thread::spawn(move || permit.succeeded()).join().unwrap();
     /// ```
     pub fn into_owned(mut self) -> OwnedPermit {
-        let house = self.0.home.take().cloned();
-        OwnedPermit(Held { home: house, cost: self.0.cost, ending: Ending::Dropped })
+        let home = self.0.home.take().cloned();
+        OwnedPermit(Held { home, cost: self.0.cost, ending: Ending::Dropped })
     }
 }
 
@@ -170,21 +134,15 @@ impl fmt::Debug for OwnedPermit {
 
 // === impl Home ===
 
-impl House {
-    pub(crate) fn new(limit: u32, max_waiting: usize) -> Self {
-        House { slots: Slots::new(limit, max_waiting), tally: Tally::default() }
-    }
-}
-
-impl Home for Arc<House> {
+impl Home for Arc<Slots> {
     #[inline]
     fn slots(&self) -> &Slots {
-        &self.slots
+        self
     }
 
     #[inline]
     fn tally(&self) -> &Tally {
-        &self.tally
+        Slots::tally(self)
     }
 }
 
@@ -197,27 +155,5 @@ impl<H: Home> Home for &H {
     #[inline]
     fn tally(&self) -> &Tally {
         (**self).tally()
-    }
-}
-
-// === impl Tally ===
-
-impl Tally {
-    #[inline]
-    fn count(&self, ending: Ending) {
-        let counter = match ending {
-            Ending::Succeeded => &self.succeeded,
-            Ending::Overloaded => &self.overloaded,
-            Ending::Dropped => &self.dropped,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn endings(&self) -> Endings {
-        Endings {
-            succeeded: self.succeeded.load(Ordering::Relaxed),
-            overloaded: self.overloaded.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-        }
     }
 }

@@ -23,6 +23,7 @@
 
 use std::task::{Context, Poll, Waker};
 
+use super::endings::Tally;
 use super::refused::Refused;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::wait::{Asked, Left, Line, Ticket};
@@ -30,16 +31,20 @@ use crate::wait::{Asked, Left, Line, Ticket};
 /// So many slots, and those who wait for some.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    word: Aligned,
+    hot: Hot,
     /// Changed under the lock of the line only.
     limit: AtomicU32,
     line: Mutex<Line<u32, Verdict>>,
 }
 
-/// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
+/// What every permit touches, in a cache line of its own, so that threads at one limiter wait for one line only, and
+/// do not slow down their neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Aligned(AtomicU64);
+struct Hot {
+    word: AtomicU64,
+    tally: Tally,
+}
 
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +88,15 @@ fn free(word: u64) -> i64 {
 impl Slots {
     pub(crate) fn new(limit: u32, max_waiting: usize) -> Self {
         Slots {
-            word: Aligned(AtomicU64::new(units(limit))),
+            hot: Hot { word: AtomicU64::new(units(limit)), tally: Tally::default() },
             limit: AtomicU32::new(limit),
             line: Mutex::new(Line::new(max_waiting)),
         }
+    }
+
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.hot.tally
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -100,7 +110,7 @@ impl Slots {
     /// Takes `cost` slots if they are free and nobody waits.
     #[inline]
     pub(crate) fn try_take(&self, cost: u32) -> bool {
-        let mut word = self.word.0.load(Ordering::Relaxed);
+        let mut word = self.hot.word.load(Ordering::Relaxed);
         while word & WAITING == 0 && free(word) >= i64::from(cost) {
             match self.swap(word, word - units(cost)) {
                 Ok(_) => return true,
@@ -113,7 +123,7 @@ impl Slots {
     /// Gives `cost` slots back, and calls those whose turn it then is.
     #[inline]
     pub(crate) fn give_back(&self, cost: u32) {
-        if self.word.0.fetch_add(units(cost), Ordering::Release) & WAITING != 0 {
+        if self.hot.word.fetch_add(units(cost), Ordering::Release) & WAITING != 0 {
             self.serve();
         }
     }
@@ -125,7 +135,7 @@ impl Slots {
             let before = self.limit.swap(limit, Ordering::Relaxed);
             // In one step, so that nobody sees the old limit gone and the new one not there; that it may wrap is meant.
             let difference = units(limit).wrapping_sub(units(before));
-            self.word.0.fetch_add(difference, Ordering::Release);
+            self.hot.word.fetch_add(difference, Ordering::Release);
         }
         self.serve();
     }
@@ -133,7 +143,7 @@ impl Slots {
     pub(crate) fn usage(&self) -> Usage {
         let line = self.lock();
         let limit = self.limit();
-        let in_use = i64::from(limit) - free(self.word.0.load(Ordering::Relaxed));
+        let in_use = i64::from(limit) - free(self.hot.word.load(Ordering::Relaxed));
         Usage { limit, in_use: in_use.unsigned_abs(), waiting: line.len() }
     }
 
@@ -146,7 +156,7 @@ impl Slots {
 
     #[inline]
     fn swap(&self, word: u64, next: u64) -> Result<u64, u64> {
-        self.word.0.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed)
+        self.hot.word.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Line<u32, Verdict>> {
@@ -168,9 +178,9 @@ impl Slots {
         let (cost, limit) = (*line.first()?, self.limit());
         let verdict = if !can_ever(cost, limit) {
             Verdict::Never { limit }
-        } else if free(self.word.0.load(Ordering::Acquire)) >= i64::from(cost) {
+        } else if free(self.hot.word.load(Ordering::Acquire)) >= i64::from(cost) {
             // While the bit is set others only add, so that what was there still is.
-            self.word.0.fetch_sub(units(cost), Ordering::AcqRel);
+            self.hot.word.fetch_sub(units(cost), Ordering::AcqRel);
             Verdict::Granted
         } else {
             return None;
@@ -183,7 +193,7 @@ impl Slots {
     /// Clears the bit if nobody waits any more. Under the lock.
     fn note_who_waits(&self, line: &Line<u32, Verdict>) {
         if line.len() == 0 {
-            self.word.0.fetch_and(!WAITING, Ordering::AcqRel);
+            self.hot.word.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
@@ -210,7 +220,7 @@ impl Slots {
 
     /// Sets the bit, unless `cost` slots come free meanwhile: then takes them, and says false. Under the lock.
     fn set_waiting(&self, cost: u32) -> bool {
-        let mut word = self.word.0.load(Ordering::Relaxed);
+        let mut word = self.hot.word.load(Ordering::Relaxed);
         while word & WAITING == 0 {
             let enough = free(word) >= i64::from(cost);
             let next = if enough { word - units(cost) } else { word | WAITING };

@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 
 use super::{INTERRUPTIONS, both, model};
-use crate::concurrency::{Place, Slots};
+use crate::concurrency::slots::{Place, Slots};
 use crate::wait::block;
 
 /// Slots, and how many of them are at work: never more than there may be.
