@@ -3,31 +3,32 @@
 use std::fmt::Write;
 
 use crate::goal::{Goal, Verdict};
-use crate::plan::Plan;
 use crate::rounds::Measured;
 use crate::stats::Spread;
 
 /// One part of the page: figures of one unit, and the goals they are held to.
 #[derive(Debug)]
-pub(crate) struct Section {
-    pub(crate) title: &'static str,
-    pub(crate) text: &'static str,
-    pub(crate) unit: &'static str,
-    pub(crate) measured: Vec<Measured>,
-    pub(crate) goals: Vec<Goal>,
+pub struct Section {
+    pub title: &'static str,
+    pub text: &'static str,
+    pub unit: &'static str,
+    pub measured: Vec<Measured>,
+    pub goals: Vec<Goal>,
 }
 
 /// The versions the figures are of.
 const LOCK: &str = include_str!("../../Cargo.lock");
 
-pub(crate) fn page(plan: &Plan, machine: &str, sections: &[Section]) -> String {
+/// The whole page: what was measured and where, how, the ratios, and the figures they come from.
+#[must_use]
+pub fn page(opening: &str, method: &str, sections: &[Section]) -> String {
     let goals: String = sections.iter().map(Section::ratios).collect();
     let figures: String = sections.iter().map(Section::to_markdown).collect();
-    format!("{}\n{}\n{GOALS}{goals}\n{figures}", opening(machine), method(plan))
+    format!("{opening}\n{method}\n{GOALS}{goals}\n{figures}")
 }
 
 /// Tells on stderr of every case that did not measure what it was meant to.
-pub(crate) fn warn_of_surprises(sections: &[Section]) {
+pub fn warn_of_surprises(sections: &[Section]) {
     for surprise in surprises(sections) {
         eprintln!("warning: {surprise}");
     }
@@ -37,49 +38,12 @@ fn surprises(sections: &[Section]) -> impl Iterator<Item = &str> {
     sections.iter().flat_map(|section| &section.measured).filter_map(|one| one.surprise.as_deref())
 }
 
-fn opening(machine: &str) -> String {
-    format!(
-        "# Benchmarks\n\n\
-         Written by `scripts/bench core`; to be run again rather than edited.\n\n\
-         Tidegate {}, governor {}, throttlecrab {}, limitador {} (without its default features, which bring \
-         in databases). Measured on: {machine}\n",
-        version("tidegate"),
-        version("governor"),
-        version("throttlecrab"),
-        version("limitador"),
-    )
-}
-
 /// The version of a package in the lock file.
-fn version(package: &str) -> &'static str {
+#[must_use]
+pub fn version(package: &str) -> &'static str {
     let name = format!("name = \"{package}\"\n");
     let found = LOCK.split_once(&name).and_then(|(_, rest)| rest.split('"').nth(1));
     found.unwrap_or("of unknown version")
-}
-
-fn method(plan: &Plan) -> String {
-    let (direct, keyed) = (&plan.direct, &plan.keyed);
-    format!(
-        "## How it is measured\n\n\
-         * Peers are in their default configuration. So is Tidegate: idle keys leave, and the number of keys \
-           is bounded.\n\
-         * The same quota for Tidegate and governor. Where all is allowed, no key is idle during the run; a \
-           case whose answers are not all as expected is reported.\n\
-         * The caller reads the whole answer: outcome, rule and source; where it says *all read*, remaining \
-           and reset too. Of governor the whole result is read.\n\
-         * The floor is printed beside: the loop around each case, a clock, one word, a flat table.\n\
-         * Threads are pinned. Rounds take turns: every case once, then every case again; {} rounds of {} ms \
-           each without keys, {} of {} ms with keys, each after running untimed for {} and {} ms.\n\
-         * A figure is the median of the rounds (the lowest – the highest). A ratio is ours ÷ peer within \
-           each round, and then the median of these ratios, because machines are shared and noisy.\n\
-         * One profile for everybody: cargo's `release` with `lto = \"fat\"` and `codegen-units = 1`.\n",
-        direct.rounds,
-        direct.slice.as_millis(),
-        keyed.rounds,
-        keyed.slice.as_millis(),
-        direct.warm_up.as_millis(),
-        keyed.warm_up.as_millis(),
-    )
 }
 
 const GOALS: &str = "## Ratios\n\nOurs ÷ peer: less is better, 1 is as much.\n\n\
