@@ -16,5 +16,6 @@ pages! {
     Keys = "../../../docs/keys.md",
     Clocks = "../../../docs/clocks.md",
     Changing = "../../../docs/changing.md",
+    Concurrency = "../../../docs/concurrency.md",
     Testing = "../../../docs/testing.md",
 }

@@ -4,28 +4,28 @@
 //! yesterday, ten times as many are, and what they share (memory, connections, the patience of a database) runs out.
 //! So count those at work instead, and let nobody begin while there are `limit` of them.
 //!
-//! The simplest way is a counter: add one at the start, subtract one at the end. It leaks at the first
-//! panic, at the first early return, at the first task that is cancelled, until the counter says that everybody is busy
-//! and nobody is. Here the slot belongs to a value, the [`Permit`], and is given back when that is dropped. The compiler
-//! counts.
+//! The simplest way is a counter: add one at the start, subtract one at the end. It leaks at the first panic, at the
+//! first early return, at the first task that is cancelled, until the counter says that everybody is busy and nobody
+//! is. Here the slot belongs to a value, the [`Permit`], and is given back when that is dropped. The compiler counts.
 //!
-//! Who finds no slot may wait, in a line. The second simplest way lets whoever looks at the right moment have a free slot:
-//! then somebody who needs three slots starves among those who need one, since three are never free at once. So the
-//! line is kept, first come, first served:
+//! Who finds no slot may wait, in a line. The second simplest way lets whoever looks at the right moment have a free
+//! slot: then somebody who needs three slots starves among those who need one, since three are never free at once. So
+//! the line is kept, first come, first served:
 //!
 //! ```text
-//!   limit 4   ▓▓▓▓░   ▓ in use   ░ free      the line:  ┌3┐ ┌1┐ ┌1┐
-//!                └──────────────────────────────────────►│ │ │ │ │ │   the 3 is first: a free slot is saved up for it,
-//!             ▓▓░░░   now three are free ───────────────►└─┘ └─┘ └─┘   and nobody passes it, neither from behind
-//!             ▓▓▓▓▓   the 3 is called                                  it nor from outside
+//!   limit 4                                the line
+//!   ▓▓▓░   one is free, and saved up   ◄── 3  1  1     a 1 would fit, and does not pass the 3:
+//!   ▓▓░░   two are                     ◄── 3  1  1     neither from behind it nor from outside
+//!   ▓░░░   three: the 3 is called      ◄── 1  1
+//!   ▓▓▓▓
 //! ```
 //!
-//! That is why [`try_acquire`](ConcurrencyLimiter::try_acquire) is refused while somebody waits, even if there seems to be room: the room
-//! is being saved up.
+//! That is why [`try_acquire`](ConcurrencyLimiter::try_acquire) is refused while somebody waits, even if there seems
+//! to be room: the room is being saved up.
 //!
-//! Laws, checked in `tests/concurrency.rs`: never more than the limit at once, at any instant; nothing is lost or doubled by
-//! a drop, a panic, a wait that is given up at any point, or a runtime that shuts down; who came first is served first;
-//! two at once for 3 s each are ten in five pairs, one every 3 s.
+//! Laws, checked in `tests/concurrency.rs`: never more than the limit at once, at any instant; nothing is lost or
+//! doubled by a drop, a panic, a wait that is given up at any point, or a runtime that shuts down; who came first is
+//! served first; two at once for 3 s each are ten in five pairs, one every 3 s.
 
 mod acquire;
 mod endings;
@@ -75,8 +75,9 @@ const DEFAULT_MAX_WAITING: usize = 1 << 16;
 /// | a task | | `acquire().await` | `acquire_timeout(d).await` |
 /// | a thread | | `acquire_blocking()` | `acquire_blocking_timeout(d)` |
 ///
-/// What blocks a thread says so in its name: in a task it would stop everything else that thread runs. `acquire` needs no
-/// runtime in particular; `acquire_timeout` on the steady clock takes its timers from tokio and needs the feature `tokio`.
+/// What blocks a thread says so in its name: in a task it would stop everything else that thread runs. `acquire`
+/// needs no runtime in particular; `acquire_timeout` on the steady clock takes its timers from tokio and needs the
+/// feature `tokio`.
 ///
 /// Clones share the slots. A limit of 0 is a pause: nobody passes, and whoever waits goes on waiting until
 /// [`resize`](ConcurrencyLimiter::resize) raises it.
@@ -169,7 +170,8 @@ impl<C> ConcurrencyLimiter<C> {
     ///
     /// # Errors
     ///
-    /// [`Refused::LineFull`] if too many wait; [`Refused::Never`] if the cost exceeds the limit, now or when it is its turn.
+    /// [`Refused::LineFull`] if too many wait; [`Refused::Never`] if the cost exceeds the limit, now or when it is
+    /// its turn.
     ///
     /// # Cancel safety
     ///
@@ -233,9 +235,10 @@ impl<C> ConcurrencyLimiter<C> {
 
     /// Puts another limit in force, for all clones. Never waits.
     ///
-    /// A higher one calls those in line who fit in now. A lower one stops nobody who is at work: nobody begins until enough
-    /// have ended. Whoever waits for more than the new limit is refused with [`Refused::Never`] when it is its turn. A limit
-    /// of 0 is a pause: nobody passes, and nobody is refused for wanting too much, until it is raised again.
+    /// A higher one calls those in line who fit in now. A lower one stops nobody who is at work: nobody begins until
+    /// enough have ended. Whoever waits for more than the new limit is refused with [`Refused::Never`] when it is its
+    /// turn. A limit of 0 is a pause: nobody passes, and nobody is refused for wanting too much, until it is raised
+    /// again.
     ///
     /// ```
     /// use tidegate::{ConcurrencyLimiter, Refused};

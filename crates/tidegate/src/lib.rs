@@ -44,22 +44,32 @@
 //! | tokens in lots, by the clock | [`SteppedBucket`] |
 //! | a count per minute, hour, day | [`FixedWindow`] |
 //! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
+//! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
 //! | several limits, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
+//! | to wait by it | [`Park`] for threads, [`Sleep`] for tasks |
 //! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
 //! | to keep the state yourself | [`Algorithm`] over [`Words`] |
 //!
 //! # The verbs
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
-//! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
-//! `limiter.cost(5).check()`. Clones share the state: a clone is another handle on the same limit, never a second limit.
+//! it fits, `refund` gives back, `reset` forgets. None of these ever waits. A cost other than 1 is said first:
+//! `limiter.cost(5).check()`. Permits have verbs of their own: `try_acquire` never waits, `acquire` waits in a task,
+//! `acquire_blocking` blocks the thread, and each of the two can be given a time-out. Clones share the state: a clone is
+//! another handle on the same limit, never a second limit.
+//!
+//! # Features
+//!
+//! `tokio`, off by default: time-outs for tasks on the steady clock, and `TokioClock`, which reads tokio's time so that
+//! tests on a paused runtime drive limiters.
 //!
 //! # What it does not do
 //!
-//! It does not wait for you, and it shares nothing between processes; both are planned. It forgets when the process ends.
+//! It does not wait for a rate yet, only for a permit, and it shares nothing between processes; both are planned. It
+//! forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
 #[cfg(doctest)]

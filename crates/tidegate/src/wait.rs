@@ -10,10 +10,11 @@
 //!    a timer    how not to wait for ever                   Park for threads, Sleep for tasks
 //! ```
 //!
-//! A task and a blocked thread wait in the same line and are called alike. That is what [`Waker`](std::task::Waker)s are for, and it needs
-//! no runtime. Only time-outs do: somebody has to look at the clock while everybody waits. A thread can park until an
-//! instant; a task needs a timer, which is its runtime's, so on the [`SteadyClock`](crate::SteadyClock) it takes the
-//! feature `tokio`. On a [`ManualClock`](crate::ManualClock) whoever moves the clock is the timer.
+//! A task and a blocked thread wait in the same line and are called alike. That is what [`Waker`](std::task::Waker)s
+//! are for, and it needs no runtime. Only time-outs do: somebody has to look at the clock while everybody waits. A
+//! thread can park until an instant; a task needs a timer, which is its runtime's, so on the
+//! [`SteadyClock`](crate::SteadyClock) it takes the feature `tokio`. On a [`ManualClock`](crate::ManualClock) whoever
+//! moves the clock is the timer.
 
 mod line;
 mod thread;

@@ -1,7 +1,7 @@
 //! # A clock that stands still
 //!
-//! Time is data in a test: it moves when the test moves it, and whoever waits for an instant is woken by whoever moves the
-//! clock past it. Nothing sleeps.
+//! Time is data in a test: it moves when the test moves it, and whoever waits for an instant is woken by whoever
+//! moves the clock past it. Nothing sleeps.
 //!
 //! ```text
 //!   alarms   ──●────────●───●──────► t        advance: move the clock first,
@@ -26,8 +26,8 @@ use tidegate_core::{Micros, Steadiness};
 
 /// A clock that stands still until it is moved, shared by its clones.
 ///
-/// It is as steady as the real one, so that limiters do with it exactly what they do in production. Whoever waits by it,
-/// a task or a blocked thread, is woken when it is moved far enough.
+/// It is as steady as the real one, so that limiters do with it exactly what they do in production. Whoever waits by
+/// it, a task or a blocked thread, is woken when it is moved far enough.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,8 +1,8 @@
 //! # The time of a tokio runtime
 //!
-//! A test under `#[tokio::test(start_paused = true)]` lives in a time of its own, which jumps to the next timer whenever all
-//! tasks wait. A limiter in such a test has to read that time, or its waits and the test's would have nothing to do with
-//! each other.
+//! A test under `#[tokio::test(start_paused = true)]` lives in a time of its own, which jumps to the next timer
+//! whenever all tasks wait. A limiter in such a test has to read that time, or its waits and the test's would have
+//! nothing to do with each other.
 
 use super::Clock;
 use crate::wait::Sleep;
@@ -11,9 +11,9 @@ use tokio::time::{Duration, Instant};
 
 /// A clock that reads tokio's time. Zero is when it was made.
 ///
-/// For tests on a paused runtime; make it inside. In production prefer [`SteadyClock`](crate::SteadyClock), which is read
-/// faster and whose windows begin on the hour. Threads cannot wait by this clock, only tasks: the time of a paused
-/// runtime stands still while a thread of it is blocked.
+/// For tests on a paused runtime; make it inside. In production prefer [`SteadyClock`](crate::SteadyClock), which is
+/// read faster and whose windows begin on the hour. Threads cannot wait by this clock, only tasks: the time of a
+/// paused runtime stands still while a thread of it is blocked.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,8 +1,8 @@
 //! # How work ends
 //!
 //! How work under a permit ended is worth knowing to whoever sets the limit, and there are three honest answers: it
-//! succeeded, the one we called was overloaded, or neither can be said. The last is what a plain drop says; a panic cannot say
-//! more.
+//! succeeded, the one we called was overloaded, or neither can be said. The last is what a plain drop says; a panic
+//! cannot say more.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -52,9 +52,9 @@ const SHARDS: u64 = 64;
 /// # Ok::<(), Refused>(())
 /// ```
 ///
-/// The verbs are those of [`ConcurrencyLimiter`](crate::ConcurrencyLimiter), and so is what they promise; each key has a
-/// line of its own. At most [`max_keys`](KeyedConcurrencyLimiter::max_keys) keys are in use at once, a million unless
-/// said otherwise; another is refused with [`Refused::TooManyKeys`].
+/// The verbs are those of [`ConcurrencyLimiter`](crate::ConcurrencyLimiter), and so is what they promise; each key
+/// has a line of its own. At most [`max_keys`](KeyedConcurrencyLimiter::max_keys) keys are in use at once, a million
+/// unless said otherwise; another is refused with [`Refused::TooManyKeys`].
 pub struct KeyedConcurrencyLimiter<K: ?Sized, C = SteadyClock> {
     keys: Arc<Keys>,
     clock: C,
@@ -440,7 +440,8 @@ impl Keys {
         let _one_at_a_time = lock(&self.resizing);
         self.limit.store(limit, Ordering::Relaxed);
         for shard in &self.shards {
-            // Whoever comes later finds the new limit. Those who are woken may leave their keys, and need the lock for it.
+            // Whoever comes later finds the new limit. Those who are woken may leave their keys, and need the lock
+            // for it.
             let there: Vec<_> = lock(shard).values().map(|entry| entry.slots.clone()).collect();
             there.iter().for_each(|slots| slots.resize(limit));
         }

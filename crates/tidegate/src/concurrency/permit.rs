@@ -80,7 +80,8 @@ impl Permit<'_> {
         self.0.succeeded();
     }
 
-    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`](crate::Endings); the place is free.
+    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`](crate::Endings);
+    /// the place is free.
     pub fn overloaded(self) {
         self.0.overloaded();
     }

@@ -3,8 +3,8 @@
 //! Nearly always there is a free slot, or there is none and nobody wants to wait. For that a number suffices: taking
 //! subtracts, giving back adds, and neither needs a lock. Only who waits needs a line, and a line needs a lock.
 //!
-//! The two are tied together by one bit of the word. It is set while somebody waits, and then the rules change: nobody takes
-//! from the word any more but those who hold the lock, on behalf of whoever is first in the line.
+//! The two are tied together by one bit of the word. It is set while somebody waits, and then the rules change:
+//! nobody takes from the word any more but those who hold the lock, on behalf of whoever is first in the line.
 //!
 //! ```text
 //!     63                                    1      0
@@ -13,13 +13,13 @@
 //!    └─────────────────────────────────────┴────────┘
 //! ```
 //!
-//! The bit is only changed under the lock, and it is set by a compare-and-swap that has seen too few free. So of a taker who
-//! goes to wait and a giver who gives back, one comes second and sees what the other did: the taker sees the slot, or the giver sees
-//! the bit. No wake-up is lost between them.
+//! The bit is only changed under the lock, and it is set by a compare-and-swap that has seen too few free. So of a
+//! taker who goes to wait and a giver who gives back, one comes second and sees what the other did: the taker sees
+//! the slot, or the giver sees the bit. No wake-up is lost between them.
 //!
-//! A slot is handed over and not merely announced: who is called owns it from then on, and a waiter that is dropped after
-//! being called gives it back. Lowering the limit subtracts, so that the number may be negative for a while; nobody is
-//! stopped, and whoever gives back fills the hole first.
+//! A slot is handed over and not merely announced: who is called owns it from then on, and a waiter that is dropped
+//! after being called gives it back. Lowering the limit subtracts, so that the number may be negative for a while;
+//! nobody is stopped, and whoever gives back fills the hole first.
 
 use std::task::{Context, Poll, Waker};
 

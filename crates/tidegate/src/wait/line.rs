@@ -1,16 +1,16 @@
 //! # A line
 //!
-//! Those who wait, in the order they came, and what each of them wants. The line does not know why they wait or what they
-//! are given; its owner looks at who is first, and calls them with a verdict.
+//! Those who wait, in the order they came, and what each of them wants. The line does not know why they wait or what
+//! they are given; its owner looks at who is first, and calls them with a verdict.
 //!
 //! ```text
 //!    join ──►  9:w  8:w  7:w  ──► call_first(v) ──►  5:v   6:v   ──► ask: the waiter picks up its verdict
 //!                waiting                              called
 //! ```
 //!
-//! Who is called is out of the line at once, whether or not they have noticed; the verdict lies ready until they ask for it or
-//! leave. A waiter that [leaves](Line::leave) is told which of the two it was. If it had been called, what it was
-//! called for is its to pass on, so that no call is lost with the one it was for.
+//! Who is called is out of the line at once, whether or not they have noticed; the verdict lies ready until they ask
+//! for it or leave. A waiter that [leaves](Line::leave) is told which of the two it was. If it had been called, what
+//! it was called for is its to pass on, so that no call is lost with the one it was for.
 //!
 //! A line is plain data, to be kept behind its owner's lock. Wakers may run anything when they are dropped or woken, so
 //! they are handed out, and it is for the owner to let go of the lock first.

@@ -1,7 +1,7 @@
 //! # A thread that waits
 //!
-//! A blocked thread is a task that nobody else runs: it polls, parks, and is woken by being unparked. Others may unpark it
-//! too, for reasons of their own, so it asks again each time.
+//! A blocked thread is a task that nobody else runs: it polls, parks, and is woken by being unparked. Others may
+//! unpark it too, for reasons of their own, so it asks again each time.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! # Timers
 //!
-//! A clock says what time it is. To wait until an instant somebody has to watch it, and who that is depends on who waits:
-//! the operating system wakes a parked thread, a runtime wakes its tasks, and whoever moves a manual clock wakes both. So
-//! there are two small traits beside [`Clock`], and a clock implements those it can.
+//! A clock says what time it is. To wait until an instant somebody has to watch it, and who that is depends on who
+//! waits: the operating system wakes a parked thread, a runtime wakes its tasks, and whoever moves a manual clock
+//! wakes both. So there are two small traits beside [`Clock`], and a clock implements those it can.
 //!
 //! | | [`Park`], for threads | [`Sleep`], for tasks |
 //! |---|---|---|
@@ -39,8 +39,8 @@ pub trait Sleep: Clock {
 
     /// A future that is ready when the clock reads `until` or later.
     ///
-    /// Where the timer is not the clock itself, as on the steady clock, it may be off by the thousandth by which the two can
-    /// differ. Who needs to be exact looks at the clock again.
+    /// Where the timer is not the clock itself, as on the steady clock, it may be off by the thousandth by which the
+    /// two can differ. Who needs to be exact looks at the clock again.
     fn sleep_until(&self, until: Micros) -> Self::Sleeping;
 }
 
