@@ -294,8 +294,8 @@ fn a_task_waits_so_long_and_no_longer() {
 }
 
 #[test]
-fn who_has_no_time_is_refused_at_once() {
-    let slots = ConcurrencyLimiter::new(1).with_clock(ManualClock::new());
+fn who_has_no_time_is_refused_at_once_and_takes_no_place_in_line() {
+    let slots = ConcurrencyLimiter::new(1).max_waiting(0).with_clock(ManualClock::new());
     let held = slots.try_acquire().unwrap();
     let timeout = Duration::ZERO;
     assert_eq!(slots.acquire_blocking_timeout(timeout).unwrap_err(), Refused::TimedOut { timeout });
