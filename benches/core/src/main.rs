@@ -13,22 +13,19 @@ mod case;
 mod child;
 mod direct;
 mod floor;
-mod goal;
 mod insert;
 mod keyed;
 mod keys;
-mod machine;
 mod memory;
 mod ours;
 mod peers;
 mod plan;
 mod report;
-mod rounds;
-mod stats;
 
 use std::env;
 use std::process::ExitCode;
 
+use bench_harness::{goal, machine, rounds};
 use plan::Plan;
 
 fn main() -> ExitCode {

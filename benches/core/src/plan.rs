@@ -1,6 +1,6 @@
 //! How long everything takes: the one place to turn when a run should be longer or shorter.
 
-use std::time::Duration;
+use bench_harness::turns::Turns;
 
 /// How much to measure.
 #[derive(Debug)]
@@ -13,16 +13,6 @@ pub(crate) struct Plan {
     pub(crate) others: Turns,
     /// How often a measurement that needs a process to itself is repeated.
     pub(crate) repeats: usize,
-}
-
-/// Rounds that take turns among the cases.
-#[derive(Debug)]
-pub(crate) struct Turns {
-    pub(crate) rounds: usize,
-    /// How long a case runs, timed, in each round.
-    pub(crate) slice: Duration,
-    /// How long it runs before that, untimed: the case before it has left its own data in the caches.
-    pub(crate) warm_up: Duration,
 }
 
 impl Plan {
@@ -41,10 +31,4 @@ impl Plan {
         others: Turns::new(3, 30, 25),
         repeats: 3,
     };
-}
-
-impl Turns {
-    const fn new(rounds: usize, slice: u64, warm_up: u64) -> Self {
-        Turns { rounds, slice: Duration::from_millis(slice), warm_up: Duration::from_millis(warm_up) }
-    }
 }

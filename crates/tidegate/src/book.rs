@@ -17,5 +17,6 @@ pages! {
     Clocks = "../../../docs/clocks.md",
     Changing = "../../../docs/changing.md",
     Pacing = "../../../docs/pacing.md",
+    Concurrency = "../../../docs/concurrency.md",
     Testing = "../../../docs/testing.md",
 }

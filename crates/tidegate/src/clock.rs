@@ -5,13 +5,21 @@
 //! * [`SteadyClock`], the default: steady, never back, and as fast as the processor allows.
 //! * [`ManualClock`]: stands still until somebody moves it on. For tests, where time is data.
 //! * [`SettableClock`]: can also be set back.
+//! * `TokioClock`, with the feature `tokio`: the time of a tokio runtime, which its tests can pause.
+//!
+//! Most of them can also be waited by: see [`Park`](crate::Park) and [`Sleep`](crate::Sleep).
 
+mod manual;
 mod steady;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+pub use self::tokio::TokioClock;
+pub use manual::{ManualClock, ManualSleep};
 pub use steady::SteadyClock;
 use tidegate_core::{Micros, Steadiness};
 
@@ -25,51 +33,6 @@ pub trait Clock {
 
     /// The current instant, in microseconds of whatever time line this clock keeps.
     fn now(&self) -> Micros;
-}
-
-/// A clock that stands still until it is moved, shared by its clones.
-///
-/// It is as steady as the real one, so that limiters do with it exactly what they do in production.
-///
-/// ```
-/// use std::time::Duration;
-/// use tidegate::{Clock, ManualClock};
-///
-/// let clock = ManualClock::new();
-/// let same = clock.clone();
-/// clock.advance(Duration::from_millis(100));
-/// assert_eq!(same.now().get(), 100_000);
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct ManualClock {
-    micros: Arc<AtomicU64>,
-}
-
-impl ManualClock {
-    /// A clock that stands at zero.
-    #[must_use]
-    pub fn new() -> Self {
-        ManualClock::default()
-    }
-
-    /// Moves the clock on.
-    pub fn advance(&self, by: Duration) {
-        self.advance_to(Micros::from(by).plus(self.now().get()));
-    }
-
-    /// Moves the clock on to an instant; it stays where it is if that has passed.
-    pub fn advance_to(&self, to: Micros) {
-        self.micros.fetch_max(to.get(), Ordering::SeqCst);
-    }
-}
-
-impl Clock for ManualClock {
-    const STEADINESS: Steadiness = Steadiness::Steady;
-
-    #[inline]
-    fn now(&self) -> Micros {
-        Micros::new(self.micros.load(Ordering::SeqCst))
-    }
 }
 
 /// A clock that can be set to any instant, also to an earlier one, as wall clocks are. Shared by its clones.

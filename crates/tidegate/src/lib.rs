@@ -46,29 +46,40 @@
 //! | tokens in lots, by the clock | [`SteppedBucket`] |
 //! | a count per minute, hour, day | [`FixedWindow`] |
 //! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
+//! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
 //! | several limits, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
+//! | to wait by it | [`Park`] for threads, [`Sleep`] for tasks |
 //! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
 //! | to keep the state yourself | [`Algorithm`] or [`Pacing`] over [`Words`] |
 //!
 //! # The verbs
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
-//! it fits, `refund` gives back, `reset` forgets. None of them ever waits. A cost other than 1 is said first:
+//! it fits, `refund` gives back, `reset` forgets. None of these ever waits. A cost other than 1 is said first:
 //! `limiter.cost(5).check()`. A [`Pacer`] has verbs of its own: `reserve` promises a later instant, `try_acquire` and
 //! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to.
-//! Clones share the state: a clone is another handle on the same limit, never a second limit.
+//! So do permits: `try_acquire` never waits, `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of
+//! the two can be given a time-out. Clones share the state: a clone is another handle on the same limit, never a second
+//! limit.
+//!
+//! # Features
+//!
+//! `tokio`, off by default: time-outs for tasks on the steady clock, and `TokioClock`, which reads tokio's time so that
+//! tests on a paused runtime drive limiters.
 //!
 //! # What it does not do
 //!
-//! It does not wait for you, and it shares nothing between processes; both are planned. It forgets when the process ends.
+//! It does not wait for a rate yet, only for a permit, and it shares nothing between processes; both are planned. It
+//! forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
 #[cfg(doctest)]
 mod book;
 mod clock;
+mod concurrency;
 mod fingerprint;
 mod hold;
 mod keyed;
@@ -82,8 +93,15 @@ mod shared;
 mod sync;
 mod table;
 mod verb;
+mod wait;
 
-pub use clock::{Clock, ManualClock, SettableClock, SteadyClock};
+#[cfg(feature = "tokio")]
+pub use clock::TokioClock;
+pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
+pub use concurrency::{
+    ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
+    KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
+};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
@@ -91,6 +109,7 @@ pub use pacer::{Pacer, Reservation};
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;
+pub use wait::{Park, Sleep};
 
 /// Why Tidegate is built like this: questions and answers.
 #[doc = include_str!("../DESIGN.md")]

@@ -4,6 +4,7 @@
 mod real {
     pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use std::thread::{Thread, current as current_thread, park};
 
     /// How many spins a thread waits at first.
     pub(crate) const FIRST_SPINS: u32 = 4;
@@ -21,6 +22,7 @@ mod real {
 mod real {
     pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
+    pub(crate) use loom::thread::{Thread, current as current_thread, park};
 
     /// More than anybody spins: each wait is one turn given away. Under loom spins only multiply the interleavings.
     pub(crate) const FIRST_SPINS: u32 = u32::MAX;
@@ -35,3 +37,8 @@ mod real {
 }
 
 pub(crate) use real::*;
+
+/// Locks, whatever became of those who held the lock before: no holder leaves anything half done behind a panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

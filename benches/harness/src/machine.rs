@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// Keeps the calling thread on the processor number `thread`, so that it does not wander between caches.
 /// Does nothing where that cannot be done.
-pub(crate) fn pin(thread: usize) {
+pub fn pin(thread: usize) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     if let Some(core) = cores.get(thread) {
         core_affinity::set_for_current(*core);
@@ -13,13 +13,13 @@ pub(crate) fn pin(thread: usize) {
 }
 
 /// The bytes of memory this process really occupies; `None` where the system does not tell.
-pub(crate) fn resident() -> Option<u64> {
+pub fn resident() -> Option<u64> {
     let kilobytes = field("/proc/self/smaps_rollup", "Rss:")?;
     Some(kilobytes.split_whitespace().next()?.parse::<u64>().ok()? * 1_024)
 }
 
 /// Where the figures come from. To be asked before measuring, which is a load of its own.
-pub(crate) fn description() -> String {
+pub fn description() -> String {
     let processor = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let system = said_by("uname", &["-sr"]);

@@ -2,16 +2,16 @@
 
 /// The middle of several figures, and their ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) lowest: f64,
-    pub(crate) highest: f64,
+pub struct Spread {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
 }
 
 impl Spread {
     /// # Panics
     /// If there are no figures.
-    pub(crate) fn of(figures: &[f64]) -> Self {
+    pub fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (lowest, highest) = (sorted[0], sorted[sorted.len() - 1]);
@@ -19,7 +19,7 @@ impl Spread {
     }
 
     /// The ratio in each round first, then the middle of the ratios: what disturbs a round disturbs both.
-    pub(crate) fn of_ratios(ours: &[f64], peer: &[f64]) -> Self {
+    pub fn of_ratios(ours: &[f64], peer: &[f64]) -> Self {
         let ratios: Vec<f64> = ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect();
         Spread::of(&ratios)
     }

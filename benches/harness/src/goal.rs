@@ -5,23 +5,23 @@ use crate::stats::Spread;
 
 /// Ours ÷ peer, and what it may be at most.
 #[derive(Debug)]
-pub(crate) struct Goal {
-    pub(crate) ours: Subject,
-    pub(crate) peer: Subject,
-    pub(crate) required: f64,
-    pub(crate) aim: f64,
+pub struct Goal {
+    pub ours: Subject,
+    pub peer: Subject,
+    pub required: f64,
+    pub aim: f64,
 }
 
 /// One figure: of whom, under which load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject {
-    pub(crate) what: &'static str,
-    pub(crate) who: &'static str,
+pub struct Subject {
+    pub what: &'static str,
+    pub who: &'static str,
 }
 
 /// How a goal came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     Aim,
     Required,
     Missed,
@@ -31,7 +31,7 @@ pub(crate) enum Verdict {
 
 impl Goal {
     /// Two limiters under the same load.
-    pub(crate) const fn same(
+    pub const fn same(
         what: &'static str,
         ours: &'static str,
         peer: &'static str,
@@ -42,18 +42,18 @@ impl Goal {
     }
 
     /// The same goal, but the peer is held to another load.
-    pub(crate) const fn against(self, what: &'static str) -> Self {
+    pub const fn against(self, what: &'static str) -> Self {
         Goal { peer: Subject { what, ..self.peer }, ..self }
     }
 
     /// The median of the ratios within the rounds; `None` if one of the two was not measured.
-    pub(crate) fn ratio(&self, measured: &[Measured]) -> Option<Spread> {
+    pub fn ratio(&self, measured: &[Measured]) -> Option<Spread> {
         let (ours, peer) = (self.ours.find(measured)?, self.peer.find(measured)?);
         let both = !ours.rounds.is_empty() && !peer.rounds.is_empty();
         both.then(|| Spread::of_ratios(&ours.rounds, &peer.rounds))
     }
 
-    pub(crate) fn verdict(&self, ratio: f64) -> Verdict {
+    pub fn verdict(&self, ratio: f64) -> Verdict {
         if ratio <= self.aim {
             Verdict::Aim
         } else if ratio <= self.required {

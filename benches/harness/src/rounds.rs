@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use crate::case::{AHEAD, Case};
 use crate::machine;
-use crate::plan::Turns;
 use crate::stats::Spread;
+use crate::turns::Turns;
 
 /// What was measured of one case.
 #[derive(Debug)]
-pub(crate) struct Measured {
-    pub(crate) what: &'static str,
-    pub(crate) who: &'static str,
+pub struct Measured {
+    pub what: &'static str,
+    pub who: &'static str,
     /// One figure for each round, in the order of the rounds.
-    pub(crate) rounds: Vec<f64>,
+    pub rounds: Vec<f64>,
     /// What was expected and did not happen.
-    pub(crate) surprise: Option<String>,
+    pub surprise: Option<String>,
 }
 
 /// One timed stretch of a case.
@@ -31,7 +31,7 @@ struct Sample {
 }
 
 /// Measures all cases, in turns.
-pub(crate) fn measure(title: &str, cases: &[Case], turns: &Turns) -> Vec<Measured> {
+pub fn measure(title: &str, cases: &[Case], turns: &Turns) -> Vec<Measured> {
     eprintln!("{title}: {} cases, {} rounds", cases.len(), turns.rounds);
     let lengths: Vec<u64> = cases.iter().map(|case| length(case, turns.slice)).collect();
     let mut samples: Vec<Vec<Sample>> = cases.iter().map(|_| Vec::new()).collect();
@@ -133,7 +133,7 @@ impl Measured {
         }
     }
 
-    pub(crate) fn spread(&self) -> Spread {
+    pub fn spread(&self) -> Spread {
         Spread::of(&self.rounds)
     }
 }

@@ -1,0 +1,73 @@
+//! # The waiting suite: permits, beside tokio's semaphore and the floor
+//!
+//! Measured in rounds that take turns, like the core suite. Nobody waits in these cases: what is measured is what everybody
+//! pays who does not have to.
+//!
+//! ```text
+//!   bench-waiting            the whole suite; the report goes to stdout, progress to stderr
+//!   bench-waiting --quick    the same cases, in few and short rounds
+//! ```
+
+mod permits;
+
+use std::env;
+use std::process::ExitCode;
+
+use bench_harness::machine;
+use bench_harness::report::{page, version, warn_of_surprises};
+use bench_harness::turns::Turns;
+
+const FULL: Turns = Turns::new(101, 8, 2);
+const QUICK: Turns = Turns::new(21, 5, 1);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => run(&FULL),
+        ["--quick"] => run(&QUICK),
+        _ => {
+            eprintln!("usage: bench-waiting [--quick]");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Measures everything and prints the report.
+fn run(turns: &Turns) {
+    let machine = machine::description();
+    let sections = [permits::section(turns)];
+    print!("{}", page(&opening(&machine), &method(turns), &sections));
+    warn_of_surprises(&sections);
+}
+
+fn opening(machine: &str) -> String {
+    format!(
+        "# Benchmarks: waiting\n\n\
+         Written by `scripts/bench waiting`; to be run again rather than edited.\n\n\
+         Tidegate {}, tokio {}. Measured on: {machine}\n",
+        version("tidegate"),
+        version("tokio"),
+    )
+}
+
+fn method(turns: &Turns) -> String {
+    format!(
+        "## How it is measured\n\n\
+         * One decision is a permit taken and given back. There is always one free, and nobody waits; a case in \
+           which a permit is refused is reported.\n\
+         * Tidegate counts how each permit ended, tokio does not.\n\
+         * *Async* is one poll of the future of `acquire`, by a loop without a runtime; tokio's own accounting of \
+           how long a task runs is thus at its cheapest.\n\
+         * The floor is one word that is lowered by a compare-and-swap and raised again.\n\
+         * Threads are pinned. Rounds take turns: every case once, then every case again; {} rounds of {} ms, each \
+           after running untimed for {} ms.\n\
+         * A figure is the median of the rounds (the lowest – the highest). A ratio is ours ÷ peer within each round, \
+           and then the median of these ratios, because machines are shared and noisy. When the load that is printed \
+           above is not far below the number of processors, the figures are provisional.\n\
+         * One profile for everybody: cargo's `release` with `lto = \"fat\"` and `codegen-units = 1`.\n",
+        turns.rounds,
+        turns.slice.as_millis(),
+        turns.warm_up.as_millis(),
+    )
+}

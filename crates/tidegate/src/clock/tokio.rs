@@ -1,0 +1,71 @@
+//! # The time of a tokio runtime
+//!
+//! A test under `#[tokio::test(start_paused = true)]` lives in a time of its own, which jumps to the next timer
+//! whenever all tasks wait. A limiter in such a test has to read that time, or its waits and the test's would have
+//! nothing to do with each other.
+
+use super::Clock;
+use crate::wait::Sleep;
+use tidegate_core::{Micros, Steadiness};
+use tokio::time::{Duration, Instant};
+
+/// A clock that reads tokio's time. Zero is when it was made.
+///
+/// For tests on a paused runtime; make it inside. In production prefer [`SteadyClock`](crate::SteadyClock), which is
+/// read faster and whose windows begin on the hour. Threads cannot wait by this clock, only tasks: the time of a
+/// paused runtime stands still while a thread of it is blocked.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limiter, Quota, TokioClock};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+/// # runtime.block_on(async {
+/// let limiter = Limiter::new(Quota::per_minute(1)).with_clock(TokioClock::new());
+/// assert!(limiter.check().is_allowed());
+/// assert!(!limiter.check().is_allowed());
+/// tokio::time::sleep(Duration::from_secs(60)).await; // over in no time: the runtime is paused
+/// assert!(limiter.check().is_allowed());
+/// # });
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    zero: Instant,
+}
+
+/// Further than any process lives, and near enough for every operating system's instants.
+const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+impl TokioClock {
+    /// A clock that stands at zero now.
+    #[must_use]
+    pub fn new() -> Self {
+        TokioClock { zero: Instant::now() }
+    }
+
+    fn instant(&self, at: Micros) -> Instant {
+        self.zero + Duration::from_micros(at.get()).min(A_CENTURY)
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        TokioClock::new()
+    }
+}
+
+impl Clock for TokioClock {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        Instant::now().saturating_duration_since(self.zero).into()
+    }
+}
+
+impl Sleep for TokioClock {
+    type Sleeping = tokio::time::Sleep;
+
+    fn sleep_until(&self, until: Micros) -> tokio::time::Sleep {
+        tokio::time::sleep_until(self.instant(until))
+    }
+}

@@ -1,0 +1,160 @@
+//! # Permits
+//!
+//! A permit is a number of slots that somebody uses, and it gives them back when it is dropped, whatever became of its
+//! holder. How the work ended is counted on the way.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::endings::{Ending, Tally};
+use super::slots::Slots;
+
+/// Where slots are, and where endings are counted. Whatever keeps it there is given up when it is dropped.
+pub(crate) trait Home {
+    fn slots(&self) -> &Slots;
+    fn tally(&self) -> &Tally;
+}
+
+/// Slots that are taken, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held<H: Home> {
+    /// `None` once the slots have gone elsewhere.
+    home: Option<H>,
+    cost: u32,
+    ending: Ending,
+}
+
+/// Leave to be one of those at work; dropping it makes room for the next.
+///
+/// Borrowed from its limiter. [`into_owned`](Permit::into_owned) makes one that can go anywhere.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct Permit<'a>(pub(super) Held<&'a Arc<Slots>>);
+
+/// A [`Permit`] that keeps its limiter alive, to be moved into tasks, threads and responses.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct OwnedPermit(Held<Arc<Slots>>);
+
+// === impl Held ===
+
+impl<H: Home> Held<H> {
+    /// For `cost` slots that were taken.
+    #[inline]
+    pub(crate) fn new(home: H, cost: u32) -> Self {
+        Held { home: Some(home), cost, ending: Ending::Dropped }
+    }
+
+    pub(super) fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    pub(super) fn succeeded(mut self) {
+        self.ending = Ending::Succeeded;
+    }
+
+    pub(super) fn overloaded(mut self) {
+        self.ending = Ending::Overloaded;
+    }
+}
+
+impl<H: Home> Drop for Held<H> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.tally().count(self.ending);
+            home.slots().give_back(self.cost);
+        }
+    }
+}
+
+// === impl Permit ===
+
+impl Permit<'_> {
+    /// How many of the limit this permit takes up.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.0.cost()
+    }
+
+    /// Ends the work as done. Counted in [`Endings`](crate::Endings); the place is free.
+    pub fn succeeded(self) {
+        self.0.succeeded();
+    }
+
+    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`](crate::Endings);
+    /// the place is free.
+    pub fn overloaded(self) {
+        self.0.overloaded();
+    }
+
+    /// The same permit, no longer borrowed from its limiter.
+    ///
+    /// ```
+    /// use tidegate::{ConcurrencyLimiter, OwnedPermit};
+    ///
+    /// fn begin(slots: &ConcurrencyLimiter) -> Option<OwnedPermit> {
+    ///     Some(slots.try_acquire().ok()?.into_owned())
+    /// }
+    /// let permit = begin(&ConcurrencyLimiter::new(2)).expect("nobody else is here");
+    /// std::thread::spawn(move || permit.succeeded()).join().unwrap();
+    /// ```
+    pub fn into_owned(mut self) -> OwnedPermit {
+        let home = self.0.home.take().cloned();
+        OwnedPermit(Held { home, cost: self.0.cost, ending: Ending::Dropped })
+    }
+}
+
+impl OwnedPermit {
+    /// How many of the limit this permit takes up.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.0.cost()
+    }
+
+    /// As [`Permit::succeeded`].
+    pub fn succeeded(self) {
+        self.0.succeeded();
+    }
+
+    /// As [`Permit::overloaded`].
+    pub fn overloaded(self) {
+        self.0.overloaded();
+    }
+}
+
+impl fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("cost", &self.cost()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OwnedPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedPermit").field("cost", &self.cost()).finish_non_exhaustive()
+    }
+}
+
+// === impl Home ===
+
+impl Home for Arc<Slots> {
+    #[inline]
+    fn slots(&self) -> &Slots {
+        self
+    }
+
+    #[inline]
+    fn tally(&self) -> &Tally {
+        Slots::tally(self)
+    }
+}
+
+impl<H: Home> Home for &H {
+    #[inline]
+    fn slots(&self) -> &Slots {
+        (**self).slots()
+    }
+
+    #[inline]
+    fn tally(&self) -> &Tally {
+        (**self).tally()
+    }
+}
