@@ -129,7 +129,8 @@ impl Alarms {
 
     /// Takes out all that are due at `now`.
     fn take_until(&mut self, now: Micros) -> BTreeMap<(Micros, u64), Waker> {
-        let later = self.set.split_off(&(now.plus(1), 0));
+        // By the last number of this instant, not the first of the next: at the end of the time line there is no next.
+        let later = self.set.split_off(&(now, u64::MAX));
         std::mem::replace(&mut self.set, later)
     }
 }
