@@ -87,3 +87,16 @@ fn a_state_is_adopted_as_it_is() {
     assert_eq!(new.peek(&state[..], now, 0).remaining(), 43);
     assert_eq!(old.peek(&state[..], now, 0).remaining(), 3);
 }
+
+#[test]
+fn a_refusal_settles_a_plan_that_is_one_rule_of_two() {
+    let (plan, other) = (Planned::new(Quota::per_second(1).burst(5)), TokenBucket::new(Quota::per_hour(5)));
+    let policy = (plan, other);
+    let mut state = vec![0; policy.words()];
+    assert!(policy.decide(&mut state[..], Micros::new(100_000_000), 5).is_allowed());
+    // The clock steps back far. Refused by both, the plan owes five seconds from then on, and not until the clock has
+    // caught up.
+    let back = Micros::new(10_000_000);
+    assert!(!policy.decide(&mut state[..], back, 1).is_allowed());
+    assert_eq!(plan.idle_at(&state[..]), back.plus(5_000_000));
+}
