@@ -55,7 +55,7 @@ use crate::{Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeakyQueue {
-    pace: Pace,
+    quota: Quota,
     queue: u32,
     delay: u32,
     max_wait: Option<Duration>,
@@ -66,13 +66,6 @@ pub struct LeakyQueue {
     /// What is left of a longest wait that is no whole number of intervals: so much may still be owed when the whole limit is
     /// there again.
     spare: Span,
-}
-
-/// An interval of p/q microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pace {
-    p: u64,
-    q: u64,
 }
 
 impl LeakyQueue {
@@ -118,9 +111,8 @@ impl LeakyQueue {
         let inside = queue as u64 + 1;
         match Quota::checked(quota.limit(), quota.period(), inside) {
             Ok(quota) => {
-                let pace = Pace { p: quota.p(), q: quota.q() };
-                let (bucket, free) = (TokenBucket::new(quota), Span::of(pace.p, pace.q));
-                Ok(LeakyQueue { pace, queue, delay: 0, max_wait: None, bucket, free, spare: NOTHING })
+                let (bucket, free) = (TokenBucket::new(quota), Span::of(quota.p(), quota.q()));
+                Ok(LeakyQueue { quota, queue, delay: 0, max_wait: None, bucket, free, spare: NOTHING })
             }
             Err(reason) => Err(reason),
         }
@@ -128,7 +120,7 @@ impl LeakyQueue {
 
     /// Works out where the two lines lie.
     const fn laid_out(self) -> Self {
-        let Pace { p, q } = self.pace;
+        let (p, q) = (self.quota.p(), self.quota.q());
         let delay = if self.delay < self.queue { self.delay } else { self.queue };
         let free = (delay as u64 + 1) * p;
         let mut full = (self.queue as u64 + 1) * p;
