@@ -47,6 +47,8 @@ pub enum Outcome {
     AllowedAfter(Wait),
     /// Not now. Exactly this long from now it would be, if nobody else takes.
     RetryAfter(Wait),
+    /// Not now: as many are at work as may be, and nobody can say when one of them will have ended.
+    Busy,
     /// Not ever: the cost is larger than the limit could ever give at once.
     Never,
 }
@@ -146,6 +148,17 @@ impl Decision {
         self.level
     }
 
+    /// A decision that comes as plain numbers, from whoever keeps the state.
+    pub const fn counted(
+        outcome: Outcome,
+        at: Micros,
+        limit: u64,
+        remaining: u64,
+        reset_after: Wait,
+    ) -> Self {
+        Decision::new(outcome, at, Level::Counted { limit, remaining, reset: reset_after.0 })
+    }
+
     /// A refusal made without any state: there was no room to count in.
     pub const fn closed(at: Micros, retry_after: Wait, limit: u64) -> Self {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
@@ -162,6 +175,7 @@ impl Decision {
             Outcome::Allowed => Outcome::Allowed,
             Outcome::AllowedAfter(wait) => Outcome::AllowedAfter(wait),
             Outcome::RetryAfter(wait) => Outcome::RetryAfter(wait),
+            Outcome::Busy => Outcome::Busy,
             Outcome::Never => Outcome::Never,
         };
         let level = match self.level {
@@ -192,7 +206,7 @@ impl Decision {
         matches!(self.outcome, Outcome::Allowed | Outcome::AllowedAfter(_))
     }
 
-    /// How long to wait before the same request would pass; `None` if it passed or never will.
+    /// How long to wait before the same request would pass; `None` if it passed, never will, or nobody can say.
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Wait> {
@@ -242,7 +256,7 @@ impl Decision {
     /// This decision if it allows, an error for `?` if it refuses.
     ///
     /// # Errors
-    /// [`Denied`], carrying the decision, for [`Outcome::RetryAfter`] and [`Outcome::Never`].
+    /// [`Denied`], carrying the decision, for [`Outcome::RetryAfter`], [`Outcome::Busy`] and [`Outcome::Never`].
     #[inline]
     pub const fn into_result(self) -> Result<Decision, Denied> {
         if self.is_allowed() { Ok(self) } else { Err(Denied { decision: self }) }
@@ -270,6 +284,7 @@ impl fmt::Display for Decision {
             Outcome::Allowed => write!(f, "allowed; {} of {} left", self.remaining(), self.limit()),
             Outcome::AllowedAfter(wait) => write!(f, "allowed after {wait}"),
             Outcome::RetryAfter(wait) => write!(f, "limit of {} reached; retry after {wait}", self.limit()),
+            Outcome::Busy => write!(f, "all {} permits are in use; retry when one is free", self.limit()),
             Outcome::Never => {
                 write!(f, "cost exceeds the limit of {}; it can never be allowed", self.limit())
             }
@@ -308,7 +323,9 @@ impl Ord for Outcome {
             Outcome::Allowed => (0, Wait(0)),
             Outcome::AllowedAfter(wait) => (1, wait),
             Outcome::RetryAfter(wait) => (2, wait),
-            Outcome::Never => (3, Wait(0)),
+            // Stricter than a promise: where both refuse, the promise could not be kept.
+            Outcome::Busy => (3, Wait(0)),
+            Outcome::Never => (4, Wait(0)),
         };
         rank(self).cmp(&rank(other))
     }

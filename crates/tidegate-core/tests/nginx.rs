@@ -83,7 +83,7 @@ fn verdict(outcome: Outcome) -> Verdict {
     match outcome {
         Outcome::Allowed => Verdict::Pass,
         Outcome::AllowedAfter(wait) => Verdict::Delay(signed(wait.as_micros() / 1_000)),
-        Outcome::RetryAfter(_) | Outcome::Never => Verdict::Reject,
+        Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => Verdict::Reject,
     }
 }
 

@@ -23,6 +23,8 @@ fn a_decision_says_what_to_do() {
     assert_eq!(never.to_string(), "cost exceeds the limit of 3; it can never be allowed");
     let later = with_outcome(refused, Outcome::AllowedAfter(Wait::micros(1_500)));
     assert_eq!(later.to_string(), "allowed after 1.5ms");
+    let busy = Decision::counted(Outcome::Busy, Micros::ZERO, 5, 0, Wait::micros(0));
+    assert_eq!(busy.to_string(), "all 5 permits are in use; retry when one is free");
 }
 
 #[test]
@@ -84,13 +86,13 @@ fn only_a_pass_is_a_pass() {
     let allowed = bucket.decide(&mut state, Micros::ZERO, 3);
     let refused = bucket.decide(&mut state, Micros::ZERO, 1);
     let later = with_outcome(refused, Outcome::AllowedAfter(Wait::micros(1)));
-    let never = with_outcome(refused, Outcome::Never);
+    let [busy, never] = [Outcome::Busy, Outcome::Never].map(|outcome| with_outcome(refused, outcome));
     assert_eq!(
-        [allowed, later, refused, never].map(|decision| decision.is_allowed()),
-        [true, true, false, false]
+        [allowed, later, refused, busy, never].map(|decision| decision.is_allowed()),
+        [true, true, false, false, false]
     );
-    assert_eq!([allowed, later, never].map(|decision| decision.retry_after()), [None; 3]);
+    assert_eq!([allowed, later, busy, never].map(|decision| decision.retry_after()), [None; 4]);
     // From the kindest to the strictest.
-    let order = [allowed.outcome, later.outcome, refused.outcome, never.outcome];
+    let order = [allowed, later, refused, busy, never].map(|decision| decision.outcome);
     assert!(order.is_sorted() && order.windows(2).all(|pair| pair[0] != pair[1]));
 }

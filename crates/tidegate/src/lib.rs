@@ -22,6 +22,7 @@
 //! match limiter.check("alice").outcome {
 //!     Outcome::Allowed | Outcome::AllowedAfter(_) => unreachable!("nothing is left"),
 //!     Outcome::RetryAfter(wait) => assert_eq!(wait.duration(), Duration::from_millis(100)),
+//!     Outcome::Busy => unreachable!("a rate, not a number of permits"),
 //!     Outcome::Never => unreachable!("a cost of 1 fits into a burst of 20"),
 //! }
 //! assert!(limiter.check("bob").is_allowed()); // another key, another bucket

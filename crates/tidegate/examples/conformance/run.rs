@@ -219,6 +219,7 @@ pub(crate) fn outcome_said(outcome: Outcome) -> String {
         Outcome::Allowed => "allow".to_owned(),
         Outcome::AllowedAfter(wait) => format!("after {wait}"),
         Outcome::RetryAfter(wait) => format!("retry {wait}"),
+        Outcome::Busy => "busy".to_owned(),
         Outcome::Never => "never".to_owned(),
     }
 }

@@ -45,6 +45,7 @@ impl Told {
         let verdict = match self.decision.outcome {
             Outcome::RetryAfter(wait) => Verdict::RetryAfter(wait.as_micros().into()),
             Outcome::Never => Verdict::Never,
+            Outcome::Busy => panic!("a rate is never busy: {self:?}"),
             Outcome::Allowed | Outcome::AllowedAfter(_) => Verdict::Allowed,
         };
         Answer {
