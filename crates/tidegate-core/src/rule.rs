@@ -140,6 +140,26 @@ impl Algorithm for Rule {
     }
 }
 
+/// Makes a rule of an algorithm.
+macro_rules! from {
+    ($($algorithm:ident),*) => {
+        $(impl From<$algorithm> for Rule {
+            fn from(algorithm: $algorithm) -> Self {
+                Rule::$algorithm(algorithm)
+            }
+        })*
+    };
+}
+
+from!(TokenBucket, LeakyQueue, NginxQueue, SteppedBucket, FixedWindow, SlidingLog, SlidingWindow);
+
+impl From<Quota> for Rule {
+    /// A token bucket.
+    fn from(quota: Quota) -> Self {
+        TokenBucket::new(quota).into()
+    }
+}
+
 impl Rule {
     /// What `old` counted as used is charged here, as if it had been used now.
     fn carry_over<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)

@@ -221,6 +221,12 @@ impl TokenBucket {
     }
 }
 
+impl From<Quota> for TokenBucket {
+    fn from(quota: Quota) -> Self {
+        TokenBucket::new(quota)
+    }
+}
+
 impl Algorithm for TokenBucket {
     #[inline]
     fn words(&self) -> usize {

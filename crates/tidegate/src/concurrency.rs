@@ -41,11 +41,14 @@ use std::time::Duration;
 use crate::clock::{Clock, SteadyClock};
 use crate::wait::{Park, Sleep};
 use slots::Slots;
+use tidegate_core::Micros;
 
 pub use endings::Endings;
 pub use keyed::{KeyedConcurrencyCost, KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit};
+pub(crate) use keyed::{Keys, Visit};
 pub use permit::{OwnedPermit, Permit};
 pub use refused::Refused;
+pub(crate) use refused::refusal;
 
 /// How many may wait at a limiter that was not told.
 const DEFAULT_MAX_WAITING: usize = 1 << 16;
@@ -263,6 +266,12 @@ impl<C> ConcurrencyLimiter<C> {
         let usage = self.slots.usage();
         let endings = self.slots.tally().endings();
         ConcurrencyStats { limit: usage.limit, in_use: usage.in_use, waiting: usage.waiting, endings }
+    }
+}
+
+impl<C: Clock> ConcurrencyLimiter<C> {
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
     }
 }
 

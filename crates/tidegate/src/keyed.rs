@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::clock::{Clock, SteadyClock};
-use crate::fingerprint::Secrets;
+use crate::fingerprint::{AsText, Secrets};
+use crate::gate::Key;
 use crate::hold::HELD;
 use crate::observer::{Observer, show};
 use crate::regime::Regimes;
@@ -52,25 +53,25 @@ pub struct KeyedCost<'a, K: ?Sized, A, C> {
 
 /// What the clones of a keyed limiter share.
 #[derive(Debug)]
-struct Keyed<A> {
+pub(crate) struct Keyed<A> {
     secrets: Secrets,
-    regimes: Regimes<Regime<A>>,
+    pub(crate) regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
 }
 
 /// An algorithm and the table of its states. Settings whose states have the same size share a table.
 #[derive(Debug)]
-struct Regime<A> {
-    algorithm: A,
-    table: Arc<Table>,
+pub(crate) struct Regime<A> {
+    pub(crate) algorithm: A,
+    pub(crate) table: Arc<Table>,
     /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
-    since: Micros,
+    pub(crate) since: Micros,
 }
 
 /// The number of the setting that a limiter was made with.
 const FIRST: usize = 0;
 /// The cap of a limiter that was not told one.
-const DEFAULT_MAX_KEYS: usize = 1 << 22;
+pub(crate) const DEFAULT_MAX_KEYS: usize = 1 << 22;
 
 impl<K: ?Sized> KeyedLimiter<K> {
     /// A token bucket of `quota` for each key, on the steady clock.
@@ -165,6 +166,11 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// more cells, the old table's memory is kept until the limiter is dropped.
     pub fn change(&self, algorithm: A) {
         self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
+    }
+
+    /// For the key of a request, which is the same as the text.
+    pub(crate) fn check_key(&self, key: Key<'_>, cost: u32) -> Decision {
+        self.apply(&AsText(key.bytes()), &Check(cost))
     }
 
     #[inline]
@@ -358,14 +364,20 @@ impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, 
 // === impl Keyed ===
 
 impl<A: Algorithm> Keyed<A> {
-    fn new(algorithm: A, max_keys: usize) -> Self {
+    pub(crate) fn new(algorithm: A, max_keys: usize) -> Self {
         let table = Arc::new(Table::new(max_keys, algorithm.words()));
         let regimes = Regimes::new(Regime { algorithm, table, since: Micros::ZERO });
         Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) }
     }
 
-    fn current(&self) -> &Regime<A> {
+    pub(crate) fn current(&self) -> &Regime<A> {
         self.regimes.get(self.regimes.current())
+    }
+
+    /// The fingerprint of a request's key, the same as that of a text.
+    #[inline]
+    pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
+        self.secrets.fingerprint(&AsText(key.bytes()))
     }
 
     /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.
@@ -401,12 +413,20 @@ impl<A: Algorithm> Keyed<A> {
         }
     }
 
+    /// Carries out a verb that may give back, for one key of a policy.
+    pub(crate) fn apply_to<V: Verb>(&self, key: Key<'_>, verb: &V, when: When) -> V::Answer {
+        let fingerprint = self.fingerprint_of(key);
+        let answer = self.apply(None, fingerprint, verb, when);
+        self.current().table.look_for_idle_again(fingerprint);
+        answer
+    }
+
     fn look_for_idle_again<Q: Hash + ?Sized>(&self, key: &Q) {
         self.current().table.look_for_idle_again(self.secrets.fingerprint(key));
     }
 
     /// The clock is read when every state is held: before, somebody could still decide at a later instant.
-    fn change(&self, algorithm: A, when: impl FnOnce() -> When) {
+    pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let old = self.current();
         if algorithm.words() == old.algorithm.words() {
@@ -484,12 +504,13 @@ impl Words for Unseen {
 // === impl KeyedStep ===
 
 /// A verb, with all it needs to know.
-struct KeyedStep<'a, A, V> {
-    algorithm: &'a A,
-    verb: &'a V,
-    when: When,
-    regimes: &'a Regimes<Regime<A>>,
-    number: usize,
+#[derive(Debug)]
+pub(crate) struct KeyedStep<'a, A, V> {
+    pub(crate) algorithm: &'a A,
+    pub(crate) verb: &'a V,
+    pub(crate) when: When,
+    pub(crate) regimes: &'a Regimes<Regime<A>>,
+    pub(crate) number: usize,
 }
 
 impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {

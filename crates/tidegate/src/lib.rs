@@ -82,6 +82,7 @@ mod book;
 mod clock;
 mod concurrency;
 mod fingerprint;
+mod gate;
 mod hold;
 mod keyed;
 mod limiter;
@@ -89,6 +90,7 @@ mod limiter;
 mod loom;
 mod observer;
 mod pacer;
+mod policy;
 mod regime;
 mod shared;
 mod sync;
@@ -103,10 +105,12 @@ pub use concurrency::{
     ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
+pub use gate::{Admission, Answer, Gate, InvalidRequest, Key, Part, Permits};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
 pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
+pub use policy::{InvalidPolicy, Policy, PolicyBuilder};
 pub use table::Stats;
 pub use tidegate_core::*;
 pub use verb::Detailed;

@@ -12,6 +12,7 @@
 //! settings lie: they are written before the number that leads to them is published, and that number is tracked.
 
 mod concurrency;
+mod policy;
 mod shared;
 mod table;
 

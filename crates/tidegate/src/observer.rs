@@ -46,9 +46,16 @@ pub trait Observer: Send + Sync {
 /// A copy of it: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
 #[cold]
 pub(crate) fn show<V: Verb>(observer: &dyn Observer, answer: &V::Answer) {
-    match answer.decision().filter(|_| V::OBSERVED) {
-        Some(decision) if decision.is_allowed() => observer.allowed(&decision),
-        Some(decision) => observer.denied(&decision),
-        None => {}
+    if let Some(decision) = answer.decision().filter(|_| V::OBSERVED) {
+        show_decision(observer, decision);
+    }
+}
+
+#[cold]
+pub(crate) fn show_decision(observer: &dyn Observer, decision: Decision) {
+    if decision.is_allowed() {
+        observer.allowed(&decision);
+    } else {
+        observer.denied(&decision);
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::sync::{Mutex, MutexGuard};
-use tidegate_core::{InvalidQuota, Pacing, Quota, Reserved, Steadiness, TooLong, Wait};
+use tidegate_core::{InvalidQuota, Micros, Pacing, Quota, Reserved, Steadiness, TooLong, Wait};
 
 /// Lets everybody pass, one after the other at an even pace, and tells each how long to wait.
 ///
@@ -207,6 +207,10 @@ impl<C: Clock> Pacer<C> {
         line.pacing = next;
         line.changes += 1;
         Ok(())
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
     }
 
     /// The rate in force.

@@ -24,12 +24,14 @@ use std::time::Duration;
 use super::endings::{Endings, Tally};
 use super::permit::{Held, Home};
 use super::refused::Refused;
-use super::slots::Slots;
+use super::slots::{Slots, Usage};
 use super::{DEFAULT_MAX_WAITING, acquire};
 use crate::clock::{Clock, SteadyClock};
-use crate::fingerprint::Secrets;
+use crate::fingerprint::{AsText, Secrets};
+use crate::gate::Key;
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 use crate::wait::{Park, Sleep};
+use tidegate_core::Micros;
 
 /// The cap of a limiter that was not told one.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
@@ -340,7 +342,28 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
     }
 }
 
+impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
+    /// For the key of a request, which is the same as the text.
+    pub(crate) fn try_acquire_key(&self, key: Key<'_>, cost: u32) -> Result<KeyedPermit, Refused> {
+        KeyedPermit::try_of(Keys::visit(&self.keys, self.keys.fingerprint_of(key))?, cost)
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
+    }
+}
+
 impl KeyedPermit {
+    /// How many of the key's limit are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.0.home().map_or(0, |visit| visit.usage().free())
+    }
+
+    /// For one who has come to the key.
+    pub(crate) fn try_of(visit: Visit, cost: u32) -> Result<Self, Refused> {
+        acquire::at_once(visit, cost).map(KeyedPermit)
+    }
+
     /// How many of the key's limit this permit takes up.
     #[must_use]
     pub fn cost(&self) -> u32 {
@@ -383,6 +406,11 @@ impl<K: ?Sized, C: fmt::Debug> fmt::Debug for KeyedConcurrencyLimiter<K, C> {
 // === impl Keys ===
 
 impl Keys {
+    /// With the usual settings.
+    pub(crate) fn with_limit(limit: u32, max_keys: usize) -> Self {
+        Keys::new(limit, Settings { max_keys, max_waiting: DEFAULT_MAX_WAITING })
+    }
+
     fn new(limit: u32, settings: Settings) -> Self {
         Keys {
             secrets: Secrets::draw(),
@@ -395,13 +423,22 @@ impl Keys {
         }
     }
 
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Nobody's yet, with other settings.
     fn like(&self, settings: Settings) -> Arc<Self> {
-        Arc::new(Keys::new(self.limit.load(Ordering::Relaxed), settings))
+        Arc::new(Keys::new(self.limit(), settings))
+    }
+
+    /// The fingerprint of a request's key, the same as that of a text.
+    pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
+        self.secrets.fingerprint(&AsText(key.bytes()))
     }
 
     /// Comes to the key with this fingerprint, and opens its entry if nobody is there.
-    fn visit(keys: &Arc<Keys>, fingerprint: u64) -> Result<Visit, Refused> {
+    pub(crate) fn visit(keys: &Arc<Keys>, fingerprint: u64) -> Result<Visit, Refused> {
         let slots = match keys.shard(fingerprint).entry(fingerprint) {
             Found::Occupied(mut found) => {
                 found.get_mut().visitors += 1;
@@ -418,7 +455,7 @@ impl Keys {
     }
 
     fn slots(&self) -> Slots {
-        Slots::new(self.limit.load(Ordering::Relaxed), self.settings.max_waiting)
+        Slots::new(self.limit(), self.settings.max_waiting)
     }
 
     fn make_room(&self) -> Result<(), Refused> {
@@ -436,7 +473,7 @@ impl Keys {
         lock(&self.shards[number])
     }
 
-    fn resize(&self, limit: u32) {
+    pub(crate) fn resize(&self, limit: u32) {
         let _one_at_a_time = lock(&self.resizing);
         self.limit.store(limit, Ordering::Relaxed);
         for shard in &self.shards {
@@ -449,6 +486,12 @@ impl Keys {
 }
 
 // === impl Visit ===
+
+impl Visit {
+    pub(crate) fn usage(&self) -> Usage {
+        self.slots.usage()
+    }
+}
 
 impl Home for Visit {
     fn slots(&self) -> &Slots {

@@ -43,6 +43,10 @@ impl<H: Home> Held<H> {
         Held { home: Some(home), cost, ending: Ending::Dropped }
     }
 
+    pub(super) fn home(&self) -> Option<&H> {
+        self.home.as_ref()
+    }
+
     pub(super) fn cost(&self) -> u32 {
         self.cost
     }

@@ -7,6 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use tidegate_core::{Decision, Micros, Outcome, Source, Wait};
+
 /// Why no permit was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,6 +42,20 @@ pub enum Refused {
         /// How many keys may be in use at once.
         max_keys: usize,
     },
+}
+
+/// Why there is no permit, as a decision.
+pub(crate) fn refusal(refused: Refused, at: Micros) -> Decision {
+    let (outcome, limit) = match refused {
+        Refused::Never { limit, .. } => (Outcome::Never, limit),
+        Refused::Busy { limit, .. } => (Outcome::Busy, limit),
+        _ => (Outcome::Busy, 0),
+    };
+    let mut decision = Decision::counted(outcome, at, limit.into(), 0, Wait::micros(0));
+    if matches!(refused, Refused::TooManyKeys { .. }) {
+        decision.source = Source::Closed; // there was nothing to count in
+    }
+    decision
 }
 
 impl fmt::Display for Refused {

@@ -71,6 +71,22 @@ pub(crate) struct Usage {
     pub(crate) waiting: usize,
 }
 
+impl Usage {
+    pub(crate) fn free(&self) -> u64 {
+        u64::from(self.limit).saturating_sub(self.in_use)
+    }
+
+    /// Why somebody who wanted `cost` at once would not get it.
+    pub(crate) fn refusal(&self, cost: u32) -> Option<Refused> {
+        let Usage { limit, waiting, .. } = *self;
+        if !can_ever(cost, limit) {
+            return Some(Refused::Never { cost, limit });
+        }
+        let there = cost == 0 || waiting == 0 && self.free() >= u64::from(cost);
+        (!there).then_some(Refused::Busy { cost, limit })
+    }
+}
+
 const WAITING: u64 = 1;
 
 /// So many slots as a difference between words.

@@ -18,6 +18,7 @@
 //! **The cap** is on keys. When it is reached and no owner is idle, newcomers are refused; whoever is already here keeps
 //! its exact state. Nobody ever gets a fresh burst by pushing others out.
 
+mod claim;
 mod line;
 mod outlook;
 mod segment;
@@ -27,6 +28,7 @@ mod tests;
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
+pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
 use segment::{Owners, Place, Segment, Slot};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
@@ -266,7 +268,7 @@ impl Table {
             let segment = self.segment(stretch);
             let mut owners = lock(segment);
             if owners.keys < segment.slots() * 7 / 8 || owners.depth == self.most_divisions {
-                let Some(place) = segment.find_room(fingerprint) else { return false };
+                let Some(place) = segment.find_room(fingerprint, &|_| false) else { return false };
                 if !self.reserve() {
                     return false;
                 }
@@ -335,7 +337,7 @@ impl Table {
         if idle_at <= step.now() && step.now() < Micros::MAX {
             return Some(answer);
         }
-        self.make_room(segment, &mut owners, stretch, fingerprint, step).map(|room| match room {
+        self.make_room(segment, &mut owners, stretch, fingerprint, step, &|_| false).map(|room| match room {
             Room::At(place) => {
                 self.move_in(place, &mut owners, fingerprint, state.words(), idle_at);
                 answer
@@ -347,7 +349,7 @@ impl Table {
         })
     }
 
-    /// A slot for a newcomer, counted as taken. `None` if the segment had to divide first.
+    /// A slot for a newcomer, counted as taken, and none that `is_taken` otherwise. `None` if the segment had to divide first.
     fn make_room<'a, T: Step>(
         &'a self,
         segment: &'a Segment,
@@ -355,6 +357,7 @@ impl Table {
         stretch: usize,
         fingerprint: u64,
         step: &T,
+        is_taken: &dyn Fn(Place<'_>) -> bool,
     ) -> Option<Room<'a>> {
         let is_idle = |place: Place<'_>| idle_at(place, step) <= step.now() && step.now() < Micros::MAX;
         let idle_at_home =
@@ -374,7 +377,7 @@ impl Table {
         }
         let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
         let elsewhere = if at_the_cap { self.sweep_elsewhere(segment, owners, step) } else { Micros::MAX };
-        let place = segment.find_room(fingerprint).filter(|_| self.reserve());
+        let place = segment.find_room(fingerprint, is_taken).filter(|_| self.reserve());
         Some(place.map_or(Room::NotBefore(owners.none_idle_before.min(elsewhere)), Room::At))
     }
 
@@ -497,6 +500,7 @@ enum Room<'a> {
 }
 
 /// A state on trial, of one word or of many.
+#[derive(Debug)]
 enum Scratch {
     One([u64; 1]),
     Many(Vec<u64>),

@@ -205,13 +205,13 @@ impl Segment {
         (0..SLOTS).map(move |slot| self.place(line, slot))
     }
 
-    /// An empty slot, as near to the home of `fingerprint` as there is one.
-    pub(crate) fn find_room(&self, fingerprint: u64) -> Option<Place<'_>> {
+    /// An empty slot that is not otherwise `taken`, as near to the home of `fingerprint` as there is one.
+    pub(crate) fn find_room(&self, fingerprint: u64, taken: &dyn Fn(Place<'_>) -> bool) -> Option<Place<'_>> {
         let home = self.home(fingerprint);
         let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
         let slots =
             move |line| (0..SLOTS).map(move |slot| self.place(line, (favourite(fingerprint) + slot) % SLOTS));
-        lines.flat_map(slots).find(|place| place.owner() == EMPTY)
+        lines.flat_map(slots).find(|place| place.is_empty() && !taken(*place))
     }
 
     /// Lets all idle owners go, and tells how many there were. Remembers when the next one can be idle.
@@ -242,7 +242,9 @@ impl Segment {
     pub(crate) fn divide(&self, owners: &mut Owners, other: &Segment, leaves: &dyn Fn(u64) -> bool) {
         let mut others = other.owners().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for place in self.places().filter(|place| place.owner() != EMPTY && leaves(place.owner())) {
-            let to = other.find_room(place.owner()).expect("a part of a segment fits into an empty one");
+            let to = other
+                .find_room(place.owner(), &|_| false)
+                .expect("a part of a segment fits into an empty one");
             place.move_to(to);
             owners.keys -= 1;
             others.keys += 1;
@@ -369,6 +371,11 @@ impl<'a> Place<'a> {
     #[inline(always)]
     pub(crate) fn is_still(self, fingerprint: u64, found: u64) -> bool {
         self.segment.is_still(self.line, self.slot, fingerprint, found)
+    }
+
+    /// Whether the two are one.
+    pub(crate) fn is(self, other: Place<'_>) -> bool {
+        std::ptr::eq(self.line, other.line) && self.slot == other.slot
     }
 
     #[inline]

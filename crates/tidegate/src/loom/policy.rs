@@ -1,0 +1,140 @@
+//! Requests over two keys, two threads: all or nothing, in every interleaving.
+
+use loom::sync::Arc;
+use tidegate_core::{Algorithm, Micros, Quota, RuleId, Steadiness, TokenBucket};
+
+use super::{both, model};
+use crate::clock::Clock;
+use crate::gate::Part;
+use crate::policy::{Policy, PolicyBuilder};
+
+/// A moment that never passes.
+#[derive(Clone, Copy)]
+struct Still;
+
+impl Clock for Still {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        Micros::ZERO
+    }
+}
+
+type Buckets = Policy<TokenBucket, Still>;
+
+/// One word, two at once; slow enough that nothing comes back.
+fn narrow() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(2))
+}
+
+/// Two words and a guard, two at once.
+fn wide() -> TokenBucket {
+    let bucket = TokenBucket::new(Quota::per_second(999_983).burst(2));
+    assert_eq!(bucket.suited_to(Steadiness::Steady).words(), 2);
+    bucket
+}
+
+const A: RuleId = RuleId(0);
+const B: RuleId = RuleId(1);
+
+/// Two rules, of which this much is used. What is not used at all is not there yet.
+fn policy(rules: [TokenBucket; 2], used: [u32; 2]) -> Arc<Buckets> {
+    let built = PolicyBuilder::new().rule("a", rules[0]).rule("b", rules[1]).max_keys(4).build();
+    let policy = built.expect("a valid policy").with_clock(Still);
+    for (rule, used) in [A, B].into_iter().zip(used).filter(|(_, used)| *used > 0) {
+        assert!(passes(&policy, &[Part::of(rule).cost(used)]));
+    }
+    Arc::new(policy)
+}
+
+fn passes(policy: &Buckets, request: &[Part<'_>]) -> bool {
+    policy.check(request).expect("a valid request").is_allowed()
+}
+
+fn left(policy: &Buckets) -> [u64; 2] {
+    [A, B].map(|rule| policy.peek(&[Part::of(rule).cost(0)]).expect("a valid request").remaining())
+}
+
+/// Fewer than elsewhere: there are many steps in a request over two keys.
+const INTERRUPTIONS: usize = 2;
+
+fn there() -> [Part<'static>; 2] {
+    [Part::of(A), Part::of(B)]
+}
+
+fn and_back() -> [Part<'static>; 2] {
+    [Part::of(B), Part::of(A)]
+}
+
+#[test]
+fn the_last_of_both_goes_to_one_of_two_threads() {
+    for rules in [[narrow(), narrow()], [wide(), wide()], [narrow(), wide()]] {
+        model(INTERRUPTIONS, move || {
+            let policy = policy(rules, [1, 1]);
+            let (one, other) =
+                both(&policy, |policy| passes(policy, &there()), |policy| passes(policy, &and_back()));
+            assert!(one != other, "exactly one passes");
+            assert_eq!(left(&policy), [0, 0]);
+        });
+    }
+}
+
+/// One thread wants both, the other only what there is one of.
+#[test]
+fn who_is_refused_by_one_rule_spends_nothing_of_the_other() {
+    for rules in [[narrow(), narrow()], [wide(), narrow()]] {
+        model(INTERRUPTIONS, move || {
+            let policy = policy(rules, [0, 1]);
+            let (pair, single) =
+                both(&policy, |policy| passes(policy, &there()), |policy| passes(policy, &[Part::of(B)]));
+            assert!(pair != single, "there is one left of B, and none is refused for nothing");
+            assert_eq!(left(&policy), [if pair { 1 } else { 2 }, 0]);
+        });
+    }
+}
+
+#[test]
+fn newcomers_arrive_once() {
+    for rules in [[narrow(), narrow()], [narrow(), wide()]] {
+        model(INTERRUPTIONS, move || {
+            let policy = policy(rules, [0, 0]);
+            let passed =
+                both(&policy, |policy| passes(policy, &there()), |policy| passes(policy, &and_back()));
+            assert_eq!(passed, (true, true));
+            assert_eq!(left(&policy), [0, 0]);
+        });
+    }
+}
+
+/// Whoever looks sees both charged or neither.
+#[test]
+fn nobody_sees_a_request_half_charged() {
+    model(INTERRUPTIONS, || {
+        let policy = policy([narrow(), narrow()], [1, 1]);
+        let look = |policy: &Buckets| {
+            let seen = policy.check_each(&[Part::of(A).cost(2), Part::of(B).cost(2)]).expect("valid");
+            assert!(!seen.is_allowed(), "one of each is used");
+            [seen.rules[0].remaining(), seen.rules[1].remaining()]
+        };
+        let (passed, seen) = both(&policy, |policy| passes(policy, &there()), look);
+        assert!(passed);
+        assert!(seen == [1, 1] || seen == [0, 0], "half charged: {seen:?}");
+    });
+}
+
+/// While the setting of a rule changes, and its table with it, a charge counts once and is not lost.
+#[test]
+fn a_request_while_a_rule_changes_counts_once() {
+    for (from, to) in [(narrow(), wide()), (wide(), narrow())] {
+        model(INTERRUPTIONS, move || {
+            let policy = policy([from, narrow()], [1, 1]);
+            let (passed, ()) = both(
+                &policy,
+                |policy| passes(policy, &there()),
+                move |policy| policy.change(A, to).expect("there is such a rule"),
+            );
+            assert!(passed);
+            assert_eq!(left(&policy), [0, 0]);
+        });
+    }
+}

@@ -1,0 +1,286 @@
+//! # One part of a request while it is decided
+//!
+//! Either a state in the table of its rule, or a place among those at work. The order of events is
+//! [elsewhere](super::charge); here is what each of them means for one part.
+
+use std::sync::Arc;
+
+use crate::concurrency::{KeyedPermit, Keys, Visit, refusal};
+use crate::gate::{Key, Part};
+use crate::keyed::{Keyed, KeyedStep, Regime};
+use crate::shared::When;
+use crate::table::{Claim, Locks};
+use crate::verb::{Check, Peek, Verb};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Wait};
+
+/// What a request is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To pass.
+    Charge,
+    /// To pass, and to know of each part what it had to say.
+    Explain,
+    /// To know whether it would.
+    Look,
+}
+
+#[derive(Debug)]
+pub(super) struct Turn<'a, A> {
+    rule: RuleId,
+    cost: u32,
+    everybodys: bool,
+    /// What this part alone was told.
+    decision: Option<Decision>,
+    of: Of<'a, A>,
+}
+
+/// What kind of limit it is.
+#[derive(Debug)]
+enum Of<'a, A> {
+    Rate { keyed: &'a Keyed<A>, fingerprint: u64, now: Option<Now<'a, A>> },
+    AtOnce { keys: &'a Arc<Keys>, fingerprint: u64, visit: Option<Visit>, permit: Option<KeyedPermit> },
+}
+
+/// A rate, as it is at this attempt.
+#[derive(Debug)]
+struct Now<'a, A> {
+    regime: &'a Regime<A>,
+    number: usize,
+    when: When,
+    claim: Claim<'a>,
+}
+
+impl<'a, A: Algorithm> Turn<'a, A> {
+    /// At a rate. Has memory send what will be needed.
+    #[inline]
+    pub(super) fn rate(part: &Part<'_>, keyed: &'a Keyed<A>) -> Self {
+        let fingerprint = keyed.fingerprint_of(part.key);
+        keyed.current().table.send_for(fingerprint);
+        Turn::new(part, Of::Rate { keyed, fingerprint, now: None })
+    }
+
+    /// At a limit on how many are at work.
+    pub(super) fn at_once(part: &Part<'_>, keys: &'a Arc<Keys>) -> Self {
+        let fingerprint = keys.fingerprint_of(part.key);
+        Turn::new(part, Of::AtOnce { keys, fingerprint, visit: None, permit: None })
+    }
+
+    #[inline]
+    fn new(part: &Part<'_>, of: Of<'a, A>) -> Self {
+        let Part { rule, key, cost, .. } = *part;
+        Turn { rule, cost, everybodys: Key::is_empty(key), decision: None, of }
+    }
+
+    pub(super) fn is_everybodys(&self) -> bool {
+        self.everybodys
+    }
+
+    /// What this part alone was told. The binding one's is the request's.
+    #[inline]
+    pub(super) fn decision(&self) -> Decision {
+        self.decision.expect("every part is judged before anybody asks")
+    }
+
+    #[inline]
+    fn told(&mut self, decision: Decision) {
+        self.decision = Some(decision.of_rule(self.rule));
+    }
+
+    /// Looks at what can be seen without holding anything. `None`: all must begin again.
+    #[inline]
+    pub(super) fn judge(&mut self, wish: Wish, when: When) -> Option<()> {
+        let decision = match &mut self.of {
+            Of::Rate { keyed, fingerprint, now } => {
+                let number = keyed.regimes.current();
+                let regime = keyed.regimes.get(number);
+                let claim = Claim::new(&regime.table, *fingerprint);
+                let now = now.insert(Now { regime, number, when: when.not_before(regime.since), claim });
+                now.judge(keyed, wish, self.cost)?
+            }
+            Of::AtOnce { keys, fingerprint, visit, .. } => {
+                Some(judge_permit(keys, *fingerprint, visit, self.cost, when.now))
+            }
+        };
+        if let Some(decision) = decision {
+            self.told(decision);
+        }
+        Some(())
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        matches!(&self.of, Of::Rate { now: Some(now), .. } if now.claim.is_new())
+    }
+
+    /// Whether nothing speaks against it so far.
+    pub(super) fn may_pass(&self) -> bool {
+        self.decision.is_none_or(|decision| decision.is_allowed())
+    }
+
+    /// Sets a place aside, if there is none yet. `None`: all must begin again.
+    pub(super) fn make_room(&mut self, locks: &mut Locks<'a>) -> Option<()> {
+        if let Of::Rate { keyed, now: Some(now), .. } = &mut self.of
+            && now.claim.is_new()
+        {
+            let decision = now.make_room(keyed, locks, self.cost)?;
+            self.told(decision);
+        }
+        Some(())
+    }
+
+    /// Holds and judges a state that could not be looked at before. `None`: all must begin again.
+    #[inline]
+    pub(super) fn hold_beside(&mut self) -> Option<()> {
+        if let Of::Rate { keyed, now: Some(now), .. } = &mut self.of {
+            let found = now.with_step(keyed, &Peek(self.cost), |claim, step| claim.hold_beside(step))?;
+            if let Some(found) = found {
+                self.told(found);
+            }
+        }
+        Some(())
+    }
+
+    /// Holds the word that was judged. `false`: all must begin again.
+    #[inline]
+    pub(super) fn hold_word(&mut self) -> bool {
+        match &mut self.of {
+            Of::Rate { keyed, now: Some(now), .. } => {
+                now.with_step(keyed, &Check(self.cost), |claim, step| claim.hold_word(step))
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes a permit if this is what it is about. `false` if there is none any more, which is then the decision.
+    #[inline]
+    pub(super) fn take_permit(&mut self) -> bool {
+        let Of::AtOnce { visit, permit, .. } = &mut self.of else { return true };
+        let Some(visit) = visit.take() else { return false };
+        match KeyedPermit::try_of(visit, self.cost) {
+            Ok(taken) => {
+                *permit = Some(taken);
+                true
+            }
+            Err(refused) => {
+                let at = self.decision().at();
+                self.told(refusal(refused, at));
+                false
+            }
+        }
+    }
+
+    pub(super) fn give_permit_back(&mut self) {
+        drop(self.permit());
+    }
+
+    /// The permit that was taken.
+    pub(super) fn permit(&mut self) -> Option<KeyedPermit> {
+        match &mut self.of {
+            Of::AtOnce { permit, .. } => permit.take(),
+            Of::Rate { .. } => None,
+        }
+    }
+
+    /// Charges what is held, and lets go of it.
+    #[inline]
+    pub(super) fn charge(&mut self, locks: &mut Locks<'a>) {
+        if let Of::Rate { keyed, now: Some(now), .. } = &mut self.of {
+            now.with_step(keyed, &Check(self.cost), |claim, step| claim.charge(locks, step));
+        }
+    }
+
+    /// Ends a request that charges nothing. `false` if this part was judged by what is not there any more.
+    pub(super) fn leave(&mut self, wish: Wish) -> bool {
+        let refused = !self.may_pass();
+        match (&mut self.of, wish) {
+            (Of::AtOnce { .. } | Of::Rate { now: None, .. }, _) => true,
+            (Of::Rate { keyed, now: Some(now), .. }, Wish::Look) => {
+                now.with_step(keyed, &Peek(self.cost), |claim, step| claim.settle(step))
+            }
+            (Of::Rate { keyed, now: Some(now), .. }, _) if refused => {
+                now.with_step(keyed, &Check(self.cost), |claim, step| claim.settle(step))
+            }
+            (_, Wish::Explain) => self.tell_as_found(),
+            (_, Wish::Charge) => true,
+        }
+    }
+
+    /// Of a refused request: what there is for a part that would have let it pass, and was not charged.
+    fn tell_as_found(&mut self) -> bool {
+        let found = match &mut self.of {
+            Of::Rate { keyed, now: Some(now), .. } => {
+                now.with_step(keyed, &Peek(0), |claim, step| claim.look(step))
+            }
+            _ => None,
+        };
+        if let Some(found) = found {
+            self.told(found);
+        }
+        true
+    }
+
+    /// Lets go of whatever is held, as it was.
+    #[inline]
+    pub(super) fn let_go(&mut self) {
+        match &mut self.of {
+            Of::Rate { now, .. } => *now = None,
+            Of::AtOnce { visit, .. } => *visit = None,
+        }
+    }
+}
+
+// === impl Now ===
+
+impl<'a, A: Algorithm> Now<'a, A> {
+    /// Does something to the claim by a step that carries out `verb`.
+    #[inline]
+    fn with_step<V: Verb, R>(
+        &mut self,
+        keyed: &Keyed<A>,
+        verb: &V,
+        act: impl FnOnce(&mut Claim<'a>, &KeyedStep<'_, A, V>) -> R,
+    ) -> R {
+        let (algorithm, regimes) = (&self.regime.algorithm, &keyed.regimes);
+        let step = KeyedStep { algorithm, verb, when: self.when, regimes, number: self.number };
+        act(&mut self.claim, &step)
+    }
+
+    #[inline]
+    fn judge(&mut self, keyed: &Keyed<A>, wish: Wish, cost: u32) -> Option<Option<Decision>> {
+        match wish {
+            Wish::Charge | Wish::Explain => {
+                self.with_step(keyed, &Check(cost), |claim, step| claim.judge(step))
+            }
+            Wish::Look => self.with_step(keyed, &Peek(cost), |claim, step| claim.judge(step)),
+        }
+    }
+
+    fn make_room(&mut self, keyed: &Keyed<A>, locks: &mut Locks<'a>, cost: u32) -> Option<Decision> {
+        self.with_step(keyed, &Check(cost), |claim, step| claim.make_room(locks, step))
+    }
+}
+
+// === permits ===
+
+/// Comes to the key, and looks whether there is a permit.
+fn judge_permit(
+    keys: &Arc<Keys>,
+    fingerprint: u64,
+    visit: &mut Option<Visit>,
+    cost: u32,
+    at: Micros,
+) -> Decision {
+    match Keys::visit(keys, fingerprint) {
+        Ok(here) => {
+            let usage = here.usage();
+            *visit = Some(here);
+            match usage.refusal(cost) {
+                Some(refused) => refusal(refused, at),
+                None => {
+                    let left = usage.free().saturating_sub(cost.into());
+                    Decision::counted(Outcome::Allowed, at, usage.limit.into(), left, Wait::micros(0))
+                }
+            }
+        }
+        Err(refused) => refusal(refused, at),
+    }
+}

@@ -1,0 +1,248 @@
+//! # A claim: one of several states that are charged together
+//!
+//! A request over several keys charges all of their states or none, and nobody may see some of them charged. Each state
+//! is *claimed*: judged, held, and then charged or let go. The holds are what makes several words one:
+//!
+//! ```text
+//!   judge        the words of those who are here, as copies       any refuses? answer, nothing was touched
+//!   make room    for those who are new, under their segments' locks
+//!   hold         every word, if it is still what was judged       one is not? let go of all, and begin again
+//!   charge       and let go
+//! ```
+//!
+//! **Nobody waits for a word while holding another**, nor for a second lock while having one: what cannot be had at once is a
+//! reason to let go of everything and to begin again a moment later. So no two requests can wait for each other, nor for
+//! anybody who holds every word of a table to change its setting. Room is made before anything is held, because
+//! making room may mean to wait until an idle owner can be held.
+//!
+//! States that are larger than their word cannot be judged without holding it, so they are judged late, and stay held.
+
+use super::segment::{Place, Segment};
+use super::{OwnersGuard, Room, Scratch, Step, Table, lock};
+use crate::hold::{HELD, release, try_hold};
+use crate::shared::Guarded;
+use crate::sync::Ordering;
+use tidegate_core::{Micros, Wait};
+
+/// A state on its way to being charged. Dropped before that, it is let go as it was.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    table: &'a Table,
+    fingerprint: u64,
+    stage: Stage<'a>,
+}
+
+#[derive(Debug)]
+enum Stage<'a> {
+    /// Nothing is known, or everything is done.
+    Idle,
+    /// One word, judged as a copy.
+    Judged { place: Place<'a>, found: u64, next: u64 },
+    /// One word, held, with what is to become of it.
+    Word { place: Place<'a>, found: u64, next: u64 },
+    /// A state beside its word, not looked at yet.
+    Unseen { place: Place<'a> },
+    /// A state beside its word, held.
+    Beside { place: Place<'a>, found: u64 },
+    /// Nobody lives there yet.
+    New,
+    /// A place was set aside for a newcomer.
+    Room { place: Place<'a>, state: Scratch, idle_at: Micros },
+}
+
+/// The segments whose owners nobody else changes for now: those that get newcomers.
+#[derive(Debug, Default)]
+pub(crate) struct Locks<'a>(Vec<Locked<'a>>);
+
+#[derive(Debug)]
+struct Locked<'a> {
+    segment: &'a Segment,
+    owners: OwnersGuard<'a>,
+    /// Empty places that are set aside.
+    taken: Vec<Place<'a>>,
+}
+
+impl<'a> Claim<'a> {
+    #[inline]
+    pub(crate) fn new(table: &'a Table, fingerprint: u64) -> Self {
+        Claim { table, fingerprint, stage: Stage::Idle }
+    }
+
+    /// Judges the state if that can be done without holding it: by a copy of its word, or as that of a newcomer.
+    ///
+    /// `Some(None)` if it lies beside its word; `None` if it was held, and all must begin again.
+    #[inline]
+    pub(crate) fn judge<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
+        let table = self.table;
+        let Some(place) = table.segment(table.stretch(self.fingerprint)).find(self.fingerprint) else {
+            self.stage = Stage::New;
+            return Some(Some(step.run(Scratch::new(table.words).words())));
+        };
+        if table.words != 1 {
+            self.stage = Stage::Unseen { place };
+            return Some(None);
+        }
+        let found = place.word().load(Ordering::Acquire);
+        if found & HELD != 0 {
+            return None;
+        }
+        let (next, answer) = judge_word(step, found);
+        self.stage = Stage::Judged { place, found, next };
+        Some(Some(answer))
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.stage, Stage::New)
+    }
+
+    /// Sets a place aside for a newcomer, under the lock of its segment. `None`: all must begin again.
+    ///
+    /// The answer is that of the state it begins with, or a refusal if there is no room for it.
+    #[cold]
+    pub(crate) fn make_room<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> Option<T::Answer> {
+        let (table, fingerprint) = (self.table, self.fingerprint);
+        let stretch = table.stretch(fingerprint);
+        let Locked { segment, owners, taken } = locks.get(table.segment(stretch))?;
+        // Only now is it certain: the segment may have divided, or the key arrived, before it was locked.
+        if !std::ptr::eq(*segment, table.segment(stretch))
+            || segment.find(fingerprint).is_some()
+            || !step.is_current()
+        {
+            return None;
+        }
+        let mut state = Scratch::new(table.words);
+        let answer = step.run_anew(state.words(), owners.evicted_at);
+        let idle_at = step.idle_at(state.words());
+        if idle_at <= step.now() && step.now() < Micros::MAX {
+            self.stage = Stage::Idle; // nothing to remember
+            return Some(answer);
+        }
+        let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
+        match table.make_room(segment, owners, stretch, fingerprint, step, &is_taken)? {
+            Room::At(place) => {
+                taken.push(place);
+                self.stage = Stage::Room { place, state, idle_at };
+                Some(answer)
+            }
+            Room::NotBefore(instant) => {
+                self.stage = Stage::Idle;
+                table.refused.fetch_add(1, Ordering::Relaxed);
+                Some(step.refuse(Wait::micros(instant.since(step.now()))))
+            }
+        }
+    }
+
+    /// Holds and judges a state that lies beside its word, by a step that changes nothing. `None`: all must begin again.
+    pub(crate) fn hold_beside<T: Step>(&mut self, peek: &T) -> Option<Option<T::Answer>> {
+        let Stage::Unseen { place } = self.stage else { return Some(None) };
+        let found = place.try_hold(self.fingerprint)?;
+        self.stage = Stage::Beside { place, found };
+        peek.is_current().then(|| Some(peek.run(&mut Guarded(place.state()))))
+    }
+
+    /// Holds a word that was judged, if it is still what it was. `false`: all must begin again.
+    #[inline]
+    pub(crate) fn hold_word<T: Step>(&mut self, step: &T) -> bool {
+        let Stage::Judged { place, found, next } = self.stage else { return true };
+        if !try_hold(place.word(), found) {
+            return false;
+        }
+        self.stage = Stage::Word { place, found, next };
+        place.owner() == self.fingerprint && step.is_current()
+    }
+
+    /// Judges once more what was judged, by a step that changes nothing.
+    pub(crate) fn look<T: Step>(&self, peek: &T) -> Option<T::Answer> {
+        match self.stage {
+            Stage::Judged { found, .. } | Stage::Word { found, .. } => Some(peek.run(&mut [found])),
+            Stage::Beside { place, .. } => Some(peek.run(&mut Guarded(place.state()))),
+            Stage::New | Stage::Room { .. } => Some(peek.run(Scratch::new(self.table.words).words())),
+            Stage::Idle | Stage::Unseen { .. } => None,
+        }
+    }
+
+    /// Charges, and lets go. Everything must be held by now.
+    #[inline]
+    pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Word { place, next, .. } => release(place.word(), next),
+            Stage::Beside { place, .. } => {
+                step.run(&mut Guarded(place.state()));
+                release(place.word(), step.idle_at(&Guarded(place.state())).get());
+            }
+            Stage::Room { place, mut state, idle_at } => {
+                let locked = locks.get(place.segment).expect("locked since room was made");
+                self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
+            }
+            Stage::Idle | Stage::New | Stage::Unseen { .. } | Stage::Judged { .. } => {}
+        }
+    }
+
+    /// After a refusal by this very state: writes what a refusal may write, which is something only if the clock stepped back.
+    /// `false` if what was judged was not there any more, and all must begin again.
+    pub(crate) fn settle<T: Step>(&mut self, step: &T) -> bool {
+        match self.stage {
+            Stage::Judged { place, found, next } if next == found => {
+                place.is_still(self.fingerprint, found) && step.is_current()
+            }
+            Stage::Judged { place, next, .. } => {
+                let done = self.hold_word(step);
+                if done {
+                    self.stage = Stage::Idle;
+                    release(place.word(), next);
+                }
+                done
+            }
+            Stage::Beside { place, .. } => {
+                self.stage = Stage::Idle;
+                step.run(&mut Guarded(place.state()));
+                release(place.word(), step.idle_at(&Guarded(place.state())).get());
+                true
+            }
+            _ => true,
+        }
+    }
+}
+
+/// What a step makes of a word, by the short cut if there is one.
+#[inline]
+fn judge_word<T: Step>(step: &T, found: u64) -> (u64, T::Answer) {
+    step.at_once(found).unwrap_or_else(|| {
+        let mut state = [found];
+        let answer = step.run(&mut state);
+        (state[0], answer)
+    })
+}
+
+impl Drop for Claim<'_> {
+    /// Lets go.
+    #[inline]
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Word { place, found, .. } | Stage::Beside { place, found } => release(place.word(), found),
+            Stage::Room { .. } => {
+                self.table.keys.fetch_sub(1, Ordering::Relaxed);
+            }
+            Stage::Idle | Stage::New | Stage::Unseen { .. } | Stage::Judged { .. } => {}
+        }
+    }
+}
+
+// === impl Locks ===
+
+impl<'a> Locks<'a> {
+    /// The owners of `segment`, for us alone. The first lock is waited for, others only tried.
+    fn get(&mut self, segment: &'a Segment) -> Option<&mut Locked<'a>> {
+        let known = self.0.iter().position(|locked| std::ptr::eq(locked.segment, segment));
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let owners =
+                    if self.0.is_empty() { lock(segment) } else { segment.owners().try_lock().ok()? };
+                self.0.push(Locked { segment, owners, taken: Vec::new() });
+                self.0.len() - 1
+            }
+        };
+        self.0.get_mut(index)
+    }
+}
