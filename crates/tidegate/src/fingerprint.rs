@@ -8,7 +8,7 @@
 //! SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then meet by chance once in 37 million
 //! limiters, and even they are only limited together: a chance meeting can refuse too early, never admit too much.
 
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The secrets of one limiter.
 #[derive(Clone)]
@@ -27,7 +27,10 @@ impl std::fmt::Debug for Secrets {
 impl Secrets {
     /// Drawn from the randomness that std's hash maps use.
     pub(crate) fn draw() -> Self {
-        let source = RandomState::new();
+        #[cfg(not(loom))]
+        let source = std::hash::RandomState::new();
+        #[cfg(loom)] // a model must do the same each time
+        let source = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         let draw = |n: u64| source.hash_one(n);
         Secrets { sip: [draw(0), draw(1)], add: draw(2), multiply: [draw(3) | 1, draw(4) | 1] }
     }

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use tidegate_core::{Algorithm, Micros, Quota, RuleId, Steadiness, TokenBucket};
 
-use super::{both, model};
+use super::{INTERRUPTIONS, both, model};
 use crate::clock::Clock;
 use crate::gate::Part;
 use crate::policy::{Policy, PolicyBuilder};
@@ -54,9 +54,6 @@ fn passes(policy: &Buckets, request: &[Part<'_>]) -> bool {
 fn left(policy: &Buckets) -> [u64; 2] {
     [A, B].map(|rule| policy.peek(&[Part::of(rule).cost(0)]).expect("a valid request").remaining())
 }
-
-/// Fewer than elsewhere: there are many steps in a request over two keys.
-const INTERRUPTIONS: usize = 2;
 
 fn there() -> [Part<'static>; 2] {
     [Part::of(A), Part::of(B)]

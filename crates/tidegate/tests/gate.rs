@@ -1,0 +1,112 @@
+//! Whatever limits is a gate, and answers what it answers when asked directly.
+
+use std::time::Duration;
+
+use tidegate::{
+    Admission, Answer, ConcurrencyLimiter, Gate, InvalidRequest, KeyedConcurrencyLimiter, KeyedLimiter,
+    Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Wait,
+};
+
+const ALICE: &[Part<'static>] = &[Part::of(RuleId(0))];
+
+fn decide(gate: &dyn Gate, request: &[Part<'_>]) -> Admission {
+    match gate.decide(request) {
+        Answer::Ready(answer) => answer.expect("a valid request"),
+        Answer::Pending(_) => panic!("everything here decides at once"),
+    }
+}
+
+fn outcomes(gate: &dyn Gate, request: &[Part<'_>], times: usize) -> Vec<Outcome> {
+    (0..times).map(|_| decide(gate, request).decision.outcome).collect()
+}
+
+#[test]
+fn a_limiter_is_a_gate_whatever_the_key() {
+    let limiter = Limiter::new(Quota::per_second(2)).with_clock(ManualClock::new());
+    assert_eq!(outcomes(&limiter, ALICE, 1), [Outcome::Allowed]);
+    assert!(limiter.check().is_allowed());
+    let other = [ALICE[0].key("somebody else")];
+    assert_eq!(outcomes(&limiter, &other, 1), [Outcome::RetryAfter(Wait::micros(500_000))]);
+}
+
+#[test]
+fn a_keyed_limiter_knows_the_key_of_a_request_by_its_text() {
+    let limiter = KeyedLimiter::<String>::new(Quota::per_second(3)).with_clock(ManualClock::new());
+    let alice = [ALICE[0].key("alice").cost(2)];
+    assert!(decide(&limiter, &alice).is_allowed());
+    assert_eq!(limiter.peek("alice").remaining(), 0);
+    assert_eq!(limiter.peek("bob").remaining(), 2);
+    assert!(!decide(&limiter, &alice).is_allowed());
+    let bytes = [ALICE[0].key(b"alice").cost(1)];
+    assert!(decide(&limiter, &bytes).is_allowed()); // the same text, however it is written
+    assert_eq!(limiter.cost(0).peek("alice").remaining(), 0);
+}
+
+#[test]
+fn a_concurrency_limiter_gives_its_permit_along() {
+    let slots = ConcurrencyLimiter::new(2);
+    let (one, two) = (decide(&slots, ALICE), decide(&slots, ALICE));
+    assert_eq!([one.decision.remaining(), two.decision.remaining()], [1, 0]);
+    assert_eq!(outcomes(&slots, ALICE, 1), [Outcome::Busy]);
+    assert_eq!(outcomes(&slots, &[ALICE[0].cost(3)], 1), [Outcome::Never]);
+    one.permits.succeeded();
+    drop(two);
+    assert_eq!((slots.stats().in_use, slots.stats().endings.succeeded), (0, 1));
+}
+
+#[test]
+fn a_keyed_concurrency_limiter_gives_its_permit_along() {
+    let slots = KeyedConcurrencyLimiter::<str>::new(1).max_keys(2);
+    let alice = decide(&slots, &[ALICE[0].key("alice")]);
+    assert_eq!((alice.decision.limit(), alice.decision.remaining()), (1, 0));
+    assert!(slots.try_acquire("alice").is_err());
+    let bob = decide(&slots, &[ALICE[0].key("bob")]);
+    assert_eq!(outcomes(&slots, &[ALICE[0].key("carol")], 1), [Outcome::Busy]); // no room for another key
+    drop((alice, bob));
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn a_pacer_lets_everybody_pass_after_a_wait() {
+    let pacer = Pacer::new(Quota::per_second(5)).with_clock(ManualClock::new());
+    let after = |millis: u64| Outcome::AllowedAfter(Wait::micros(millis * 1_000));
+    assert_eq!(outcomes(&pacer, ALICE, 3), [Outcome::Allowed, after(200), after(400)]);
+    assert_eq!(pacer.peek().expect("within time"), Duration::from_millis(600));
+}
+
+#[test]
+fn a_policy_is_a_gate() {
+    let built = Policy::builder().rule("user", Quota::per_second(1)).at_once("work", 1).build();
+    let policy = built.expect("a valid policy").with_clock(ManualClock::new());
+    let request = [ALICE[0].key("alice"), Part::of(RuleId(1))];
+    let admission = decide(&policy, &request);
+    assert_eq!((admission.is_allowed(), admission.permits.len()), (true, 1));
+    assert_eq!(decide(&policy, &request).decision.outcome, Outcome::Busy);
+}
+
+#[test]
+fn who_has_one_rule_takes_one_part_of_it() {
+    let limiter = KeyedLimiter::<str>::new(Quota::per_second(1));
+    let refused = |request: &[Part<'_>]| match limiter.decide(request) {
+        Answer::Ready(answer) => answer.unwrap_err(),
+        Answer::Pending(_) => panic!("a limiter decides at once"),
+    };
+    assert_eq!(refused(&[]), InvalidRequest::Empty);
+    assert_eq!(
+        refused(&[Part::of(RuleId(1))]).to_string(),
+        "there is no rule 1, only 1 from 0 on; ask the gate for its numbers"
+    );
+    assert_eq!(
+        refused(&[ALICE[0].key("a"), ALICE[0].key("b")]),
+        InvalidRequest::TooManyParts { parts: 2, most: 1 }
+    );
+}
+
+#[tokio::test]
+async fn an_answer_can_be_awaited_whoever_gives_it() {
+    let gates: [Box<dyn Gate>; 2] =
+        [Box::new(Limiter::new(Quota::per_second(1))), Box::new(ConcurrencyLimiter::new(1))];
+    for gate in &gates {
+        assert!(gate.decide(ALICE).wait().await.expect("a valid request").into_result().is_ok());
+    }
+}
