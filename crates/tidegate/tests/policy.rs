@@ -218,6 +218,7 @@ fn each_key_has_permits_of_its_own_and_they_can_be_more_or_fewer() {
 /// What a policy of one rule decides is what a limiter decides.
 #[test]
 fn a_policy_of_one_rule_is_a_limiter() {
+    let mut without_room = 0;
     for rule in [
         "7/s burst 5",
         "fixed_window 5/s",
@@ -241,8 +242,9 @@ fn a_policy_of_one_rule_is_a_limiter() {
         // Whose place a newcomer takes is a matter of chance; whether there is one is not.
         let (ours, theirs) = (policy.stats(RuleId(0)).expect("a rate"), limiter.stats());
         assert_eq!((ours.keys, ours.refused), (theirs.keys, theirs.refused));
-        assert!(theirs.refused > 0, "there were more keys than room");
+        without_room += theirs.refused;
     }
+    assert!(without_room > 0, "there were more keys than room");
 }
 
 /// A clock that steps back mints nothing, and the state that it makes impossible is pulled back even by a refusal.
