@@ -236,13 +236,14 @@ fn a_policy_of_one_rule_is_a_limiter() {
             clock.advance(Duration::from_micros(random.below(200_000)));
             let key = random.below(12).to_string(); // more than there is room for
             let cost = u32::try_from(random.below(4)).expect("a small cost");
-            let decided = ask(&policy, &[Part::of(RuleId(0)).key(&key).cost(cost)]).decision;
-            assert_eq!(decided, limiter.cost(cost).check(key.as_str()), "{rule:?}, {key}, {cost}");
+            let ours = ask(&policy, &[Part::of(RuleId(0)).key(&key).cost(cost)]).decision;
+            let theirs = limiter.cost(cost).check(key.as_str());
+            // When there will be room depends on where keys live by chance; whether there is does not.
+            let no_room = ours.source == Source::Closed && theirs.source == Source::Closed;
+            assert!(no_room || ours == theirs, "{rule:?}, {key}, {cost}: {ours:?}, {theirs:?}");
         }
-        // Whose place a newcomer takes is a matter of chance; whether there is one is not.
-        let (ours, theirs) = (policy.stats(RuleId(0)).expect("a rate"), limiter.stats());
-        assert_eq!((ours.keys, ours.refused), (theirs.keys, theirs.refused));
-        without_room += theirs.refused;
+        assert_eq!(policy.stats(RuleId(0)).expect("a rate").refused, limiter.stats().refused);
+        without_room += limiter.stats().refused;
     }
     assert!(without_room > 0, "there were more keys than room");
 }
