@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use quanta::Clock;
 
-use crate::case::{Case, each, each_number, each_text};
-use crate::keys::{LIVE, fill_numbers, fill_texts};
+use crate::case::{Case, each};
+use crate::keys::{LIVE, each_number, each_text, fill_numbers, fill_texts};
 
 /// The row of the floor in every table.
 pub(crate) const FLOOR: &str = "floor: one word, rdtsc";

@@ -9,13 +9,11 @@
 //!   bench-core child …    one measurement that needs a process to itself; started by the suite
 //! ```
 
-mod case;
 mod child;
 mod direct;
 mod floor;
 mod insert;
 mod keyed;
-mod keys;
 mod memory;
 mod ours;
 mod peers;
@@ -25,7 +23,7 @@ mod report;
 use std::env;
 use std::process::ExitCode;
 
-use bench_harness::{goal, machine, rounds};
+use bench_harness::{case, goal, keys, machine, rounds};
 use plan::Plan;
 
 fn main() -> ExitCode {

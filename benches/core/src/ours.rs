@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use tidegate::{Decision, FixedWindow, KeyedLimiter, Limiter, Outcome, Quota, SlidingWindow};
 
-use crate::case::{Case, each, each_number, each_text};
-use crate::keys::{fill_numbers, fill_texts};
+use crate::case::{Case, each};
+use crate::keys::{each_number, each_text, fill_numbers, fill_texts};
 
 /// The row of Tidegate in every table: a token bucket.
 pub(crate) const TIDEGATE: &str = "**tidegate**";

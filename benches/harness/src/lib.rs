@@ -11,6 +11,7 @@
 
 pub mod case;
 pub mod goal;
+pub mod keys;
 pub mod machine;
 pub mod report;
 pub mod rounds;

@@ -9,6 +9,7 @@
 //! ```
 
 mod permits;
+mod policies;
 
 use std::env;
 use std::process::ExitCode;
@@ -17,8 +18,15 @@ use bench_harness::machine;
 use bench_harness::report::{page, version, warn_of_surprises};
 use bench_harness::turns::Turns;
 
-const FULL: Turns = Turns::new(101, 8, 2);
-const QUICK: Turns = Turns::new(21, 5, 1);
+/// How much to measure: of cases that touch one place, and of those with a million keys, which need longer to warm the
+/// caches.
+struct Plan {
+    one_place: Turns,
+    keyed: Turns,
+}
+
+const FULL: Plan = Plan { one_place: Turns::new(101, 8, 2), keyed: Turns::new(25, 60, 50) };
+const QUICK: Plan = Plan { one_place: Turns::new(21, 5, 1), keyed: Turns::new(5, 30, 25) };
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -34,10 +42,10 @@ fn main() -> ExitCode {
 }
 
 /// Measures everything and prints the report.
-fn run(turns: &Turns) {
+fn run(plan: &Plan) {
     let machine = machine::description();
-    let sections = [permits::section(turns)];
-    print!("{}", page(&opening(&machine), &method(turns), &sections));
+    let sections = [permits::section(&plan.one_place), policies::section(&plan.keyed)];
+    print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }
 
@@ -45,13 +53,14 @@ fn opening(machine: &str) -> String {
     format!(
         "# Benchmarks: waiting\n\n\
          Written by `scripts/bench waiting`; to be run again rather than edited.\n\n\
-         Tidegate {}, tokio {}. Measured on: {machine}\n",
+         Tidegate {}, tokio {}, governor {}. Measured on: {machine}\n",
         version("tidegate"),
         version("tokio"),
+        version("governor"),
     )
 }
 
-fn method(turns: &Turns) -> String {
+fn method(Plan { one_place, keyed }: &Plan) -> String {
     format!(
         "## How it is measured\n\n\
          * One decision is a permit taken and given back. There is always one free, and nobody waits; a case in \
@@ -61,13 +70,16 @@ fn method(turns: &Turns) -> String {
            how long a task runs is thus at its cheapest.\n\
          * The floor is one word that is lowered by a compare-and-swap and raised again.\n\
          * Threads are pinned. Rounds take turns: every case once, then every case again; {} rounds of {} ms, each \
-           after running untimed for {} ms.\n\
+           after running untimed for {} ms; with a million keys, {} of {} ms after {} ms.\n\
          * A figure is the median of the rounds (the lowest – the highest). A ratio is ours ÷ peer within each round, \
            and then the median of these ratios, because machines are shared and noisy. When the load that is printed \
            above is not far below the number of processors, the figures are provisional.\n\
          * One profile for everybody: cargo's `release` with `lto = \"fat\"` and `codegen-units = 1`.\n",
-        turns.rounds,
-        turns.slice.as_millis(),
-        turns.warm_up.as_millis(),
+        one_place.rounds,
+        one_place.slice.as_millis(),
+        one_place.warm_up.as_millis(),
+        keyed.rounds,
+        keyed.slice.as_millis(),
+        keyed.warm_up.as_millis(),
     )
 }

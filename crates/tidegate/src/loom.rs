@@ -31,14 +31,20 @@ fn model(interruptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Runs both at once, the first on a thread of its own, and returns what they return.
-fn both<T, A, B>(shared: &Arc<T>, one: impl FnOnce(&T) -> A + 'static, other: impl FnOnce(&T) -> B) -> (A, B)
+/// Runs both at once, each on a thread of its own, and returns what they return.
+///
+/// Neither on the thread that starts them: loom never interrupts that one between two loads.
+fn both<T, A, B>(
+    shared: &Arc<T>,
+    one: impl FnOnce(&T) -> A + 'static,
+    other: impl FnOnce(&T) -> B + 'static,
+) -> (A, B)
 where
     T: 'static,
     A: 'static,
+    B: 'static,
 {
-    let its = shared.clone();
-    let handle = thread::spawn(move || one(&its));
-    let others = other(shared);
-    (handle.join().expect("the other thread has returned"), others)
+    let (its, others) = (shared.clone(), shared.clone());
+    let (one, other) = (thread::spawn(move || one(&its)), thread::spawn(move || other(&others)));
+    (one.join().expect("one thread has returned"), other.join().expect("the other has, too"))
 }

@@ -9,8 +9,8 @@ use governor::middleware::StateInformationMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultDirectRateLimiter, NotUntil, Quota, RateLimiter};
 
-use crate::case::{Case, each, each_number, each_text};
-use crate::keys::{fill_numbers, fill_texts};
+use crate::case::{Case, each};
+use crate::keys::{each_number, each_text, fill_numbers, fill_texts};
 
 /// The row of governor in every table.
 pub(crate) const GOVERNOR: &str = "governor";

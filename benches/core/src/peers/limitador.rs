@@ -6,8 +6,8 @@ use std::hint::black_box;
 use limitador::RateLimiter;
 use limitador::limit::{Context, Expression, Limit, Namespace};
 
-use crate::case::{Case, each_text};
-use crate::keys::{LIVE, fill_texts};
+use crate::case::Case;
+use crate::keys::{LIVE, each_text, fill_texts};
 
 /// Room for twice the keys, so that none is thrown out.
 const ROOM: u64 = 2 * LIVE as u64;

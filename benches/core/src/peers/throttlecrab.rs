@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use throttlecrab::{PeriodicStore, RateLimiter};
 
-use crate::case::{Case, each_text};
-use crate::keys::fill_texts;
+use crate::case::Case;
+use crate::keys::{each_text, fill_texts};
 
 pub(crate) fn texts(what: &'static str) -> Case {
     let mut limiter = RateLimiter::new(PeriodicStore::new());

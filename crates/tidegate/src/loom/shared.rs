@@ -81,7 +81,7 @@ fn a_charge_while_the_quota_changes_counts_once() {
     {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 3);
-            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), || START));
+            let (passed, ()) = both(&shared, passes, move |shared| shared.change(to(), || START));
             assert!(passed);
             assert_eq!(left(&shared), 6, "3 and 1 of 10 are used");
         });
@@ -121,7 +121,7 @@ fn nobody_passes_by_the_state_of_another_quota() {
     for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 10);
-            let (passed, ()) = both(&shared, passes, |shared| shared.change(to(), || START));
+            let (passed, ()) = both(&shared, passes, move |shared| shared.change(to(), || START));
             assert!(!passed);
             assert_eq!(left(&shared), 0);
         });

@@ -1,14 +1,17 @@
 //! Keys, made as they are needed and always hot in the first cache, as they are in a server that has just
 //! parsed them out of a request. A table of a million ready-made keys would measure its own cache misses.
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::case::AHEAD;
+
 /// How many keys live in the keyed cases.
-pub(crate) const LIVE: u32 = 1_000_000;
+pub const LIVE: u32 = 1_000_000;
 
 /// A 64-bit key: scattered, never 0, different for each index.
 #[inline]
-pub(crate) fn number(index: u32) -> u64 {
+pub fn number(index: u32) -> u64 {
     (u64::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
@@ -16,7 +19,7 @@ pub(crate) fn number(index: u32) -> u64 {
 ///
 /// # Panics
 /// If one is refused.
-pub(crate) fn fill_numbers(mut ask: impl FnMut(u64) -> bool) {
+pub fn fill_numbers(mut ask: impl FnMut(u64) -> bool) {
     assert!((0..LIVE).all(|index| ask(number(index))), "a new key passes");
 }
 
@@ -24,30 +27,54 @@ pub(crate) fn fill_numbers(mut ask: impl FnMut(u64) -> bool) {
 ///
 /// # Panics
 /// If one is refused.
-pub(crate) fn fill_texts(mut ask: impl FnMut(&String) -> bool) {
+pub fn fill_texts(mut ask: impl FnMut(&String) -> bool) {
     let mut text = Text::new();
     assert!((0..LIVE).all(|index| ask(text.set(index))), "a new key passes");
 }
 
+/// Asks `n` times about numbers among the live keys.
+#[inline]
+pub fn each_number(n: u64, ask: impl Fn(u64) -> bool) -> u64 {
+    let mut walk = Walk::new();
+    (0..n).map(|_| u64::from(ask(black_box(number(walk.step()))))).sum()
+}
+
+/// Asks `n` times, rounded up to a multiple of [`AHEAD`], about texts among the live keys.
+#[inline]
+pub fn each_text(n: u64, mut ask: impl FnMut(&String) -> bool) -> u64 {
+    let mut walk = Walk::new();
+    let mut texts: Vec<Text> = (0..AHEAD).map(|_| Text::new()).collect();
+    let mut allowed = 0;
+    for _ in 0..n.div_ceil(AHEAD) {
+        for text in &mut texts {
+            text.set(walk.step());
+        }
+        for text in &texts {
+            allowed += u64::from(ask(black_box(text.get())));
+        }
+    }
+    allowed
+}
+
 /// A key of 16 bytes of text such as `ip10.000.123.456`, rewritten in place.
 #[derive(Debug)]
-pub(crate) struct Text(String);
+pub struct Text(String);
 
 /// Indices of live keys, evenly at random. No two walks are the same.
 #[derive(Debug)]
-pub(crate) struct Walk(u64);
+pub struct Walk(u64);
 
 // === impl Text ===
 
 impl Text {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Text("ip10.000.000.000".to_owned())
     }
 
     /// Rewrites the key as that of `index`.
     #[inline]
     #[expect(unsafe_code, reason = "checking the text anew would cost as much as a decision")]
-    pub(crate) fn set(&mut self, index: u32) -> &String {
+    pub fn set(&mut self, index: u32) -> &String {
         // SAFETY: only digits are written, over digits.
         let bytes = unsafe { self.0.as_bytes_mut() };
         bytes[5..8].copy_from_slice(&DIGITS[(index / 1_000_000) as usize]);
@@ -57,7 +84,7 @@ impl Text {
     }
 
     #[inline]
-    pub(crate) fn get(&self) -> &String {
+    pub fn get(&self) -> &String {
         &self.0
     }
 }
@@ -81,13 +108,13 @@ static DIGITS: [[u8; 3]; 1_000] = {
 // === impl Walk ===
 
 impl Walk {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static WALKS: AtomicU64 = AtomicU64::new(1);
         Walk(WALKS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     #[inline]
-    pub(crate) fn step(&mut self) -> u32 {
+    pub fn step(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (((self.0 >> 32) * u64::from(LIVE)) >> 32) as u32
     }
