@@ -268,13 +268,17 @@ impl Decision {
     /// equals the rule that comes first.
     #[inline]
     pub fn and(self, other: Decision) -> Decision {
-        if other.strictness() > self.strictness() { other } else { self }
+        if self.is_stricter_than(&other) { self } else { other }
     }
 
-    /// Larger is stricter; no two different rules are equal.
-    fn strictness(&self) -> (Outcome, core::cmp::Reverse<u64>, Wait, core::cmp::Reverse<RuleId>) {
-        use core::cmp::Reverse;
-        (self.outcome, Reverse(self.remaining()), self.reset_after(), Reverse(self.rule))
+    /// No two different rules are equally strict.
+    #[inline]
+    fn is_stricter_than(&self, other: &Decision) -> bool {
+        let by_outcome = self.outcome.cmp(&other.outcome);
+        let by_remaining = || other.remaining().cmp(&self.remaining());
+        let by_reset = || self.reset_after().cmp(&other.reset_after());
+        let by_rule = || other.rule.cmp(&self.rule);
+        by_outcome.then_with(by_remaining).then_with(by_reset).then_with(by_rule).is_gt()
     }
 }
 
@@ -311,6 +315,7 @@ impl Worth {
 // === impl Outcome ===
 
 impl PartialOrd for Outcome {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -318,6 +323,7 @@ impl PartialOrd for Outcome {
 
 impl Ord for Outcome {
     /// From the kindest to the strictest.
+    #[inline]
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         let rank = |outcome: &Outcome| match *outcome {
             Outcome::Allowed => (0, Wait(0)),

@@ -55,6 +55,8 @@ pub struct KeyedCost<'a, K: ?Sized, A, C> {
 #[derive(Debug)]
 pub(crate) struct Keyed<A> {
     secrets: Secrets,
+    /// The fingerprint of the empty key.
+    everybodys: u64,
     pub(crate) regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Regime<A> {
 }
 
 /// The number of the setting that a limiter was made with.
-const FIRST: usize = 0;
+pub(crate) const FIRST: usize = 0;
 /// The cap of a limiter that was not told one.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 1 << 22;
 
@@ -367,7 +369,9 @@ impl<A: Algorithm> Keyed<A> {
     pub(crate) fn new(algorithm: A, max_keys: usize) -> Self {
         let table = Arc::new(Table::new(max_keys, algorithm.words()));
         let regimes = Regimes::new(Regime { algorithm, table, since: Micros::ZERO });
-        Keyed { secrets: Secrets::draw(), regimes, changing: Mutex::new(()) }
+        let secrets = Secrets::draw();
+        let everybodys = secrets.fingerprint(&AsText(&[]));
+        Keyed { secrets, everybodys, regimes, changing: Mutex::new(()) }
     }
 
     pub(crate) fn current(&self) -> &Regime<A> {
@@ -377,7 +381,7 @@ impl<A: Algorithm> Keyed<A> {
     /// The fingerprint of a request's key, the same as that of a text.
     #[inline]
     pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
-        self.secrets.fingerprint(&AsText(key.bytes()))
+        if key.is_empty() { self.everybodys } else { self.secrets.fingerprint(&AsText(key.bytes())) }
     }
 
     /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.

@@ -23,6 +23,7 @@
 //! policy of one rule decides is what a limiter decides.
 
 mod charge;
+mod quick;
 mod turn;
 
 use std::error::Error;
@@ -236,6 +237,29 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// [`InvalidRequest`] if it names no rule, a rule that is not there, or one rule and key twice. A refusal is no error.
     #[inline]
     pub fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        validate(request, self.shared.limits.len())?;
+        if self.observer.is_none()
+            && let Some(decision) = self.check_at_once(request)
+        {
+            return Ok(Admission::bare(decision));
+        }
+        self.check_slowly(request)
+    }
+
+    /// The short cut, for requests of a few parts.
+    #[inline]
+    fn check_at_once(&self, request: &[Part<'_>]) -> Option<Decision> {
+        let now = || self.clock.now();
+        match request {
+            [a] => quick::at_once(&self.shared, &[*a], now),
+            [a, b] => quick::at_once(&self.shared, &[*a, *b], now),
+            [a, b, c] => quick::at_once(&self.shared, &[*a, *b, *c], now),
+            _ => None,
+        }
+    }
+
+    #[inline(never)]
+    fn check_slowly(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.decide_with(request, Wish::Charge, |decision, turns| Admission {
             permits: permits(turns),
             ..Admission::bare(decision)

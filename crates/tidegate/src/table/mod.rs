@@ -30,7 +30,8 @@ use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
-use segment::{Owners, Place, Segment, Slot};
+pub(crate) use segment::Place;
+use segment::{Owners, Segment, Slot};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 /// What is to be done to the state of a key.
@@ -180,10 +181,7 @@ impl Table {
         fingerprint: u64,
         step: impl FnOnce() -> T,
     ) -> Option<T::Answer> {
-        if self.words != 1 {
-            return None;
-        }
-        let place = self.segment(self.stretch(fingerprint)).find_at_once(fingerprint)?;
+        let place = self.find_word(fingerprint)?;
         let found = place.word().load(Ordering::Acquire);
         let step = step();
         if found & HELD != 0 {
@@ -196,6 +194,15 @@ impl Table {
             put(place, fingerprint, found, next, &step)
         };
         done.then_some(answer)
+    }
+
+    /// Where a key lives whose state is its word. `None` also if states are larger here.
+    #[inline(always)]
+    pub(crate) fn find_word(&self, fingerprint: u64) -> Option<Place<'_>> {
+        if self.words != 1 {
+            return None;
+        }
+        self.segment(self.stretch(fingerprint)).find_at_once(fingerprint)
     }
 
     /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
