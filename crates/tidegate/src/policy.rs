@@ -116,6 +116,7 @@ struct Limits<A> {
 
 /// The states of one rule.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few, and every decision goes there")]
 enum Limit<A> {
     Rate(Keyed<A>),
     AtOnce(Arc<Keys>),
