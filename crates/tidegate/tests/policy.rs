@@ -150,6 +150,45 @@ fn a_changed_rule_keeps_what_was_used() {
     assert_eq!(left(&policy, &[Part::of(EVERYBODY)]), [1]);
 }
 
+/// nginx's `limit_req2.t`: a zone whose key is empty is not asked, and none is charged unless all let the request pass.
+#[test]
+fn several_zones_of_nginx_with_keys_of_their_own() {
+    let zone = |text: &str| text.parse::<Rule>().expect("a rule");
+    let clock = ManualClock::new();
+    let built = Policy::builder()
+        .rule("fast", zone("leaky_queue 1000/s queue 0 nginx"))
+        .rule("slow", zone("leaky_queue 1/min queue 0 nginx"))
+        .build();
+    let policy = built.expect("a valid policy").with_clock(clock.clone());
+    let mut ask_for = |keys: [&str; 2]| {
+        let zones = [Part::of(RuleId(0)).key(keys[0]), Part::of(RuleId(1)).key(keys[1])];
+        let request: Vec<Part<'_>> = zones.into_iter().filter(|part| !part.key.is_empty()).collect();
+        let passed = ask(&policy, &request).is_allowed();
+        clock.advance(Duration::from_millis(100));
+        passed
+    };
+    let keys = [["1", ""], ["1", ""], ["", "1"], ["", "1"], ["2", "2"], ["2", "2"]];
+    assert_eq!(keys.map(&mut ask_for), [true, true, true, false, true, false]);
+    let zones = [Part::of(RuleId(0)).key("2").cost(0), Part::of(RuleId(1)).key("2").cost(0)];
+    assert!(policy.peek(&zones).expect("a valid request").is_allowed());
+}
+
+/// Two zones let a request wait: it waits for the longer, and both are charged.
+#[test]
+fn the_longest_delay_wins() {
+    let zone = |text: &str| text.parse::<Rule>().expect("a rule");
+    let built = Policy::builder()
+        .rule("a", zone("leaky_queue 1/s queue 5 nginx"))
+        .rule("b", zone("leaky_queue 2/s queue 5 nginx"))
+        .build();
+    let policy = built.expect("a valid policy").with_clock(ManualClock::new());
+    let request = [Part::of(RuleId(0)).key("k"), Part::of(RuleId(1)).key("k")];
+    let after = |seconds: u64| Outcome::AllowedAfter(Wait::micros(seconds * 1_000_000));
+    let outcomes: Vec<Outcome> = (0..3).map(|_| ask(&policy, &request).decision.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Allowed, after(1), after(2)]);
+    assert_eq!(left(&policy, &request), [3, 3]);
+}
+
 // --- how many are at work
 
 /// Three a second, and two at work for each.

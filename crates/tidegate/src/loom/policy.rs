@@ -135,3 +135,25 @@ fn a_request_while_a_rule_changes_counts_once() {
         });
     }
 }
+
+/// The word of a key that owes nothing is the same under every quota. What is charged to it is not.
+#[test]
+fn nobody_is_charged_by_the_quota_before() {
+    let ways: [fn(&Buckets) -> bool; 2] = [
+        |policy| passes(policy, &there()),
+        |policy| policy.check_each(&there()).expect("a valid request").is_allowed(),
+    ];
+    for way in ways {
+        model(INTERRUPTIONS, move || {
+            let policy = policy([narrow(), narrow()], [1, 1]);
+            policy.reset(&[Part::of(A)]).expect("a valid request");
+            let daily = TokenBucket::new(Quota::per_day(2));
+            let change = move |policy: &Buckets| policy.change(A, daily).expect("there is such a rule");
+            let (passed, ()) = both(&policy, way, change);
+            assert!(passed);
+            let half_a_day = 12 * 3_600 * 1_000_000;
+            let owed = policy.peek(&[Part::of(A).cost(0)]).expect("a valid request").reset_after();
+            assert_eq!(owed.as_micros(), half_a_day, "one of two a day is used");
+        });
+    }
+}
