@@ -204,9 +204,9 @@ fn ordered_pairs(limit: &Rule, mut look: impl FnMut(&[u64], &[u64], Micros, &mut
     wander(limit, Verbs::All, |it| {
         let back = if may_step_back && it.random.one_in(3) { it.random.below(2_000_000) } else { 0 };
         let now = it.now.minus(back).plus(it.random.below(3) * it.random.below(500_000));
-        let latest = met.len().saturating_sub(8);
-        let mut pair =
-            [it.state.to_vec(), met[latest + it.random.below(8) as usize % (met.len() - latest)].clone()];
+        // One of the last few, or the first of all.
+        let before = (0..8).filter(|_| it.random.one_in(2)).count();
+        let mut pair = [it.state.to_vec(), met[met.len().saturating_sub(1 + before)].clone()];
         pair.iter_mut().for_each(|state| limit.settle(&mut state[..], now));
         pair.sort_unstable();
         look(&pair[0], &pair[1], now, it.random);

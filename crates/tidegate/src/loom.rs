@@ -13,6 +13,7 @@
 
 mod concurrency;
 mod shared;
+mod sketch;
 mod table;
 
 use loom::model::Builder;
