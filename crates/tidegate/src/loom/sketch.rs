@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
-use super::{both, model};
+use super::{INTERRUPTIONS, both, model};
 use crate::shared::Guarded;
 use crate::table::{OnFull, Sketch, Step, Table};
 
@@ -105,9 +105,6 @@ fn full(words: usize) -> Table {
     assert!(decide(&table, RESIDENT, &charge(words)));
     table
 }
-
-/// One less than usual: a decision touches every slot of the table and every row of the sketch.
-const INTERRUPTIONS: usize = 2;
 
 fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for words in [1, 2] {
