@@ -154,6 +154,22 @@ fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
     });
 }
 
+/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0): of both halves at different moments nothing would seem used.
+#[test]
+fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[0], &charge(words)));
+        let table = Arc::new(table);
+        let answers = both(
+            &table,
+            move |table| decide(table, KEYS[0], &Charge { limit: 1, ..charge(words) }),
+            move |table| decide(table, ELSEWHERE, &charge(words)),
+        );
+        assert_eq!(answers, (false, true));
+    });
+}
+
 /// For one of the threads the resident is idle, so the key moves in; for the other it is not.
 #[test]
 fn a_key_that_moves_in_takes_along_what_it_used_a_moment_ago() {
