@@ -230,8 +230,8 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Of a later window, or more in the same one. Windows from the first hit end at different instants: one can be used up and
-    /// over sooner than another that is hardly used.
+    /// Of a later window, or more in the same one. Windows from the first hit end at different instants: one can be
+    /// used up and over sooner than another that is hardly used.
     #[inline]
     fn is_ordered(&self) -> bool {
         matches!(self.anchor, Anchor::Clock(_))

@@ -196,7 +196,8 @@ fn a_cost_of_nothing_always_passes_and_changes_nothing() {
 
 /// Shows pairs of states, the smaller first, that both were met on the way to an instant, and both settled at it.
 ///
-/// A bucket for a steady clock is shown at no earlier instant than the walk has come to; all others at earlier ones too.
+/// A bucket for a steady clock is shown at no earlier instant than the walk has come to; all others at earlier ones
+/// too.
 fn ordered_pairs(limit: &Rule, mut look: impl FnMut(&[u64], &[u64], Micros, &mut Random)) {
     let may_step_back =
         !steady_rules().any(|steady| steady == *limit && matches!(limit, Rule::TokenBucket(_)));

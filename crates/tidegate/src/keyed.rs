@@ -95,7 +95,8 @@ impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// A limiter like this one for at most `max_keys` keys at once (at least one), as if never used.
     ///
-    /// Choose as many as can *owe* at the same time. What becomes of more is said by [`on_full`](KeyedLimiter::on_full).
+    /// Choose as many as can *owe* at the same time. What becomes of more is said by
+    /// [`on_full`](KeyedLimiter::on_full).
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self
     where
@@ -108,12 +109,13 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     /// A limiter like this one with another way to treat keys for which there is no room, as if never used.
     ///
-    /// Unless told otherwise, token buckets and fixed windows by the clock let such keys share the cells of a *sketch*: a key is never
-    /// allowed more than a state of its own would have allowed, and it may be refused for what others in its cells have
-    /// used. Such decisions say [`Source::Sketch`](crate::Source::Sketch). Keys that have a state are not concerned. What a key used
-    /// in the sketch stays used when it finds room later. There, `refund` and `reset` give nothing back: a cell belongs to
-    /// others too. The cells are made when the first key finds no room, one for each key that there may be, but at least
-    /// 4,096 and at most 1,048,576 (rounded up to a power of two): at most 8 MiB where a state is one word.
+    /// Unless told otherwise, token buckets and fixed windows by the clock let such keys share the cells of a
+    /// *sketch*: a key is never allowed more than a state of its own would have allowed, and it may be refused for
+    /// what others in its cells have used. Such decisions say [`Source::Sketch`](crate::Source::Sketch). Keys that
+    /// have a state are not concerned. What a key used in the sketch stays used when it finds room later. There,
+    /// `refund` and `reset` give nothing back: a cell belongs to others too. The cells are made when the first key
+    /// finds no room, one for each key that there may be, but at least 4,096 and at most 1,048,576 (rounded up to a
+    /// power of two): at most 8 MiB where a state is one word.
     ///
     /// ```
     /// use tidegate::{KeyedLimiter, OnFull, Quota, Source};

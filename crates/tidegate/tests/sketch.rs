@@ -1,8 +1,8 @@
 //! More keys than room: what keys that share cells are told, beside what they would be told alone.
 //!
-//! The *twin* of a limiter has room for everybody, so each of its keys has an exact state. It is charged what passed at the
-//! limiter, and nothing else. Whatever passes there must then pass at the twin; and where nobody shares a cell, the two must
-//! agree in every number.
+//! The *twin* of a limiter has room for everybody, so each of its keys has an exact state. It is charged what passed
+//! at the limiter, and nothing else. Whatever passes there must then pass at the twin; and where nobody shares a
+//! cell, the two must agree in every number.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]

@@ -201,8 +201,8 @@ fn many_keys_among_newcomers<W: Way>((algorithm, oracle): (impl Shareable, impl 
     verify(&oracle, told);
 }
 
-/// Keys for whom there is no room, few enough that hardly ever two of them share all their cells: what they are told is exact
-/// too. Who has the slot takes it again and again, so that it stays.
+/// Keys for whom there is no room, few enough that hardly ever two of them share all their cells: what they are told
+/// is exact too. Who has the slot takes it again and again, so that it stays.
 fn keys_without_room<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
     let told = all_ask(

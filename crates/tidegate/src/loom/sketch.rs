@@ -1,7 +1,7 @@
 //! Keys without a slot, two threads: charges to shared cells, moving in, and a change of the setting.
 //!
-//! The state is a count that never runs out. In two words it carries from one to the other at 2, so that words of two different
-//! moments make a count that never was.
+//! The state is a count that never runs out. In two words it carries from one to the other at 2, so that words of two
+//! different moments make a count that never was.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -154,7 +154,8 @@ fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
     });
 }
 
-/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0): of both halves at different moments nothing would seem used.
+/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0): of both halves at different moments nothing would seem
+/// used.
 #[test]
 fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
     model_each(|words| {

@@ -15,8 +15,9 @@
 //! **Forgetting** costs nothing: a key that owes nothing is equal to a key never seen, so its slot is given to the next
 //! newcomer who wants it. Newcomers pay for that, never those who are already here.
 //!
-//! **The cap** is on keys. When it is reached and no owner is idle, newcomers share the cells of a [`sketch`], or are refused where
-//! that cannot be; whoever is already here keeps its exact state. Nobody ever gets a fresh burst by pushing others out.
+//! **The cap** is on keys. When it is reached and no owner is idle, newcomers share the cells of a [`sketch`], or are
+//! refused where that cannot be; whoever is already here keeps its exact state. Nobody ever gets a fresh burst by
+//! pushing others out.
 
 mod line;
 mod outlook;
@@ -264,7 +265,8 @@ impl Table {
 
     /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
     ///
-    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is given like slots.
+    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is
+    /// given like slots.
     pub(crate) fn convert<T: Copy>(
         &self,
         put_in_force: impl FnOnce() -> T,
@@ -389,7 +391,8 @@ impl Table {
         })
     }
 
-    /// Keeps the state of a newcomer in a slot, or in the sketch if there is none. `None` if the segment had to divide first.
+    /// Keeps the state of a newcomer in a slot, or in the sketch if there is none. `None` if the segment had to
+    /// divide first.
     fn keep<T: Step>(
         &self,
         segment: &Segment,
@@ -580,7 +583,8 @@ enum Kept {
 /// Whether a newcomer's state, which was `before` when it was recalled, has to be kept somewhere.
 fn is_worth_keeping<T: Step>(recalled: &Recalled, before: &[u64], state: &[u64], step: &T) -> bool {
     match recalled {
-        // What is shared cannot be given back, and what others have used is not worth a slot until something is added to it.
+        // What is shared cannot be given back, and what others have used is not worth a slot until something is added
+        // to it.
         Recalled::Estimate => state > before,
         _ => !is_past(step.idle_at(state), step),
     }
@@ -606,7 +610,8 @@ impl Scratch {
     }
 }
 
-/// Whether a state that is idle at `idle_at` is so now. At the end of the time line nothing is, since time stands still there.
+/// Whether a state that is idle at `idle_at` is so now. At the end of the time line nothing is, since time stands
+/// still there.
 fn is_past<T: Step>(idle_at: Micros, step: &T) -> bool {
     idle_at <= step.now() && step.now() < Micros::MAX
 }

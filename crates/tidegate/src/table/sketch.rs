@@ -1,12 +1,13 @@
 //! # The sketch: cells that keys share when there is no room for more
 //!
-//! At the cap, with nobody idle, a newcomer has no slot to count in. Refusing it is safe, and lets whoever makes up keys lock
-//! out everybody who comes after them. Pushing somebody out is worse: who is pushed out comes back with a fresh burst.
+//! At the cap, with nobody idle, a newcomer has no slot to count in. Refusing it is safe, and lets whoever makes up
+//! keys lock out everybody who comes after them. Pushing somebody out is worse: who is pushed out comes back with a
+//! fresh burst.
 //!
-//! But a count need not belong to one key. Let a newcomer count in a cell that is picked by its fingerprint, together with all
-//! others who picked the same: the cell says what they have used together, which is never less than what one of them has.
-//! With one cell each, an unlucky neighbour decides; so every key has four, in four rows, picked independently. Its
-//! neighbours differ from row to row, and the *smallest* of its cells is the nearest to the truth.
+//! But a count need not belong to one key. Let a newcomer count in a cell that is picked by its fingerprint, together
+//! with all others who picked the same: the cell says what they have used together, which is never less than what one
+//! of them has. With one cell each, an unlucky neighbour decides; so every key has four, in four rows, picked
+//! independently. Its neighbours differ from row to row, and the *smallest* of its cells is the nearest to the truth.
 //!
 //! ```text
 //!            row 0   │   │ 9 │   │   │        a key's cells hold 9, 4, 7 and 4: it has used at most 4.
@@ -15,30 +16,34 @@
 //!            row 3   │   │   │ 4 │   │        (they are too large already, for their other keys' sake).
 //! ```
 //!
-//! Adding to all four would count a neighbour's charges as one's own. Raising to the new estimate, a *conservative update*, does
-//! not, and is all that is needed. A cell is a state of the algorithm, word for word, so for a bucket it is an instant with its
-//! q-ths and for a window a number and a count; where larger states are stricter ([`Algorithm::is_ordered`]) the largest of
-//! several states stands for all of them. Time empties cells as it empties states: there is nothing to clear.
+//! Adding to all four would count a neighbour's charges as one's own. Raising to the new estimate, a *conservative
+//! update*, does not, and is all that is needed. A cell is a state of the algorithm, word for word, so for a bucket
+//! it is an instant with its q-ths and for a window a number and a count; where larger states are stricter
+//! ([`Algorithm::is_ordered`]) the largest of several states stands for all of them. Time empties cells as it empties
+//! states: there is nothing to clear.
 //!
-//! **Never too much.** Let a key's exact state be what it would have, alone, after the same charges. Each of its cells is at least
-//! that. It is true when nothing was charged, and cells only rise. When the key is charged, its estimate e, the smallest of its
-//! cells, was at least its exact state s; what was charged to e passes for s, and makes of e at least what it makes of s; and
-//! each cell is then raised to that. Hence nothing passes that the exact state would have refused.
+//! **Never too much.** Let a key's exact state be what it would have, alone, after the same charges. Each of its
+//! cells is at least that. It is true when nothing was charged, and cells only rise. When the key is charged, its
+//! estimate e, the smallest of its cells, was at least its exact state s; what was charged to e passes for s, and
+//! makes of e at least what it makes of s; and each cell is then raised to that. Hence nothing passes that the exact
+//! state would have refused.
 //!
-//! **Never too much, by many threads.** Between reading the estimate and raising the cells nobody else may do so *for the same key*:
-//! both would see the same tokens left. A key without a slot is decided on under the lock of its segment, and that is the
-//! same lock for every thread, so that is so. Threads of *other* keys, under other locks, may raise some of the cells meanwhile.
-//! That makes the estimate too small for their keys, which is not their concern since they read their own, and the cells only
-//! larger than this key needs. A cell is changed by holding its first word, so that no raise is lost and no two words are torn.
+//! **Never too much, by many threads.** Between reading the estimate and raising the cells nobody else may do so *for
+//! the same key*: both would see the same tokens left. A key without a slot is decided on under the lock of its
+//! segment, and that is the same lock for every thread, so that is so. Threads of *other* keys, under other locks,
+//! may raise some of the cells meanwhile. That makes the estimate too small for their keys, which is not their
+//! concern since they read their own, and the cells only larger than this key needs. A cell is changed by holding its
+//! first word, so that no raise is lost and no two words are torn.
 //!
-//! **A clock that steps back** may leave cells that were written at instants that have not come yet. Whoever comes pulls its cells back
-//! first, as a decision does with a state of its own ([`Algorithm::settle`]). Only then do cells ever get smaller.
+//! **A clock that steps back** may leave cells that were written at instants that have not come yet. Whoever comes
+//! pulls its cells back first, as a decision does with a state of its own ([`Algorithm::settle`]). Only then do cells
+//! ever get smaller.
 //!
 //! **Moving in.** A key that finds a slot takes its estimate along. Its cells stay as they are, for its neighbours.
 //!
-//! **A setting that cannot share.** When the setting is changed, each cell is taken over as a state is. If the states of the next
-//! setting are not ordered, the sketch serves no more, but who was in it must not start afresh in a free slot: a key is
-//! turned away until the first of its cells is idle.
+//! **A setting that cannot share.** When the setting is changed, each cell is taken over as a state is. If the states
+//! of the next setting are not ordered, the sketch serves no more, but who was in it must not start afresh in a free
+//! slot: a key is turned away until the first of its cells is idle.
 //!
 //! [`Algorithm::is_ordered`]: tidegate_core::Algorithm::is_ordered
 //! [`Algorithm::settle`]: tidegate_core::Algorithm::settle
@@ -57,7 +62,8 @@ use tidegate_core::Micros;
 pub enum OnFull {
     /// It shares cells with others, and may be refused for what they have used; never is too much admitted.
     ///
-    /// For token buckets and for fixed windows by the clock, also as a [`Rule`](crate::Rule). By other algorithms it is refused.
+    /// For token buckets and for fixed windows by the clock, also as a [`Rule`](crate::Rule). By other algorithms it
+    /// is refused.
     #[default]
     Sketch,
     /// It is refused, until somebody is idle.
@@ -222,8 +228,8 @@ impl Sketch {
         }
     }
 
-    /// The same for a table whose states have `words`: what `adopt` makes of each cell, or, if those states are not ordered, only
-    /// when that `is_idle_at`. Only under all locks of the table.
+    /// The same for a table whose states have `words`: what `adopt` makes of each cell, or, if those states are not
+    /// ordered, only when that `is_idle_at`. Only under all locks of the table.
     pub(crate) fn taken_over(
         &self,
         words: usize,
