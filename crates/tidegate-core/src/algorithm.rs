@@ -100,6 +100,16 @@ pub trait Algorithm {
         }
     }
 
+    /// Whether of any two states the larger, compared word by word from the first, has used at least as much, now and
+    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back.
+    /// The first word then leaves its topmost bit clear.
+    ///
+    /// Then a state can stand for several keys: the largest of theirs refuses whatever one of them would refuse.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
     /// How many rules decide here: 1, unless this is a policy.
     #[inline]
     fn rules(&self) -> u16 {

@@ -85,6 +85,9 @@ pub enum Source {
     Local,
     /// Let through without counting, because the state could not be reached and the rule says so.
     Open,
+    /// From cells that keys share because there was no room for a state of their own. Never more generous than the
+    /// exact state; it may be stricter, where others that share the cells have used more.
+    Sketch,
     /// Refused without counting, because there was no state to count in and the rule says so.
     Closed,
 }
@@ -412,6 +415,7 @@ impl fmt::Display for Source {
             Source::Lease => "lease",
             Source::Local => "local",
             Source::Open => "open",
+            Source::Sketch => "sketch",
             Source::Closed => "closed",
         })
     }

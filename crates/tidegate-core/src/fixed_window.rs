@@ -230,6 +230,13 @@ impl Algorithm for FixedWindow {
         }
     }
 
+    /// Of a later window, or more in the same one. Windows from the first hit end at different instants: one can be
+    /// used up and over sooner than another that is hardly used.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        matches!(self.anchor, Anchor::Clock(_))
+    }
+
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,

@@ -117,6 +117,11 @@ impl Algorithm for Rule {
     }
 
     #[inline]
+    fn is_ordered(&self) -> bool {
+        on_each!(self, algorithm => algorithm.is_ordered())
+    }
+
+    #[inline]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         on_each!(self, algorithm => algorithm.decide_word(word, now, cost))
     }

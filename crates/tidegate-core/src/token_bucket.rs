@@ -320,6 +320,12 @@ impl Algorithm for TokenBucket {
         Micros::ZERO
     }
 
+    /// Who owes until later has used more.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,

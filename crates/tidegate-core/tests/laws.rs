@@ -192,6 +192,79 @@ fn a_cost_of_nothing_always_passes_and_changes_nothing() {
     policies().for_each(|policy| nothing_is_nothing(policy.as_slice()));
 }
 
+// === Larger is stricter ===
+
+/// Shows pairs of states, the smaller first, that both were met on the way to an instant, and both settled at it.
+///
+/// A bucket for a steady clock is shown at no earlier instant than the walk has come to; all others at earlier ones
+/// too.
+fn ordered_pairs(limit: &Rule, mut look: impl FnMut(&[u64], &[u64], Micros, &mut Random)) {
+    let may_step_back =
+        !steady_rules().any(|steady| steady == *limit && matches!(limit, Rule::TokenBucket(_)));
+    let mut met: Vec<Vec<u64>> = vec![fresh(limit)];
+    wander(limit, Verbs::All, |it| {
+        let back = if may_step_back && it.random.one_in(3) { it.random.below(2_000_000) } else { 0 };
+        let now = it.now.minus(back).plus(it.random.below(3) * it.random.below(500_000));
+        // One of the last few, or the first of all.
+        let before = (0..8).filter(|_| it.random.one_in(2)).count();
+        let mut pair = [it.state.to_vec(), met[met.len().saturating_sub(1 + before)].clone()];
+        pair.iter_mut().for_each(|state| limit.settle(&mut state[..], now));
+        pair.sort_unstable();
+        look(&pair[0], &pair[1], now, it.random);
+        met.push(it.state.to_vec());
+    });
+}
+
+fn ordered_rules() -> impl Iterator<Item = Rule> {
+    rules().filter(Algorithm::is_ordered)
+}
+
+#[test]
+fn buckets_and_windows_by_the_clock_are_ordered_and_nothing_else_is() {
+    let ordered = |text: &&str| rule(text).is_ordered();
+    let (yes, no): (Vec<&str>, Vec<&str>) = RULES.iter().map(|(text, _)| *text).partition(ordered);
+    assert!(yes.iter().all(|text| text.starts_with("token") || text.starts_with("fixed")), "{yes:?}");
+    assert_eq!((yes.len(), no.len()), (7, 18));
+    assert!(policies().all(|policy| !policy.as_slice().is_ordered()));
+}
+
+#[test]
+fn of_ordered_states_the_larger_is_never_more_generous() {
+    for limit in ordered_rules() {
+        let mut stricter = 0;
+        ordered_pairs(&limit, |less, more, now, random| {
+            let cost = u32::try_from(random.below(6)).expect("a small cost");
+            let [first, second] = [less, more].map(|state| limit.peek(state, now, cost));
+            assert!(first.outcome <= second.outcome, "{limit:?} {less:?} {more:?}: {first:?} {second:?}");
+            let [left, left_of_more] = [less, more].map(|state| limit.peek(state, now, 0));
+            assert!(left.remaining() >= left_of_more.remaining(), "{limit:?} {less:?} {more:?}");
+            assert!(left.reset_after() <= left_of_more.reset_after(), "{limit:?} {less:?} {more:?}");
+            stricter += u32::from(first.outcome < second.outcome);
+            let [mut less, mut more] = [less.to_vec(), more.to_vec()];
+            if second.is_allowed() {
+                let _ = [&mut less, &mut more].map(|state| limit.force(&mut state[..], now, cost));
+                assert!(cost == 0 || less <= more, "{limit:?}: {less:?} {more:?} after {cost} at {now}");
+            }
+        });
+        assert!(stricter > 20, "{limit:?} was stricter {stricter} times only");
+    }
+}
+
+#[test]
+fn of_ordered_states_the_larger_is_still_so_when_another_setting_takes_them_over() {
+    let settings = || ordered_rules().filter(|rule| rule.words() < 3);
+    for (old, new) in settings().flat_map(|old| settings().map(move |new| (old, new))) {
+        ordered_pairs(&old, |less, more, now, _| {
+            let [less, more] = [less, more].map(|state| {
+                let mut adopted = fresh(&new);
+                new.adopt(&old, state, &mut adopted[..], now);
+                adopted
+            });
+            assert!(less <= more, "{old:?} became {new:?}: {less:?} {more:?} at {now}");
+        });
+    }
+}
+
 // === Fresh is idle, and idle is fresh ===
 
 /// What a limit answers to the same questions from `start` on.

@@ -48,8 +48,10 @@ fn a_refusal_for_want_of_room_says_so() {
 
 #[test]
 fn sources_and_rules_have_names() {
-    let sources = [Source::Strict, Source::Lease, Source::Local, Source::Open, Source::Closed];
-    assert_eq!(sources.map(|source| source.to_string()), ["strict", "lease", "local", "open", "closed"]);
+    let sources =
+        [Source::Strict, Source::Lease, Source::Local, Source::Open, Source::Sketch, Source::Closed];
+    let names = ["strict", "lease", "local", "open", "sketch", "closed"];
+    assert_eq!(sources.map(|source| source.to_string()), names);
     assert_eq!(RuleId(3).to_string(), "3");
     assert_eq!(Micros::new(12).to_string(), "12us");
 }

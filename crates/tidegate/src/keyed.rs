@@ -17,7 +17,7 @@ use crate::observer::{Observer, show};
 use crate::regime::Regimes;
 use crate::shared::{Guarded, When, run};
 use crate::sync::Mutex;
-use crate::table::{Stats, Step, Table};
+use crate::table::{OnFull, Sketch, Stats, Step, Table};
 use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
 use tidegate_core::{
     Algorithm, Decision, Micros, Planned, Quota, Steadiness, Taken, TokenBucket, Wait, Words, WordsMut,
@@ -35,7 +35,8 @@ use tidegate_core::{
 /// ```
 ///
 /// Memory is bounded by [`max_keys`](KeyedLimiter::max_keys), four million unless said otherwise. Keys that owe nothing
-/// make room for others; when none does, new keys are refused until one does, and everybody else goes on exactly as before.
+/// make room for others; when none does, new keys share what memory there is or are refused, as
+/// [`on_full`](KeyedLimiter::on_full) says, and everybody else goes on exactly as before.
 pub struct KeyedLimiter<K: ?Sized, A = TokenBucket, C = SteadyClock> {
     shared: Arc<Keyed<A>>,
     clock: C,
@@ -88,20 +89,58 @@ impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
     #[must_use]
     pub fn with(algorithm: A) -> Self {
         let clock = SteadyClock::new();
-        let shared = Arc::new(Keyed::new(algorithm.suited_to(SteadyClock::STEADINESS), DEFAULT_MAX_KEYS));
+        let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
+        let shared = Arc::new(Keyed::new(algorithm, DEFAULT_MAX_KEYS, OnFull::default()));
         KeyedLimiter { shared, clock, observer: None, key: PhantomData }
     }
 }
 
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// A limiter like this one for at most `max_keys` keys at once (at least one), as if never used.
+    ///
+    /// Choose as many as can *owe* at the same time. What becomes of more is said by
+    /// [`on_full`](KeyedLimiter::on_full).
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self
     where
         A: Clone,
     {
-        let algorithm = self.shared.current().algorithm.clone();
-        KeyedLimiter { shared: Arc::new(Keyed::new(algorithm, max_keys.max(1))), ..self }
+        let Regime { algorithm, table, .. } = self.shared.current();
+        let keyed = Keyed::new(algorithm.clone(), max_keys.max(1), table.sketch().on_full());
+        KeyedLimiter { shared: Arc::new(keyed), ..self }
+    }
+
+    /// A limiter like this one with another way to treat keys for which there is no room, as if never used.
+    ///
+    /// Unless told otherwise, token buckets and fixed windows by the clock let such keys share the cells of a
+    /// *sketch*: a key is never allowed more than a state of its own would have allowed, and it may be refused for
+    /// what others in its cells have used. Such decisions say [`Source::Sketch`](crate::Source::Sketch). Keys that
+    /// have a state are not concerned. What a key used in the sketch stays used when it finds room later. There,
+    /// `refund` and `reset` give nothing back: a cell belongs to others too. The cells are made when the first key
+    /// finds no room, one for each key that there may be, but at least 4,096 and at most 1,048,576 (rounded up to a
+    /// power of two): at most 8 MiB where a state is one word.
+    ///
+    /// ```
+    /// use tidegate::{KeyedLimiter, OnFull, Quota, Source};
+    ///
+    /// let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(2)).max_keys(1);
+    /// let [first, second] = [1, 2].map(|key| limiter.check(&key));
+    /// assert_eq!((first.is_allowed(), first.source), (true, Source::Strict));
+    /// assert_eq!((second.is_allowed(), second.source), (true, Source::Sketch));
+    /// assert!(limiter.check(&2).is_allowed() && !limiter.check(&2).is_allowed()); // two an hour, like everybody
+    ///
+    /// let strict = limiter.on_full(OnFull::Refuse);
+    /// let [first, second] = [1, 2].map(|key| strict.check(&key));
+    /// assert_eq!((second.is_allowed(), second.source), (false, Source::Closed));
+    /// ```
+    #[must_use]
+    pub fn on_full(self, on_full: OnFull) -> Self
+    where
+        A: Clone,
+    {
+        let Regime { algorithm, table, .. } = self.shared.current();
+        let keyed = Keyed::new(algorithm.clone(), table.max_keys(), on_full);
+        KeyedLimiter { shared: Arc::new(keyed), ..self }
     }
 
     /// A limiter like this one on another clock, as if never used.
@@ -111,7 +150,8 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         A: Clone,
     {
         let Regime { algorithm, table, .. } = self.shared.current();
-        let shared = Arc::new(Keyed::new(algorithm.clone().suited_to(D::STEADINESS), table.max_keys()));
+        let algorithm = algorithm.clone().suited_to(D::STEADINESS);
+        let shared = Arc::new(Keyed::new(algorithm, table.max_keys(), table.sketch().on_full()));
         KeyedLimiter { shared, clock, observer: self.observer, key: PhantomData }
     }
 
@@ -155,10 +195,12 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.shared.look_for_idle_again(key);
     }
 
-    /// How many keys there are, and what became of others.
+    /// How many keys there are, and what became of others. Looks at every cell of the sketch, once there is one.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.current().table.stats()
+        let Regime { algorithm, table, .. } = self.shared.current();
+        let sketch = table.sketch().stats(|cell| algorithm.idle_at(cell), self.clock.now());
+        Stats { sketch, ..table.stats() }
     }
 
     /// Puts another setting of the same algorithm in force, for all keys and all clones.
@@ -366,9 +408,10 @@ impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, 
 // === impl Keyed ===
 
 impl<A: Algorithm> Keyed<A> {
-    pub(crate) fn new(algorithm: A, max_keys: usize) -> Self {
-        let table = Arc::new(Table::new(max_keys, algorithm.words()));
-        let regimes = Regimes::new(Regime { algorithm, table, since: Micros::ZERO });
+    pub(crate) fn new(algorithm: A, max_keys: usize, on_full: OnFull) -> Self {
+        let words = algorithm.words();
+        let table = Table::new(max_keys, words).with_sketch(Sketch::new(max_keys, words, on_full));
+        let regimes = Regimes::new(Regime { algorithm, table: Arc::new(table), since: Micros::ZERO });
         let secrets = Secrets::draw();
         let everybodys = secrets.fingerprint(&AsText(&[]));
         Keyed { secrets, everybodys, regimes, changing: Mutex::new(()) }
@@ -458,14 +501,19 @@ impl<A: Algorithm> Keyed<A> {
     fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
         let handed_over = old.table.hand_over();
         let when = when();
+        let adopted = |was: &[u64]| adopted(&algorithm, &old.algorithm, was, when);
         let table = Table::planted(old.table.max_keys(), algorithm.words(), |table| {
             handed_over.states().all(|(fingerprint, found, beside)| {
-                let state = adopted(&algorithm, &old.algorithm, &copy_of(found, beside), when);
+                let state = adopted(&copy_of(found, beside));
                 let idle_at = algorithm.idle_at(state.as_slice());
                 idle_at <= when.now || table.plant(fingerprint, &state, idle_at)
             })
         });
-        self.regimes.push(Regime { algorithm, table: Arc::new(table), since: when.since() });
+        let (words, is_ordered) = (algorithm.words(), algorithm.is_ordered());
+        let sketch =
+            old.table.sketch().taken_over(words, is_ordered, adopted, |cell| algorithm.idle_at(cell));
+        let table = Arc::new(table.with_sketch(sketch));
+        self.regimes.push(Regime { algorithm, table, since: when.since() });
         drop(handed_over);
     }
 }
@@ -556,5 +604,23 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
     #[inline]
     fn is_current(&self) -> bool {
         self.regimes.current() == self.number
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.algorithm.is_ordered()
+    }
+
+    fn settle(&self, state: &mut [u64]) {
+        if self.when.clock == Steadiness::MayStepBack {
+            self.algorithm.settle(state, self.when.now);
+        }
+    }
+
+    fn passed(&self, answer: &V::Answer) -> Option<bool> {
+        answer.decision().filter(|_| V::OBSERVED).map(|decision| decision.is_allowed())
+    }
+
+    fn sketched(&self, answer: V::Answer) -> V::Answer {
+        answer.sketched()
     }
 }

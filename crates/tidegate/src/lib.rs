@@ -53,7 +53,8 @@
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
 //! | to wait by it | [`Park`] for threads, [`Sleep`] for tasks |
-//! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] |
+//! | more keys than there is memory for | [`KeyedLimiter::max_keys`], [`OnFull`] |
+//! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] with [`Stats`] and [`SketchStats`] |
 //! | to keep the state yourself | [`Algorithm`] or [`Pacing`] over [`Words`] |
 //!
 //! # The verbs
@@ -111,7 +112,7 @@ pub use limiter::{Limiter, LimiterCost};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
 pub use policy::{InvalidPolicy, Policy, PolicyBuilder};
-pub use table::Stats;
+pub use table::{OnFull, SketchStats, Stats};
 pub use tidegate_core::*;
 pub use verb::Detailed;
 pub use wait::{Park, Sleep};

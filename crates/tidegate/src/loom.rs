@@ -14,6 +14,7 @@
 mod concurrency;
 mod policy;
 mod shared;
+mod sketch;
 mod table;
 
 use loom::model::Builder;

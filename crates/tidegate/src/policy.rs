@@ -36,7 +36,7 @@ use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, valida
 use crate::keyed::{DEFAULT_MAX_KEYS, Keyed};
 use crate::observer::Observer;
 use crate::shared::When;
-use crate::table::Stats;
+use crate::table::{OnFull, Stats};
 use crate::verb::{Refund, Reset};
 use tidegate_core::{Algorithm, Decision, Rule, RuleId};
 use turn::{Turn, Wish};
@@ -444,7 +444,9 @@ impl<A: Algorithm> Limits<A> {
     fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, max_keys: usize, _: &C) -> Self {
         let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
         let limit = |kind: Kind<A>| match kind {
-            Kind::Rate(algorithm) => Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), max_keys)),
+            Kind::Rate(algorithm) => {
+                Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), max_keys, OnFull::default()))
+            }
             Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
         };
         Limits { names: names.into(), limits: kinds.into_iter().map(limit).collect(), max_keys }

@@ -3,7 +3,7 @@
 //! One primitive carries every verb: *apply this to the state of that key*. A verb says what it does to a state; who
 //! shares the state, between threads or among a million others, need not know which verb it is.
 
-use tidegate_core::{Algorithm, Decision, Micros, RuleId, Taken, WordsMut};
+use tidegate_core::{Algorithm, Decision, Micros, RuleId, Source, Taken, WordsMut};
 
 /// Something to do to a state, with an answer.
 pub(crate) trait Verb {
@@ -33,6 +33,9 @@ pub(crate) trait Answer: Sized {
 
     /// The decision in it, if there is one.
     fn decision(&self) -> Option<Decision>;
+
+    /// The same answer, saying that it was given from a state that keys share.
+    fn sketched(self) -> Self;
 
     /// The same answer, taken apart and put together again.
     ///
@@ -162,6 +165,11 @@ impl Answer for Decision {
         closed
     }
 
+    fn sketched(mut self) -> Self {
+        self.source = Source::Sketch;
+        self
+    }
+
     fn decision(&self) -> Option<Decision> {
         Some(*self)
     }
@@ -177,6 +185,11 @@ impl Answer for Detailed {
         Detailed { decision, rules: Vec::new() }
     }
 
+    fn sketched(self) -> Self {
+        let rules = self.rules.into_iter().map(Answer::sketched).collect();
+        Detailed { decision: self.decision.sketched(), rules }
+    }
+
     fn decision(&self) -> Option<Decision> {
         Some(self.decision)
     }
@@ -187,6 +200,10 @@ impl Answer for Taken {
         Taken { amount: 0, decision }
     }
 
+    fn sketched(self) -> Self {
+        Taken { decision: self.decision.sketched(), ..self }
+    }
+
     fn decision(&self) -> Option<Decision> {
         Some(self.decision)
     }
@@ -194,6 +211,8 @@ impl Answer for Taken {
 
 impl Answer for () {
     fn refused(_: Decision) -> Self {}
+
+    fn sketched(self) -> Self {}
 
     fn decision(&self) -> Option<Decision> {
         None

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Observer, Outcome, Planned, Quota, RuleId,
-    SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
+    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Observer, OnFull, Outcome, Planned, Quota,
+    RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -71,7 +71,8 @@ fn every_verb_reaches_its_key() {
 #[test]
 fn idle_keys_make_room_and_busy_ones_stay() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(1)).max_keys(10).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(1)).max_keys(10).on_full(OnFull::Refuse);
+    let limiter = limiter.with_clock(clock.clone());
     assert!((0..10).all(|key| limiter.check(&key).is_allowed()));
 
     let refused = limiter.check(&10);
@@ -87,7 +88,7 @@ fn idle_keys_make_room_and_busy_ones_stay() {
 #[test]
 fn a_reset_key_makes_room_at_once() {
     let (limiter, _) = hourly(1);
-    let limiter = limiter.max_keys(2);
+    let limiter = limiter.on_full(OnFull::Refuse).max_keys(2);
     assert!(limiter.check(&1).is_allowed() && limiter.check(&2).is_allowed());
     assert!(!limiter.check(&3).is_allowed());
     limiter.reset(&1);

@@ -24,7 +24,7 @@ use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Policy, Time, Wind
 use random::Random;
 use replay::{Tally, Told, replay};
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingLog,
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, OnFull, Quota, SlidingLog,
     SlidingWindow, Source, Steadiness, SteadyClock, TokenBucket,
 };
 
@@ -183,7 +183,8 @@ fn many_keys<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, im
 /// the key, and must change nothing: the others are replayed without it.
 fn many_keys_among_newcomers<W: Way>((algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(20_000).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(20_000).on_full(OnFull::Refuse);
+    let limiter = limiter.with_clock(clock.clone());
     let newcomers = AtomicU64::new(KEYS);
     let before = limiter.stats();
     let turn = decisions().div_ceil(16);
@@ -197,6 +198,23 @@ fn many_keys_among_newcomers<W: Way>((algorithm, oracle): (impl Shareable, impl 
     let after = limiter.stats();
     assert!(after.bytes > before.bytes && after.evicted > 0, "it divided and let go: {before:?} {after:?}");
     told.values_mut().for_each(|told| told.retain(|told| !no_room(&told.decision)));
+    verify(&oracle, told);
+}
+
+/// Keys for whom there is no room, few enough that hardly ever two of them share all their cells: what they are told
+/// is exact too. Who has the slot takes it again and again, so that it stays.
+fn keys_without_room<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
+    let told = all_ask(
+        &clock,
+        |random, _| random.below(4),
+        |key, cost| {
+            let _ = limiter.cost(u32::MAX).force(&KEYS);
+            W::key(&limiter, key, cost)
+        },
+    );
+    let stats = limiter.stats();
+    assert!(stats.sketch.decided > 1_000 && stats.sketch.refused > 100, "{stats:?}");
     verify(&oracle, told);
 }
 
@@ -244,6 +262,21 @@ fn a_bucket_of_millionths_of_microseconds_is_exact() {
 fn a_window_by_the_clock_is_exact() {
     every_run::<Check, _, _>(|slowed| {
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
+        (FixedWindow::new(quota), Window::aligned(quota, Duration::ZERO))
+    });
+}
+
+#[test]
+fn keys_without_room_are_told_what_they_would_be_told_with_it() {
+    fn both_clocks<A: Shareable, O: Oracle + Clone>(limit: impl Fn() -> (A, O)) {
+        keys_without_room::<Check, _>(SteadyClock::new(), limit());
+        keys_without_room::<Check, _>(ManualClock::new(), limit());
+    }
+    both_clocks(|| bucket(1, 4, 1));
+    both_clocks(|| bucket(3, 16, 3));
+    both_clocks(|| bucket(999_983, 4_000_000, 999_983));
+    both_clocks(|| {
+        let quota = Quota::per(LIMIT, period(LIMIT, 4));
         (FixedWindow::new(quota), Window::aligned(quota, Duration::ZERO))
     });
 }

@@ -18,7 +18,8 @@
 //! States that are larger than their word cannot be judged without holding it, so they are judged late, and stay held.
 
 use super::segment::{Place, Segment};
-use super::{OwnersGuard, Room, Scratch, Step, Table, lock};
+use super::sketch::Recalled;
+use super::{OwnersGuard, Room, Scratch, Step, Table, is_worth_keeping, lock};
 use crate::hold::{HELD, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::Ordering;
@@ -46,6 +47,8 @@ enum Stage<'a> {
     Beside { place: Place<'a>, found: u64 },
     /// Nobody lives there yet.
     New,
+    /// There is no place for it, and it shares cells with others.
+    Sketched { state: Scratch },
     /// A place was set aside for a newcomer.
     Room { place: Place<'a>, state: Scratch, idle_at: Micros },
 }
@@ -76,7 +79,7 @@ impl<'a> Claim<'a> {
         let table = self.table;
         let Some(place) = table.segment(table.stretch(self.fingerprint)).find(self.fingerprint) else {
             self.stage = Stage::New;
-            return Some(Some(step.run(Scratch::new(table.words).words())));
+            return Some(Some(self.run_unseen(step)));
         };
         if table.words != 1 {
             self.stage = Stage::Unseen { place };
@@ -111,24 +114,44 @@ impl<'a> Claim<'a> {
             return None;
         }
         let mut state = Scratch::new(table.words);
-        let answer = step.run_anew(state.words(), owners.evicted_at);
-        let idle_at = step.idle_at(state.words());
-        if idle_at <= step.now() && step.now() < Micros::MAX {
-            self.stage = Stage::Idle; // nothing to remember
-            return Some(answer);
+        let recalled = table.sketch.recall(fingerprint, step, state.words());
+        if let Recalled::OwesUntil(instant) = recalled {
+            return Some(self.turned_away(instant, step));
         }
-        let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
-        match table.make_room(segment, owners, stretch, fingerprint, step, &is_taken)? {
-            Room::At(place) => {
-                taken.push(place);
-                self.stage = Stage::Room { place, state, idle_at };
-                Some(answer)
+        let mut before = state.clone();
+        let answer = step.run_anew(state.words(), owners.evicted_at);
+        self.stage = Stage::Idle;
+        if is_worth_keeping(&recalled, before.words(), state.words(), step) {
+            let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
+            match table.make_room(segment, owners, fingerprint, step, &is_taken)? {
+                Room::At(place) => {
+                    taken.push(place);
+                    let idle_at = step.idle_at(state.words());
+                    self.stage = Stage::Room { place, state, idle_at };
+                }
+                Room::NotBefore(_) if table.sketch.serves(step) => {
+                    self.stage = Stage::Sketched { state };
+                    return Some(table.sketch.label(step, answer));
+                }
+                Room::NotBefore(instant) => return Some(self.turned_away(instant, step)),
             }
-            Room::NotBefore(instant) => {
-                self.stage = Stage::Idle;
-                table.refused.fetch_add(1, Ordering::Relaxed);
-                Some(step.refuse(Wait::micros(instant.since(step.now()))))
-            }
+        }
+        Some(if recalled == Recalled::Nothing { answer } else { table.sketch.label(step, answer) })
+    }
+
+    /// There is no room for a newcomer until `instant`.
+    fn turned_away<T: Step>(&mut self, instant: Micros, step: &T) -> T::Answer {
+        self.stage = Stage::Idle;
+        self.table.refuse(instant, step)
+    }
+
+    /// What there is to say of somebody without a slot, by what is known of it.
+    fn run_unseen<T: Step>(&self, step: &T) -> T::Answer {
+        let mut state = Scratch::new(self.table.words);
+        match self.table.sketch.recall(self.fingerprint, step, state.words()) {
+            Recalled::OwesUntil(instant) => step.refuse(Wait::micros(instant.since(step.now()))),
+            Recalled::Nothing => step.run(state.words()),
+            Recalled::Estimate => step.sketched(step.run(state.words())),
         }
     }
 
@@ -156,7 +179,7 @@ impl<'a> Claim<'a> {
         match self.stage {
             Stage::Judged { found, .. } | Stage::Word { found, .. } => Some(peek.run(&mut [found])),
             Stage::Beside { place, .. } => Some(peek.run(&mut Guarded(place.state()))),
-            Stage::New | Stage::Room { .. } => Some(peek.run(Scratch::new(self.table.words).words())),
+            Stage::New | Stage::Room { .. } | Stage::Sketched { .. } => Some(self.run_unseen(peek)),
             Stage::Idle | Stage::Unseen { .. } => None,
         }
     }
@@ -174,6 +197,7 @@ impl<'a> Claim<'a> {
                 let locked = locks.get(place.segment).expect("locked since room was made");
                 self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
             }
+            Stage::Sketched { mut state } => self.table.sketch.raise(self.fingerprint, state.words()),
             Stage::Idle | Stage::New | Stage::Unseen { .. } | Stage::Judged { .. } => {}
         }
     }
@@ -223,7 +247,11 @@ impl Drop for Claim<'_> {
             Stage::Room { .. } => {
                 self.table.keys.fetch_sub(1, Ordering::Relaxed);
             }
-            Stage::Idle | Stage::New | Stage::Unseen { .. } | Stage::Judged { .. } => {}
+            Stage::Idle
+            | Stage::New
+            | Stage::Unseen { .. }
+            | Stage::Judged { .. }
+            | Stage::Sketched { .. } => {}
         }
     }
 }

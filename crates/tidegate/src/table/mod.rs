@@ -15,13 +15,15 @@
 //! **Forgetting** costs nothing: a key that owes nothing is equal to a key never seen, so its slot is given to the next
 //! newcomer who wants it. Newcomers pay for that, never those who are already here.
 //!
-//! **The cap** is on keys. When it is reached and no owner is idle, newcomers are refused; whoever is already here keeps
-//! its exact state. Nobody ever gets a fresh burst by pushing others out.
+//! **The cap** is on keys. When it is reached and no owner is idle, newcomers share the cells of a [`sketch`], or are
+//! refused where that cannot be; whoever is already here keeps its exact state. Nobody ever gets a fresh burst by
+//! pushing others out.
 
 mod claim;
 mod line;
 mod outlook;
 mod segment;
+mod sketch;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -32,6 +34,9 @@ pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
 pub(crate) use segment::Place;
 use segment::{Owners, Segment, Slot};
+use sketch::Recalled;
+pub(crate) use sketch::Sketch;
+pub use sketch::{OnFull, SketchStats};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 /// What is to be done to the state of a key.
@@ -55,6 +60,24 @@ pub(crate) trait Step {
     fn now(&self) -> Micros;
     /// Whether the setting that this step was made under is still in force.
     fn is_current(&self) -> bool;
+
+    /// Whether larger states are stricter, so that one can stand for several keys.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+    /// Pulls a state back if the clock has stepped back since it was written.
+    fn settle(&self, state: &mut [u64]) {
+        let _ = state;
+    }
+    /// Whether the request passed, if the answer is one that is to be counted.
+    fn passed(&self, answer: &Self::Answer) -> Option<bool> {
+        let _ = answer;
+        None
+    }
+    /// The same answer, as one that was given from a state that keys share.
+    fn sketched(&self, answer: Self::Answer) -> Self::Answer {
+        answer
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +98,8 @@ pub(crate) struct Table {
     swept: AtomicU32,
     evicted: AtomicU64,
     refused: AtomicU64,
+    /// For the keys for whom there is no room.
+    sketch: Sketch,
 }
 
 /// What a table can tell about itself.
@@ -89,8 +114,12 @@ pub struct Stats {
     pub evicted: u64,
     /// Decisions that were refused because there was no room for another key, since the beginning.
     pub refused: u64,
-    /// Bytes of memory that the states take.
+    /// Bytes of memory that the states take, and the cells of the sketch.
     pub bytes: usize,
+    /// What became of keys for which there was no room, where they share cells: [`KeyedLimiter::on_full`].
+    ///
+    /// [`KeyedLimiter::on_full`]: crate::KeyedLimiter::on_full
+    pub sketch: SketchStats,
 }
 
 /// A segment takes about this much memory, but never has so few lines that chance would fill it early.
@@ -151,6 +180,7 @@ impl Table {
             swept: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            sketch: Sketch::new(max_keys, words, OnFull::default()),
         };
         for segment in &table.segments[..first] {
             segment.get_or_init(|| Segment::new(lines, words, 0));
@@ -158,10 +188,20 @@ impl Table {
         table
     }
 
+    /// The same table with another sketch.
+    pub(crate) fn with_sketch(self, sketch: Sketch) -> Self {
+        Table { sketch, ..self }
+    }
+
     pub(crate) fn max_keys(&self) -> usize {
         self.max_keys
     }
 
+    pub(crate) fn sketch(&self) -> &Sketch {
+        &self.sketch
+    }
+
+    /// What there is to tell without knowing when a state is idle: every cell that was ever used counts as in use.
     pub(crate) fn stats(&self) -> Stats {
         let line_bytes = line_bytes(self.words) + 1;
         Stats {
@@ -169,7 +209,8 @@ impl Table {
             max_keys: self.max_keys,
             evicted: self.evicted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            bytes: self.made.load(Ordering::Relaxed) as usize * self.lines * line_bytes,
+            bytes: self.made.load(Ordering::Relaxed) as usize * self.lines * line_bytes + self.sketch.bytes(),
+            sketch: self.sketch.stats(|_| Micros::MAX, Micros::ZERO),
         }
     }
 
@@ -233,7 +274,8 @@ impl Table {
 
     /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
     ///
-    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held.
+    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is
+    /// given like slots.
     pub(crate) fn convert<T: Copy>(
         &self,
         put_in_force: impl FnOnce() -> T,
@@ -245,6 +287,7 @@ impl Table {
         for (place, found) in held {
             release(place.word(), convert(it, found, self.beside(place)));
         }
+        self.sketch.convert(|found, beside| convert(it, found, beside));
         // Under another setting an owner may be idle earlier.
         locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
         self.outlook.idle_from(Micros::ZERO);
@@ -339,34 +382,64 @@ impl Table {
             return None;
         }
         let mut state = Scratch::new(self.words);
-        let answer = step.run_anew(state.words(), owners.evicted_at);
-        let idle_at = step.idle_at(state.words());
-        if idle_at <= step.now() && step.now() < Micros::MAX {
-            return Some(answer);
+        let recalled = self.sketch.recall(fingerprint, step, state.words());
+        if let Recalled::OwesUntil(instant) = recalled {
+            return Some(self.refuse(instant, step));
         }
-        self.make_room(segment, &mut owners, stretch, fingerprint, step, &|_| false).map(|room| match room {
-            Room::At(place) => {
-                self.move_in(place, &mut owners, fingerprint, state.words(), idle_at);
-                answer
-            }
-            Room::NotBefore(instant) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                step.refuse(Wait::micros(instant.since(step.now())))
-            }
+        let mut before = state.clone();
+        let answer = step.run_anew(state.words(), owners.evicted_at);
+        let kept = if is_worth_keeping(&recalled, before.words(), state.words(), step) {
+            self.keep(segment, &mut owners, fingerprint, state.words(), step)?
+        } else {
+            Kept::Forgotten
+        };
+        Some(match kept {
+            Kept::Nowhere { before } => self.refuse(before, step),
+            Kept::Forgotten | Kept::InSlot if recalled == Recalled::Nothing => answer,
+            Kept::Forgotten | Kept::InSlot | Kept::InSketch => self.sketch.label(step, answer),
         })
     }
 
-    /// A slot for a newcomer, counted as taken, and none that `is_taken` otherwise. `None` if the segment had to divide first.
+    /// Keeps the state of a newcomer in a slot, or in the sketch if there is none. `None` if the segment had to
+    /// divide first.
+    fn keep<T: Step>(
+        &self,
+        segment: &Segment,
+        owners: &mut Owners,
+        fingerprint: u64,
+        state: &[u64],
+        step: &T,
+    ) -> Option<Kept> {
+        Some(match self.make_room(segment, owners, fingerprint, step, &|_| false)? {
+            Room::At(place) => {
+                self.move_in(place, owners, fingerprint, state, step.idle_at(state));
+                Kept::InSlot
+            }
+            Room::NotBefore(_) if self.sketch.serves(step) => {
+                self.sketch.raise(fingerprint, state);
+                Kept::InSketch
+            }
+            Room::NotBefore(before) => Kept::Nowhere { before },
+        })
+    }
+
+    /// Turns a newcomer away until `instant`.
+    fn refuse<T: Step>(&self, instant: Micros, step: &T) -> T::Answer {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        step.refuse(Wait::micros(instant.since(step.now())))
+    }
+
+    /// A slot for a newcomer, counted as taken, and none that `is_taken` otherwise. `None` if the segment had to divide
+    /// first.
     fn make_room<'a, T: Step>(
         &'a self,
         segment: &'a Segment,
         owners: &mut Owners,
-        stretch: usize,
         fingerprint: u64,
         step: &T,
         is_taken: &dyn Fn(Place<'_>) -> bool,
     ) -> Option<Room<'a>> {
-        let is_idle = |place: Place<'_>| idle_at(place, step) <= step.now() && step.now() < Micros::MAX;
+        let is_idle = |place: Place<'_>| is_past(idle_at(place, step), step);
         let idle_at_home =
             segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
         if let Some(place) = idle_at_home
@@ -379,7 +452,7 @@ impl Table {
             self.gone(segment.sweep(owners, &|place| idle_at(place, step), step.now()));
         }
         if owners.keys >= segment.slots() * 7 / 8 && owners.depth < self.most_divisions {
-            self.divide(segment, owners, stretch);
+            self.divide(segment, owners, self.stretch(fingerprint));
             return None;
         }
         let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
@@ -506,8 +579,30 @@ enum Room<'a> {
     NotBefore(Micros),
 }
 
+/// What became of a newcomer's state.
+enum Kept {
+    /// There was nothing to keep.
+    Forgotten,
+    InSlot,
+    InSketch,
+    /// There will be no room before this.
+    Nowhere {
+        before: Micros,
+    },
+}
+
+/// Whether a newcomer's state, which was `before` when it was recalled, has to be kept somewhere.
+fn is_worth_keeping<T: Step>(recalled: &Recalled, before: &[u64], state: &[u64], step: &T) -> bool {
+    match recalled {
+        // What is shared cannot be given back, and what others have used is not worth a slot until something is added
+        // to it.
+        Recalled::Estimate => state > before,
+        _ => !is_past(step.idle_at(state), step),
+    }
+}
+
 /// A state on trial, of one word or of many.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Scratch {
     One([u64; 1]),
     Many(Vec<u64>),
@@ -524,6 +619,12 @@ impl Scratch {
             Scratch::Many(words) => words,
         }
     }
+}
+
+/// Whether a state that is idle at `idle_at` is so now. At the end of the time line nothing is, since time stands
+/// still there.
+fn is_past<T: Step>(idle_at: Micros, step: &T) -> bool {
+    idle_at <= step.now() && step.now() < Micros::MAX
 }
 
 fn idle_at<T: Step>(place: Place<'_>, step: &T) -> Micros {

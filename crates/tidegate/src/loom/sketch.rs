@@ -1,0 +1,225 @@
+//! Keys without a slot, two threads: charges to shared cells, moving in, and a change of the setting.
+//!
+//! The state is a count that never runs out. In two words it carries from one to the other at 2, so that words of two
+//! different moments make a count that never was.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tidegate_core::{Micros, Wait, Words, WordsMut};
+
+use super::{INTERRUPTIONS, both, model};
+use crate::shared::Guarded;
+use crate::table::{OnFull, Sketch, Step, Table};
+
+/// Two keys of one segment and one of another. On a single column they share all cells.
+const KEYS: [u64; 2] = [4, 8];
+const ELSEWHERE: u64 = 1 << 63 | 4;
+/// Who has the only slot, up to the instant at which it is idle.
+const RESIDENT: u64 = 12;
+const IDLE: u64 = 10;
+
+/// The count of a key that never owes so little that it could be let go.
+fn read<S: Words + ?Sized>(state: &S, words: usize) -> u64 {
+    if words == 1 { state.get(0) } else { 2 * state.get(0) + state.get(1) }
+}
+
+fn write<S: WordsMut + ?Sized>(state: &mut S, words: usize, count: u64) {
+    if words == 1 {
+        return state.set(0, count);
+    }
+    state.set(0, count / 2);
+    state.set(1, count % 2);
+}
+
+/// Charges `cost`, if that makes no more than `limit`, at `now`. The resident's count is 1.
+#[derive(Clone, Copy)]
+struct Charge<'a> {
+    cost: u64,
+    limit: u64,
+    now: u64,
+    words: usize,
+    setting: Option<(&'a AtomicUsize, usize)>,
+}
+
+fn charge<'a>(words: usize) -> Charge<'a> {
+    Charge { cost: 1, limit: 9, now: 0, words, setting: None }
+}
+
+impl Step for Charge<'_> {
+    /// The count, if it passed.
+    type Answer = Option<u64>;
+
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Option<u64> {
+        let count = read(state, self.words) + self.cost;
+        if count > self.limit {
+            return None;
+        }
+        write(state, self.words, count);
+        Some(count)
+    }
+
+    fn at_once(&self, _: u64) -> Option<(u64, Option<u64>)> {
+        None
+    }
+
+    fn refuse(&self, _: Wait) -> Option<u64> {
+        None
+    }
+
+    /// A count of 1 is idle at [`IDLE`], a larger one never.
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        match read(state, self.words) {
+            0 => Micros::ZERO,
+            1 => Micros::new(IDLE),
+            _ => Micros::MAX,
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros::new(self.now)
+    }
+
+    fn is_current(&self) -> bool {
+        self.setting.is_none_or(|(current, number)| current.load(Ordering::Acquire) == number)
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+}
+
+fn decide(table: &Table, key: u64, step: &Charge<'_>) -> bool {
+    table.apply(key, step).expect("the setting does not change").is_some()
+}
+
+/// What a key is taken to have used.
+fn used(table: &Table, key: u64, words: usize) -> u64 {
+    let look = Charge { cost: 0, limit: 99, ..charge(words) };
+    table.apply(key, &look).flatten().expect("nothing always passes")
+}
+
+/// A table of one slot, which is taken, and a sketch of a single column.
+fn full(words: usize) -> Table {
+    let sketch = Sketch::of_width(1, words, OnFull::Sketch);
+    let table = Table::of_segments(2, 0, 1, words, 2).with_sketch(sketch);
+    assert!(decide(&table, RESIDENT, &charge(words)));
+    table
+}
+
+fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
+    for words in [1, 2] {
+        model(INTERRUPTIONS, move || run(words));
+    }
+}
+
+#[test]
+fn of_two_threads_that_want_a_key_s_last_one_gets_it() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[0], &charge(words)));
+        let table = Arc::new(table);
+        let last = move |table: &Table| decide(table, KEYS[0], &Charge { limit: 2, ..charge(words) });
+        let (one, other) = both(&table, last, last);
+        assert!(one != other, "{one} {other}");
+        assert_eq!(used(&table, KEYS[0], words), 2);
+    });
+}
+
+/// Under different locks. The cells are made before: how they come to be seen is a `OnceLock`'s business.
+#[test]
+fn no_charge_to_a_shared_cell_is_lost() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[1], &charge(words)));
+        let table = Arc::new(table);
+        let once = move |key| move |table: &Table| decide(table, key, &charge(words));
+        assert_eq!(both(&table, once(KEYS[0]), once(ELSEWHERE)), (true, true));
+        for key in [KEYS[0], ELSEWHERE] {
+            let used = used(&table, key, words);
+            assert!((2..=3).contains(&used), "at least the first and its own, at most all: {used}");
+        }
+    });
+}
+
+#[test]
+fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[0], &charge(words)));
+        let table = Arc::new(table);
+        let last = move |key| move |table: &Table| decide(table, key, &Charge { limit: 2, ..charge(words) });
+        let (one, other) = both(&table, last(KEYS[0]), last(ELSEWHERE));
+        assert!(one || other, "one of them, at least");
+        assert!(KEYS.iter().all(|key| used(&table, *key, words) == 2));
+    });
+}
+
+/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0): of both halves at different moments nothing would seem
+/// used.
+#[test]
+fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[0], &charge(words)));
+        let table = Arc::new(table);
+        let answers = both(
+            &table,
+            move |table| decide(table, KEYS[0], &Charge { limit: 1, ..charge(words) }),
+            move |table| decide(table, ELSEWHERE, &charge(words)),
+        );
+        assert_eq!(answers, (false, true));
+    });
+}
+
+/// For one of the threads the resident is idle, so the key moves in; for the other it is not.
+#[test]
+fn a_key_that_moves_in_takes_along_what_it_used_a_moment_ago() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[1], &Charge { cost: 2, ..charge(words) }));
+        let table = Arc::new(table);
+        let two = move |now| {
+            move |table: &Table| decide(table, KEYS[0], &Charge { cost: 2, limit: 5, now, ..charge(words) })
+        };
+        let (shared, moved) = both(&table, two(0), two(IDLE));
+        assert!(shared != moved, "{shared} {moved}");
+    });
+}
+
+#[test]
+fn a_charge_while_cells_are_converted_counts_once() {
+    model_each(|words| {
+        let table = full(words);
+        assert!(decide(&table, KEYS[0], &charge(words)));
+        let shared = Arc::new((table, AtomicUsize::new(0)));
+        let (passed, ()) = both(
+            &shared,
+            move |(table, current)| loop {
+                let number = current.load(Ordering::Acquire);
+                let (cost, limit) = [(1, 9), (10, 99)][number];
+                let step = Charge { cost, limit, setting: Some((current, number)), ..charge(words) };
+                if let Some(passed) = table.apply(KEYS[0], &step) {
+                    break passed.is_some();
+                }
+            },
+            move |(table, current)| {
+                table.convert(
+                    || current.store(1, Ordering::Release),
+                    |(), found, beside| ten_times(found, beside),
+                );
+            },
+        );
+        assert!(passed);
+        assert_eq!(used(&shared.0, KEYS[0], words), 20);
+    });
+}
+
+fn ten_times(found: u64, beside: &[AtomicU64]) -> u64 {
+    if beside.is_empty() {
+        return found * 10;
+    }
+    let mut state = Guarded(beside);
+    let count = read(&state, 2);
+    write(&mut state, 2, count * 10);
+    Micros::MAX.get()
+}

@@ -1,0 +1,435 @@
+//! More keys than room: what keys that share cells are told, beside what they would be told alone.
+//!
+//! The *twin* of a limiter has room for everybody, so each of its keys has an exact state. It is charged what passed
+//! at the limiter, and nothing else. Whatever passes there must then pass at the twin; and where nobody shares a
+//! cell, the two must agree in every number.
+
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[path = "../../tidegate-core/tests/random/mod.rs"]
+mod random;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use random::Random;
+use tidegate::{
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, ManualClock, Micros, OnFull, Outcome, Planned,
+    Quota, Rule, SettableClock, SlidingLog, Source, SteppedBucket, TokenBucket,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Keys from here on are not walked with: they fill the table.
+const RESIDENT: u64 = 1 << 32;
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Buckets of one, two and three words, and windows of one and two.
+const RULES: [&str; 6] = [
+    "token_bucket 10/s burst 8",
+    "token_bucket 3/s burst 5",
+    "token_bucket 999983/s burst 20",
+    "token_bucket 100000000/s burst 50",
+    "fixed_window 5/s",
+    "fixed_window 600000000/s",
+];
+
+/// A limiter whose only slot is taken. Windows end, so whoever moves the clock has to [`occupy`] it again.
+fn full<A: Algorithm + Clone, C: Clock + Clone>(algorithm: &A, clock: &C) -> KeyedLimiter<u64, A, C> {
+    let limiter = KeyedLimiter::<u64, _>::with(algorithm.clone()).max_keys(1).with_clock(clock.clone());
+    occupy(&limiter);
+    limiter
+}
+
+fn occupy<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>) {
+    let _ = limiter.cost(u32::MAX).force(&RESIDENT);
+}
+
+/// What a walk asks, and how often it came to what.
+struct Walk<'a, A, C> {
+    limiter: &'a KeyedLimiter<u64, A, C>,
+    twin: &'a KeyedLimiter<u64, A, C>,
+    random: Random,
+    keys: u64,
+    passed: u32,
+    refused: u32,
+    /// Refusals of what would have passed alone.
+    for_others: u32,
+}
+
+impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
+    fn new(limiter: &'a KeyedLimiter<u64, A, C>, twin: &'a KeyedLimiter<u64, A, C>, keys: u64) -> Self {
+        Walk { limiter, twin, random: Random::seeded(7), keys, passed: 0, refused: 0, for_others: 0 }
+    }
+
+    /// One question by one of the keys, of a cost up to one more than the limit.
+    fn step(&mut self) {
+        let key = self.random.below(self.keys);
+        let limit = self.twin.cost(0).peek(&key).limit();
+        let cost =
+            if self.random.one_in(2) { self.random.between(1, 3) } else { self.random.between(0, limit + 1) };
+        let cost = u32::try_from(cost).expect("a cost that fits");
+        match self.random.below(8) {
+            0 => self.take(key, cost),
+            1 => self.force(key, cost.min(3)),
+            _ => self.check(key, cost),
+        }
+    }
+
+    fn check(&mut self, key: u64, cost: u32) {
+        let alone = self.twin.cost(cost).peek(&key);
+        assert_eq!(self.limiter.cost(cost).peek(&key).outcome, self.limiter.cost(cost).peek(&key).outcome);
+        let decision = self.limiter.cost(cost).check(&key);
+        self.compare(key, cost, &decision, &alone);
+        if decision.is_allowed() {
+            let _ = self.twin.cost(cost).force(&key);
+        }
+    }
+
+    fn take(&mut self, key: u64, most: u32) {
+        let taken = self.limiter.cost(most).take(&key);
+        let alone = self.twin.cost(taken.amount).peek(&key);
+        self.compare(key, taken.amount, &taken.decision, &alone);
+        let _ = self.twin.cost(taken.amount).force(&key);
+    }
+
+    /// Debt is counted in the cells too.
+    fn force(&mut self, key: u64, cost: u32) {
+        let alone = self.twin.cost(cost).force(&key);
+        let decision = self.limiter.cost(cost).force(&key);
+        assert!(decision.remaining() <= alone.remaining(), "{decision:?} {alone:?}");
+    }
+
+    fn compare(&mut self, key: u64, cost: u32, decision: &Decision, alone: &Decision) {
+        let alike = decision.is_allowed() == alone.is_allowed();
+        let as_strict =
+            decision.outcome >= alone.outcome && (!alike || decision.reset_after() >= alone.reset_after());
+        assert!(as_strict, "{cost} for {key}: {decision:?}, alone {alone:?}");
+        let passes = decision.is_allowed();
+        self.passed += u32::from(passes && cost > 0);
+        self.refused += u32::from(!passes);
+        self.for_others += u32::from(!passes && alone.is_allowed());
+    }
+}
+
+/// Walks with `keys` keys for whom there is no room, and tells how many were refused for what others have used.
+fn walk(text: &str, keys: u64) -> u32 {
+    let clock = ManualClock::new();
+    let limiter = full(&rule(text), &clock);
+    let twin = KeyedLimiter::<u64, _>::with(rule(text)).with_clock(clock.clone());
+    let limit = u32::try_from(twin.peek(&0).limit()).expect("a small limit");
+    let refill = twin.cost(limit).peek(&0).reset_after().as_micros();
+    let mut walk = Walk::new(&limiter, &twin, keys);
+    for _ in 0..40_000 {
+        occupy(&limiter);
+        walk.step();
+        // Between two questions of one key about a quarter of its limit comes back.
+        let pause = walk.random.below(refill.div_ceil(2) + 1);
+        let rest = u64::from(walk.random.below(keys) < pause % keys);
+        clock.advance(Duration::from_micros(pause / keys + rest));
+    }
+    assert!(walk.passed > 1_000 && walk.refused > 1_000, "a walk that proves something: {text}");
+    assert!(limiter.stats().sketch.decided > 10_000, "{:?}", limiter.stats());
+    walk.for_others
+}
+
+#[test]
+fn keys_that_share_cells_never_get_more_than_alone() {
+    for text in RULES {
+        let for_others = walk(text, 3_000);
+        assert!(for_others > 100, "{text}: cells were shared, and {for_others} paid for others");
+    }
+}
+
+/// A fifth of the cells of each row are in use: nearly everybody has at least one for itself, and one is enough.
+#[test]
+fn few_pay_for_others_as_long_as_there_are_cells_enough() {
+    for text in RULES {
+        let for_others = walk(text, 200);
+        assert!(for_others < 400, "{text}: {for_others} of 40,000 paid for others");
+    }
+}
+
+/// Five keys on thousands of cells: by chance all four cells of one are shared once in ten thousand million runs.
+#[test]
+fn keys_that_share_nothing_are_told_what_they_would_be_told_alone() {
+    for text in RULES {
+        assert_eq!(walk(text, 5), 0, "{text}");
+    }
+}
+
+#[test]
+fn every_number_is_exact_where_nothing_is_shared() {
+    for text in RULES {
+        let clock = ManualClock::new();
+        let limiter = full(&rule(text), &clock);
+        let twin = KeyedLimiter::<u64, _>::with(rule(text)).with_clock(clock.clone());
+        for round in 0..200 {
+            occupy(&limiter);
+            let (key, cost) = (round % 3, u32::try_from(round % 4).expect("a small cost"));
+            let (mut decision, alone) = (limiter.cost(cost).check(&key), twin.cost(cost).check(&key));
+            let sketched = alone.reset_after().as_micros() > 0;
+            assert_eq!(decision.source, if sketched { Source::Sketch } else { Source::Strict }, "{alone:?}");
+            decision.source = Source::Strict;
+            assert_eq!(decision, alone, "{text}, round {round}");
+            clock.advance(Duration::from_micros(round * round * 37 % 90_000));
+        }
+    }
+}
+
+// === Coming and going ===
+
+const THREE: Quota = Quota::per_hour(3);
+
+/// A limiter of one slot, which key 0 has used for one, and its clock.
+fn one_slot() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
+    assert_eq!(limiter.check(&0).source, Source::Strict);
+    (limiter, clock)
+}
+
+#[test]
+fn a_key_that_moves_from_the_sketch_into_the_table_gets_no_fresh_burst() {
+    let (limiter, _) = one_slot();
+    assert_eq!(limiter.cost(2).check(&1).source, Source::Sketch);
+    limiter.reset(&0);
+    let moved = limiter.check(&1);
+    assert_eq!((moved.source, moved.remaining()), (Source::Sketch, 0), "it took its estimate along");
+    assert_eq!(limiter.stats().evicted, 1, "into the slot of the other");
+    let refused = limiter.check(&1);
+    assert_eq!((refused.source, refused.is_allowed()), (Source::Strict, false), "from a state of its own");
+    assert_eq!(refused.retry_after().map(Duration::from), Some(HOUR / 3));
+}
+
+#[test]
+fn a_key_that_lost_its_slot_when_it_was_idle_gets_one_burst_in_the_sketch_and_no_more() {
+    let (limiter, clock) = one_slot();
+    clock.advance(HOUR / 3);
+    assert_eq!(limiter.cost(3).check(&1).source, Source::Strict, "0 was idle, and let go");
+    let back = limiter.cost(3).check(&0);
+    assert_eq!((back.is_allowed(), back.source), (true, Source::Sketch));
+    assert!(!limiter.check(&0).is_allowed());
+}
+
+#[test]
+fn a_key_that_goes_back_and_forth_gets_what_it_would_get_alone() {
+    let clock = ManualClock::new();
+    let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
+    let twin = KeyedLimiter::<u64>::new(THREE).with_clock(clock.clone());
+    let mut random = Random::seeded(3);
+    let mut sources = HashMap::new();
+    for _ in 0..5_000 {
+        let _ = limiter.check(&0);
+        if random.one_in(3) {
+            limiter.reset(&0);
+        }
+        let decision = limiter.check(&1);
+        assert_eq!(decision.outcome, twin.check(&1).outcome);
+        *sources.entry(decision.source.to_string()).or_insert(0) += 1;
+        clock.advance(if random.one_in(10) { 2 * HOUR } else { Duration::from_secs(random.below(1_500)) });
+    }
+    assert!(sources["strict"] > 300 && sources["sketch"] > 300, "{sources:?}");
+}
+
+#[test]
+fn asking_a_shared_key_takes_no_slot_and_neither_does_refusing_it() {
+    let (limiter, _) = one_slot();
+    assert!(limiter.cost(3).check(&1).is_allowed());
+    limiter.reset(&0);
+    assert_eq!(limiter.peek(&1).source, Source::Sketch);
+    assert_eq!(limiter.check(&1).source, Source::Sketch);
+    assert_eq!(limiter.cost(9).check(&1).outcome, Outcome::Never);
+    assert_eq!(limiter.stats().evicted, 0, "0 is idle, and nobody needed its slot");
+}
+
+#[test]
+fn refund_and_reset_give_nothing_back_to_a_shared_key() {
+    let (limiter, _) = one_slot();
+    assert!(limiter.cost(3).check(&1).is_allowed());
+    limiter.cost(3).refund(&1);
+    limiter.reset(&1);
+    assert!(!limiter.check(&1).is_allowed());
+    limiter.reset(&0);
+    limiter.cost(3).refund(&1);
+    limiter.reset(&1);
+    assert!(!limiter.check(&1).is_allowed(), "not even if there is room by now");
+    assert_eq!(limiter.stats().evicted, 0);
+}
+
+#[test]
+fn the_verbs_say_where_the_answer_comes_from() {
+    let (limiter, _) = one_slot();
+    assert_eq!(limiter.peek(&1).source, Source::Strict, "it owes nothing");
+    assert_eq!(limiter.cost(1).force(&1).source, Source::Sketch);
+    let taken = limiter.cost(9).take(&1);
+    assert_eq!((taken.amount, taken.decision.source), (2, Source::Sketch));
+    let each = limiter.cost(1).check_each(&1);
+    assert_eq!((each.decision.source, each.rules[0].source), (Source::Sketch, Source::Sketch));
+    assert_eq!(limiter.cost(2).force(&1).remaining(), 0);
+    assert_eq!(limiter.check(&1).retry_after().map(Duration::from), Some(HOUR), "two in debt, and one more");
+}
+
+#[test]
+fn the_stats_tell_what_the_sketch_did() {
+    let (limiter, clock) = one_slot();
+    let before = limiter.stats();
+    assert_eq!((before.sketch.cells, before.sketch.cells_in_use, before.sketch.decided), (0, 0, 0));
+    assert!(limiter.cost(3).check(&1).is_allowed());
+    assert!(!limiter.check(&1).is_allowed());
+    let _ = limiter.peek(&1);
+    limiter.cost(1).refund(&1);
+    let stats = limiter.stats();
+    assert_eq!((stats.sketch.decided, stats.sketch.refused, stats.refused), (2, 1, 0));
+    assert_eq!((stats.sketch.cells, stats.sketch.cells_in_use), (4_096, 4));
+    assert_eq!(stats.bytes - before.bytes, 4_096 * 8);
+    clock.advance(HOUR);
+    assert_eq!(limiter.stats().sketch.cells_in_use, 0, "time empties cells");
+}
+
+#[test]
+fn who_may_not_share_is_refused() {
+    let hour = Quota::per_hour(3);
+    assert_refuses(TokenBucket::new(hour), OnFull::Refuse);
+    assert_refuses(FixedWindow::new(hour), OnFull::Refuse);
+    assert_refuses(FixedWindow::new(hour).from_first_hit(), OnFull::Sketch);
+    assert_refuses(SlidingLog::new(hour), OnFull::Sketch);
+    assert_refuses(SteppedBucket::new(hour), OnFull::Sketch);
+    assert_refuses(Planned::new(hour), OnFull::Sketch);
+    assert_refuses((TokenBucket::new(hour), FixedWindow::new(hour)), OnFull::Sketch);
+    assert_refuses(rule("sliding_window 3/h cells 3"), OnFull::Sketch);
+}
+
+#[track_caller]
+fn assert_refuses<A: Algorithm + Clone>(algorithm: A, on_full: OnFull) {
+    let limiter = KeyedLimiter::<u64, A>::with(algorithm).on_full(on_full).max_keys(1);
+    let limiter = limiter.with_clock(ManualClock::new());
+    assert!(limiter.check(&0).is_allowed());
+    let refused = limiter.check(&1);
+    assert_eq!((refused.is_allowed(), refused.source), (false, Source::Closed));
+    assert_eq!((limiter.stats().refused, limiter.stats().sketch.cells), (1, 0));
+}
+
+// === Change ===
+
+#[test]
+fn what_was_used_in_the_sketch_stays_used_when_the_quota_changes() {
+    let (limiter, _) = one_slot();
+    assert!(limiter.cost(2).check(&1).is_allowed());
+    // The states of 999,983 a second take two words instead of one: another table.
+    for (quota, left) in [(Quota::per_hour(7), 5), (Quota::per_second(999_983), 999_981), (THREE, 1)] {
+        limiter.change(TokenBucket::new(quota));
+        let _ = limiter.cost(u32::MAX).force(&0);
+        let found = limiter.cost(0).peek(&1);
+        assert_eq!((found.remaining(), found.source), (left, Source::Sketch), "{quota}");
+    }
+    assert!(!limiter.cost(2).check(&1).is_allowed());
+    assert!(limiter.check(&1).is_allowed());
+}
+
+#[test]
+fn who_was_in_the_sketch_waits_if_the_next_setting_cannot_share() {
+    let clock = ManualClock::new();
+    let hourly =
+        |text: &str| rule(&format!("{text} 3/h{}", if text == "sliding_window" { " cells 3" } else { "" }));
+    for next in ["fixed_window", "stepped_bucket", "sliding_log", "sliding_window"] {
+        let next =
+            if next == "fixed_window" { rule("fixed_window 3/h from first hit") } else { hourly(next) };
+        let limiter =
+            KeyedLimiter::<u64, Rule>::with(hourly("fixed_window")).max_keys(2).with_clock(clock.clone());
+        assert!([0, 1, 2].iter().all(|key| limiter.check(key).is_allowed()));
+        limiter.reset(&0);
+        limiter.change(next);
+        let refused = limiter.check(&2);
+        assert_eq!((refused.is_allowed(), refused.source), (false, Source::Closed), "{next:?}");
+        assert!(limiter.check(&3).is_allowed(), "there is room for who was not in the sketch: {next:?}");
+        let wait = refused.retry_after().expect("a wait").duration();
+        limiter.change(hourly("fixed_window"));
+        assert!(!limiter.cost(3).check(&2).is_allowed(), "and changing back gives nothing away: {next:?}");
+        clock.advance(wait.max(HOUR));
+        assert!(limiter.cost(3).check(&2).is_allowed(), "{next:?}");
+    }
+}
+
+/// Keys without a slot, while the quota changes: no more may pass than by the most generous setting.
+#[test]
+fn changing_back_and_forth_gives_nothing_away() {
+    for others in [4, 3_000] {
+        let clock = ManualClock::new();
+        let settings =
+            [Quota::per_second(4), Quota::per_minute(30), Quota::per(1_999, Duration::from_secs(4_000))];
+        let limiter = full(&TokenBucket::new(settings[0].burst(4)), &clock);
+        let (mut generous, mut sketched) = (HashMap::new(), 0);
+        let mut random = Random::seeded(11);
+        for step in 0..20_000 {
+            let key = random.below(others);
+            // At most 4 at once, and 4 a second, whatever is in force.
+            let (tokens, at) = generous.entry(key).or_insert((4_000_000_u64, 0));
+            *tokens = (*tokens + 4 * (step_time(&clock) - *at)).min(4_000_000);
+            *at = step_time(&clock);
+            let decision = limiter.check(&key);
+            sketched += u32::from(decision.source == Source::Sketch);
+            if decision.is_allowed() {
+                *tokens =
+                    tokens.checked_sub(1_000_000).expect("no more passes than by the most generous setting");
+            }
+            if step % 50 == 0 {
+                limiter.change(TokenBucket::new(settings[step / 50 % 3].burst(random.between(1, 4))));
+            }
+            clock.advance(Duration::from_micros(random.below(2_000_000 / others)));
+        }
+        assert!(sketched > 1_000, "a run that proves something: {sketched}");
+    }
+}
+
+fn step_time(clock: &impl Clock) -> u64 {
+    clock.now().get()
+}
+
+// === A clock that steps back ===
+
+#[test]
+fn a_clock_that_is_set_back_neither_mints_nor_locks_out_who_shares() {
+    for text in ["token_bucket 10/s burst 10", "fixed_window 10/s"] {
+        let clock = SettableClock::new();
+        clock.set(Micros::from(HOUR));
+        let limiter = full(&rule(text), &clock);
+        assert!(limiter.cost(10).check(&1).is_allowed());
+        clock.set(Micros::ZERO);
+        assert!(!limiter.check(&1).is_allowed(), "{text}: nothing is minted");
+        clock.set(Micros::from(SECOND));
+        assert!(limiter.cost(10).check(&1).is_allowed(), "{text}: nobody waits longer than for one refill");
+        assert!(!limiter.check(&1).is_allowed());
+    }
+}
+
+/// In real time, which the clock only pretends to step back in, no more may pass than a burst and the pace.
+#[test]
+fn a_clock_that_keeps_stepping_back_admits_no_more_than_real_time_allows() {
+    for others in [4, 3_000] {
+        let clock = SettableClock::new();
+        let limiter = full(&rule("token_bucket 4/s burst 4"), &clock);
+        let (mut random, mut tokens) = (Random::seeded(5), HashMap::new());
+        let (mut shown, mut elapsed, mut passed) = (Micros::from(HOUR).get(), 0, 0);
+        for _ in 0..30_000 {
+            clock.set(Micros::new(shown));
+            let key = random.below(others);
+            let (left, at) = tokens.entry(key).or_insert((4_000_000_u64, 0));
+            *left = (*left + 4 * (elapsed - *at)).min(4_000_000);
+            *at = elapsed;
+            if limiter.check(&key).is_allowed() {
+                passed += 1;
+                *left = left.checked_sub(1_000_000).expect("no more passes than real time allows");
+            }
+            let pause = random.below(2_000_000 / others);
+            (shown, elapsed) = (shown + pause, elapsed + pause);
+            if random.one_in(20) {
+                shown = shown.saturating_sub(random.below(3_000_000));
+            }
+        }
+        assert!(passed > 1_000, "a run that proves something: {passed}");
+    }
+}
