@@ -76,6 +76,7 @@
 //! forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
+mod ahead;
 #[cfg(doctest)]
 mod book;
 mod clock;
@@ -95,6 +96,7 @@ mod table;
 mod verb;
 mod wait;
 
+pub use ahead::WaitRefused;
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
@@ -102,8 +104,8 @@ pub use concurrency::{
     ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
-pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
-pub use limiter::{Limiter, LimiterCost};
+pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
+pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
 pub use table::Stats;
