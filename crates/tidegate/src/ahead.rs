@@ -271,16 +271,16 @@ impl Shard {
         }
         let mut end = agenda.end().to_vec();
         let answer = verb.apply(algorithm, end.as_mut_slice(), at);
-        if end == agenda.end() {
-            return answer;
-        }
-        // What another plan did cannot be done again by this one.
-        let deed = verb.deed(&answer).filter(|_| plan.is_none());
-        if deed == Some(Deed::Reset) {
-            agenda.reset(home.algorithm(), when.now, woken);
-        } else {
-            let act = Act { number, deed, at, decision: answer.decision() };
-            agenda.note(home.algorithm(), act, end, when.now);
+        match verb.deed(&answer) {
+            // By what it did, not by whether the state is another: a log that is full is not fuller with one more.
+            None | Some(Deed::Charge(0) | Deed::Refund(0)) => return answer,
+            Some(Deed::Reset) => agenda.reset(home.algorithm(), when.now, woken),
+            Some(deed) => {
+                // What another plan did cannot be done again by this one.
+                let deed = Some(deed).filter(|_| plan.is_none());
+                let act = Act { number, deed, at, decision: answer.decision() };
+                agenda.note(home.algorithm(), act, end, when.now);
+            }
         }
         let _ = store(home, fingerprint, agenda, when);
         answer

@@ -38,7 +38,7 @@ pub(crate) trait Verb {
         None
     }
 
-    /// What it did to a state, to be done once more if what came before it is taken back. `None` if that cannot be said.
+    /// What it did to a state, to be done once more if what came before it is taken back. `None` if it did nothing.
     fn deed(&self, answer: &Self::Answer) -> Option<Deed> {
         let _ = answer;
         None
@@ -127,8 +127,8 @@ impl Verb for Check {
         Some(asked(algorithm, state, floor, now, self.0))
     }
 
-    fn deed(&self, _: &Decision) -> Option<Deed> {
-        Some(Deed::Charge(self.0))
+    fn deed(&self, decision: &Decision) -> Option<Deed> {
+        decision.is_allowed().then_some(Deed::Charge(self.0))
     }
 }
 
@@ -182,8 +182,8 @@ impl Verb for Pass {
         Some(asked(algorithm, state, floor, now, self.0))
     }
 
-    fn deed(&self, _: &Decision) -> Option<Deed> {
-        Some(Deed::Charge(self.0))
+    fn deed(&self, decision: &Decision) -> Option<Deed> {
+        (decision.outcome == Outcome::Allowed).then_some(Deed::Charge(self.0))
     }
 }
 
@@ -216,8 +216,8 @@ impl Verb for CheckEach {
         Some(Detailed { decision, rules })
     }
 
-    fn deed(&self, _: &Detailed) -> Option<Deed> {
-        Some(Deed::Charge(self.0))
+    fn deed(&self, detailed: &Detailed) -> Option<Deed> {
+        detailed.decision.is_allowed().then_some(Deed::Charge(self.0))
     }
 }
 

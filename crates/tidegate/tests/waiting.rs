@@ -322,6 +322,17 @@ fn however_many_act_meanwhile_promises_are_kept_and_memory_is_bounded() {
     assert!(limiter.check().is_allowed());
 }
 
+/// One more entry in a full log leaves the very same words, and still it happened.
+#[test]
+fn what_is_forced_into_a_full_log_is_remembered_when_a_wait_before_it_is_dropped() {
+    let limiter = Limiter::with(SlidingLog::new(Quota::per_second(4))).with_clock(ManualClock::new());
+    assert!(limiter.cost(4).check().is_allowed());
+    let wait = begun(&limiter, 4);
+    let _ = limiter.cost(4).force(); // as of one second
+    drop(wait);
+    assert_eq!(retry(limiter.check()), 2_000 * MS);
+}
+
 #[test]
 fn reset_lets_waiters_pass_and_keeps_what_was_promised() {
     let (limiter, _clock) = used_up();
