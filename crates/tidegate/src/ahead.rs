@@ -1,9 +1,9 @@
 //! # Charging ahead
 //!
-//! Somebody who may not pass now would rather wait. The simplest way is to try again when the promised wait is over, and
-//! it is unfair: whoever comes by in that moment takes what the other has waited for, and a large request waits for
-//! ever behind small ones. So a turn is not only foretold, it is *taken*: the state is charged as of the instant at which
-//! the request passes.
+//! Somebody who may not pass now would rather wait. The simplest way is to try again when the promised wait is over,
+//! and it is unfair: whoever comes by in that moment takes what the other has waited for, and a large request waits
+//! for ever behind small ones. So a turn is not only foretold, it is *taken*: the state is charged as of the instant
+//! at which the request passes.
 //!
 //! ```text
 //!   10 per second, nothing left            now ─────── 100 ms ────── 200 ms ───── 500 ms ───► t
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! Until the last promised instant, the *floor*, everybody else is judged there and not now. That makes a line, first
-//! come, first served, though nobody stands in it: each knows its own instant from the start and sleeps until then, and
-//! nobody has to be called by the one before. So a wait that would be too long is refused at once, also the thousandth,
-//! and the pace does not depend on how fast anybody wakes up. What is promised lies in an [`Agenda`], which knows how to
-//! take it back.
+//! come, first served, though nobody stands in it: each knows its own instant from the start and sleeps until then,
+//! and nobody has to be called by the one before. So a wait that would be too long is refused at once, also the
+//! thousandth, and the pace does not depend on how fast anybody wakes up. What is promised lies in an [`Agenda`],
+//! which knows how to take it back.
 //!
-//! Nearly always nobody has reserved anything, and then a decision must not pay for those who might. It already looks at
-//! the number of the setting in force, before and after; that number carries a [mark](crate::regime) while anybody is
-//! ahead of the clock, and whoever finds it comes here. The order is what counts:
+//! Nearly always nobody has reserved anything, and then a decision must not pay for those who might. It already looks
+//! at the number of the setting in force, before and after; that number carries a [mark](crate::regime) while anybody
+//! is ahead of the clock, and whoever finds it comes here. The order is what counts:
 //!
 //! ```text
 //!   reserve:   lock ► set the mark ► hold the state, read it and charge it ahead ► let go
@@ -143,7 +143,6 @@ impl Ahead {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a remainder of a length")]
 fn shard_of(fingerprint: u64, shards: usize) -> usize {
     // Not the highest bits, by which the table finds a segment, nor the lowest, by which it finds a line.
     ((fingerprint >> 16) % shards as u64) as usize
@@ -222,8 +221,8 @@ impl Shard {
     }
 }
 
-/// Writes the end of an agenda where everybody decides. The key has a place already, or needs none: what was promised to it
-/// is not idle.
+/// Writes the end of an agenda where everybody decides. The key has a place already, or needs none: what was promised
+/// to it is not idle.
 fn store<H: Home>(home: &H, fingerprint: u64, agenda: &Agenda, when: When) -> Stored {
     home.apply_under_lock(None, fingerprint, &Put(agenda.end()), when)
 }
@@ -308,8 +307,8 @@ fn sweep<H: Home>(home: &H, when: When) {
 
 // --- those who wait
 
-/// What comes of somebody who would wait, by what it was told when it tried to pass: it passed, it would wait in vain, or
-/// it has to wait. Who is refused here has not been in the way of others.
+/// What comes of somebody who would wait, by what it was told when it tried to pass: it passed, it would wait in
+/// vain, or it has to wait. Who is refused here has not been in the way of others.
 pub(crate) fn triage(
     tried: Decision,
     wish: Wish,

@@ -4,9 +4,9 @@
 //! thread can go on reading one that has just been replaced; it finds out when it is about to write. Settings are
 //! few and small, so keeping them costs less than asking each decision to sign in and out.
 //!
-//! Every decision looks at the number in force, so that number is also where a limiter can leave word that decisions have
-//! to look further: a [mark](Regimes::mark) in its topmost bit. A decision that was made without having seen the mark
-//! finds another number than it began with, and is made again.
+//! Every decision looks at the number in force, so that number is also where a limiter can leave word that decisions
+//! have to look further: a [mark](Regimes::mark) in its topmost bit. A decision that was made without having seen the
+//! mark finds another number than it began with, and is made again.
 
 use std::sync::OnceLock;
 

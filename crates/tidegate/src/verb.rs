@@ -25,8 +25,8 @@ pub(crate) trait Verb {
         None
     }
 
-    /// The answer at `now`, when others have reserved ahead up to `floor` and nothing may pass before. `None` if the verb is
-    /// not asking for leave: then it is carried out as of `floor`.
+    /// The answer at `now`, when others have reserved ahead up to `floor` and nothing may pass before. `None` if the
+    /// verb is not asking for leave: then it is carried out as of `floor`.
     fn held_back<A: Algorithm, S: Words + ?Sized>(
         &self,
         algorithm: &A,

@@ -70,7 +70,7 @@ fn first_come_first_served_each_at_its_own_instant() {
         clock.advance_to(Micros::new(passed * 100 * MS));
         let decision = look(&mut waits[0]).expect("its turn").expect("allowed");
         assert_eq!((decision.at(), decision.outcome), (Micros::new(passed * 100 * MS), Outcome::Allowed));
-        let _ = waits.remove(0);
+        drop(waits.remove(0));
     }
 }
 
@@ -181,6 +181,65 @@ fn who_moves_up_is_woken_for_it() {
     clock.advance(ms(100));
     assert!(calls.0.load(Ordering::Relaxed) >= 2, "its alarm is set for the earlier instant");
     assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// In a long line those behind are not moved for each who leaves, but when somebody looks.
+#[test]
+fn a_long_line_moves_up_too() {
+    let (limiter, clock) = used_up();
+    let mut waits: Vec<Waits<'_>> = (0..300).map(|_| begun(&limiter, 1)).collect();
+    assert_eq!(retry(limiter.check()), 301 * 100 * MS);
+    waits.drain(..200).for_each(drop);
+    assert_eq!(retry(limiter.check()), 101 * 100 * MS);
+    clock.advance(ms(100));
+    assert!(look(&mut waits[1]).is_none());
+    assert!(look(&mut waits[0]).expect("first now").is_ok());
+    drop(waits.drain(..).rev().collect::<Vec<_>>());
+    assert_eq!(retry(limiter.check()), 100 * MS);
+}
+
+#[test]
+fn plans_wait_behind_what_is_promised() {
+    const FREE: Quota = Quota::per_second(10).burst(1);
+    const PAID: Quota = Quota::per_second(20).burst(2);
+    let clock = ManualClock::new();
+    let limiter = KeyedLimiter::<u64, _>::with(tidegate::Planned::new(FREE)).with_clock(clock.clone());
+    assert!(limiter.check(&7).is_allowed());
+    let mut wait: Waits<'_> = Box::pin(limiter.acquire(&7));
+    assert!(look(&mut wait).is_none());
+    assert_eq!(limiter.quota(PAID).check(&7).retry_after().expect("held back"), ms(100));
+    let _ = limiter.quota(PAID).force(&7); // cannot be done again by another plan: what was promised counts from here on
+    assert_eq!(retry(limiter.check(&7)), 300 * MS);
+    drop(wait);
+    assert_eq!(retry(limiter.check(&7)), 300 * MS);
+    clock.advance(ms(300));
+    assert!(limiter.check(&7).is_allowed());
+}
+
+#[test]
+fn an_observer_sees_what_came_of_waiting() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    #[derive(Default)]
+    struct Seen(AtomicU64, AtomicU64);
+    impl tidegate::Observer for Seen {
+        fn allowed(&self, _: &Decision) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn denied(&self, _: &Decision) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (clock, seen) = (ManualClock::new(), std::sync::Arc::new(Seen::default()));
+    let limiter =
+        Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone()).with_observer(seen.clone());
+    let counts = || (seen.0.load(Ordering::Relaxed), seen.1.load(Ordering::Relaxed));
+    assert!(limiter.acquire_blocking().is_ok());
+    let mut waits = begun(&limiter, 1);
+    assert_eq!(counts(), (1, 0), "a wait has not been decided on yet");
+    clock.advance(ms(100));
+    assert!(look(&mut waits).is_some());
+    assert!(limiter.acquire_blocking_timeout(ms(1)).is_err());
+    assert_eq!(counts(), (2, 1));
 }
 
 #[test]

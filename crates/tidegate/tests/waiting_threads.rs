@@ -1,7 +1,7 @@
 //! Threads that wait, reserve, change their minds and check, all at once, on a clock that the test moves on.
 //!
-//! Everything that was admitted, at the instant it was admitted for, is asked again of an oracle that shares no code with
-//! the limiters. If it lets all of it pass, nobody was admitted too many.
+//! Everything that was admitted, at the instant it was admitted for, is asked again of an oracle that shares no code
+//! with the limiters. If it lets all of it pass, nobody was admitted too many.
 
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]

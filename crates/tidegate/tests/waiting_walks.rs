@@ -1,8 +1,8 @@
 //! Random days of those who wait, those who reserve and those who do neither, held against somebody slow.
 //!
-//! The slow one keeps a list of all that was ever charged and starts from an empty state for every question. Giving back
-//! is taking a line out of that list. Every step is done to a limiter, to a key among others, and to the list, and then
-//! all three are asked about every cost.
+//! The slow one keeps a list of all that was ever charged and starts from an empty state for every question. Giving
+//! back is taking a line out of that list. Every step is done to a limiter, to a key among others, and to the list,
+//! and then all three are asked about every cost.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -131,100 +131,122 @@ impl<A: Algorithm> Ledger<A> {
 
 // --- the walk
 
+/// A reservation's number, and what the limiter and the key have promised for it.
+type Twins<'a, A> = (u64, LimiterReservation<'a, A, ManualClock>, KeyedReservation<'a, A, ManualClock>);
+
+fn pick(random: &mut Random, len: usize) -> usize {
+    usize::try_from(random.below(len as u64)).expect("an index")
+}
+
 struct Walk<'a, A: Algorithm> {
     limiter: &'a Limiter<A, ManualClock>,
     keyed: &'a KeyedLimiter<u64, A, ManualClock>,
     clock: &'a ManualClock,
     ledger: Ledger<A>,
     waits: Vec<(u64, Waits<'a>, Waits<'a>)>,
-    reserved: Vec<(u64, LimiterReservation<'a, A, ManualClock>, KeyedReservation<'a, A, ManualClock>)>,
+    reserved: Vec<Twins<'a, A>>,
     next: u64,
     most: u32,
 }
 
 impl<A: Algorithm> Walk<'_, A> {
     fn step(&mut self, random: &mut Random) -> &'static str {
-        let now = self.clock.now();
         let cost = u32::try_from(random.between(1, u64::from(self.most))).expect("small");
         self.next += 1;
-        let id = self.next;
         match random.below(12) {
-            0 | 1 => {
-                let (one, other) = (self.limiter.cost(cost).check(), self.keyed.cost(cost).check(&KEY));
-                assert_eq!(one.outcome, other.outcome);
-                let expected = self.ledger.peek(now, cost) == (Outcome::Allowed, now);
-                assert_eq!(one.is_allowed(), expected);
-                if expected {
-                    self.ledger.act(id, Kind::Charged, cost, now);
-                }
-                "check"
-            }
-            2 | 3 => {
-                let at = self.ledger.turn(now, cost);
-                let one = self.limiter.cost(cost).reserve().expect("promised");
-                let other = self.keyed.cost(cost).reserve(&KEY).expect("promised");
-                assert_eq!((one.ready_at(), other.ready_at()), (at, at));
-                if at == now {
-                    self.ledger.act(id, Kind::Charged, cost, now);
-                } else {
-                    self.ledger.add(id, Kind::Reserved, cost, at);
-                }
-                self.reserved.push((id, one, other));
-                "reserve"
-            }
-            4 | 5 => {
-                let (limiter, keyed) = (self.limiter, self.keyed);
-                let mut one: Waits<'_> = Box::pin(async move { limiter.cost(cost).acquire().await });
-                let mut other: Waits<'_> = Box::pin(async move { keyed.cost(cost).acquire(&KEY).await });
-                let at = self.ledger.turn(now, cost);
-                let told = look(&mut one);
-                assert_eq!(told, look(&mut other));
-                assert_eq!(told.is_some(), at == now);
-                if told.is_some() {
-                    self.ledger.act(id, Kind::Charged, cost, now);
-                } else {
-                    self.ledger.add(id, Kind::Waits, cost, at);
-                    self.waits.push((id, one, other));
-                }
-                "acquire"
-            }
-            6 if !self.waits.is_empty() => {
-                let (id, one, other) = self.waits.swap_remove(random.below(self.waits.len() as u64) as usize);
-                drop((one, other));
-                self.ledger.take_back(id, now);
-                "drop a wait"
-            }
-            7 if !self.reserved.is_empty() => {
-                let (id, one, other) =
-                    self.reserved.swap_remove(random.below(self.reserved.len() as u64) as usize);
-                if random.one_in(3) {
-                    one.keep();
-                    other.keep();
-                    self.ledger.happened(id);
-                } else {
-                    one.cancel();
-                    other.cancel();
-                    self.ledger.take_back(id, now);
-                }
-                "end a reservation"
-            }
-            8 if random.one_in(2) => {
-                let _ = (self.limiter.cost(cost).force(), self.keyed.cost(cost).force(&KEY));
-                self.ledger.act(id, Kind::Charged, cost, now);
-                "force"
-            }
-            9 if random.one_in(2) => {
-                self.limiter.cost(cost).refund();
-                self.keyed.cost(cost).refund(&KEY);
-                self.ledger.act(id, Kind::Refunded, cost, now);
-                "refund"
-            }
-            _ => {
-                self.clock.advance(Duration::from_micros(random.below(700_000)));
-                self.look_at_all(random);
-                "advance"
-            }
+            0 | 1 => self.check(cost),
+            2 | 3 => self.reserve(cost),
+            4 | 5 => self.acquire(cost),
+            6 if !self.waits.is_empty() => self.drop_a_wait(random),
+            7 if !self.reserved.is_empty() => self.end_a_reservation(random),
+            8 if random.one_in(2) => self.force(cost),
+            9 if random.one_in(2) => self.refund(cost),
+            _ => self.advance(random),
         }
+    }
+
+    fn check(&mut self, cost: u32) -> &'static str {
+        let now = self.clock.now();
+        let (one, other) = (self.limiter.cost(cost).check(), self.keyed.cost(cost).check(&KEY));
+        assert_eq!(one.outcome, other.outcome);
+        let expected = self.ledger.peek(now, cost) == (Outcome::Allowed, now);
+        assert_eq!(one.is_allowed(), expected);
+        if expected {
+            self.ledger.act(self.next, Kind::Charged, cost, now);
+        }
+        "check"
+    }
+
+    fn reserve(&mut self, cost: u32) -> &'static str {
+        let now = self.clock.now();
+        let at = self.ledger.turn(now, cost);
+        let one = self.limiter.cost(cost).reserve().expect("promised");
+        let other = self.keyed.cost(cost).reserve(&KEY).expect("promised");
+        assert_eq!((one.ready_at(), other.ready_at()), (at, at));
+        if at == now {
+            self.ledger.act(self.next, Kind::Charged, cost, now);
+        } else {
+            self.ledger.add(self.next, Kind::Reserved, cost, at);
+        }
+        self.reserved.push((self.next, one, other));
+        "reserve"
+    }
+
+    fn acquire(&mut self, cost: u32) -> &'static str {
+        let (limiter, keyed, now) = (self.limiter, self.keyed, self.clock.now());
+        let mut one: Waits<'_> = Box::pin(async move { limiter.cost(cost).acquire().await });
+        let mut other: Waits<'_> = Box::pin(async move { keyed.cost(cost).acquire(&KEY).await });
+        let at = self.ledger.turn(now, cost);
+        let told = look(&mut one);
+        assert_eq!(told, look(&mut other));
+        assert_eq!(told.is_some(), at == now);
+        if told.is_some() {
+            self.ledger.act(self.next, Kind::Charged, cost, now);
+        } else {
+            self.ledger.add(self.next, Kind::Waits, cost, at);
+            self.waits.push((self.next, one, other));
+        }
+        "acquire"
+    }
+
+    fn drop_a_wait(&mut self, random: &mut Random) -> &'static str {
+        let (id, one, other) = self.waits.swap_remove(pick(random, self.waits.len()));
+        drop((one, other));
+        self.ledger.take_back(id, self.clock.now());
+        "drop a wait"
+    }
+
+    fn end_a_reservation(&mut self, random: &mut Random) -> &'static str {
+        let (id, one, other) = self.reserved.swap_remove(pick(random, self.reserved.len()));
+        if random.one_in(3) {
+            one.keep();
+            other.keep();
+            self.ledger.happened(id);
+        } else {
+            one.cancel();
+            other.cancel();
+            self.ledger.take_back(id, self.clock.now());
+        }
+        "end a reservation"
+    }
+
+    fn force(&mut self, cost: u32) -> &'static str {
+        let _ = (self.limiter.cost(cost).force(), self.keyed.cost(cost).force(&KEY));
+        self.ledger.act(self.next, Kind::Charged, cost, self.clock.now());
+        "force"
+    }
+
+    fn refund(&mut self, cost: u32) -> &'static str {
+        self.limiter.cost(cost).refund();
+        self.keyed.cost(cost).refund(&KEY);
+        self.ledger.act(self.next, Kind::Refunded, cost, self.clock.now());
+        "refund"
+    }
+
+    fn advance(&mut self, random: &mut Random) -> &'static str {
+        self.clock.advance(Duration::from_micros(random.below(700_000)));
+        self.look_at_all(random);
+        "advance"
     }
 
     /// Some of those who wait look whether it is their turn.

@@ -363,8 +363,8 @@ impl Agenda {
         }
     }
 
-    /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at once, it
-    /// is done once.
+    /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at
+    /// once, it is done once.
     fn move_up<A: Algorithm>(&mut self, algorithm: &A, ticket: u64, now: Micros, woken: &mut Vec<Waker>) {
         if self.items.len() <= LONG {
             return self.run(algorithm, now, Run::MovingUp, woken);

@@ -40,8 +40,8 @@ use tidegate_core::{Algorithm, Decision, Micros, Wait};
 pub struct KeyedReservation<'a, A: Algorithm, C: Clock>(Promised<'a, Keyed<A>, C>);
 
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
-    /// A limiter like this one in which at most `max_waiting` wait or have reserved for each key, as if never used. With
-    /// 0 nobody waits. As made, it is 65,536.
+    /// A limiter like this one in which at most `max_waiting` wait or have reserved for each key, as if never used.
+    /// With 0 nobody waits. As made, it is 65,536.
     #[must_use]
     pub fn max_waiting(self, max_waiting: usize) -> Self
     where
@@ -54,9 +54,10 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     /// Waits until one unit may pass for `key`, and charges it.
     ///
-    /// First come, first served: nobody overtakes, neither others who wait nor those who only [`check`](KeyedLimiter::check).
-    /// If it may pass now, this does not wait. On the [`SteadyClock`](crate::SteadyClock) the timers are tokio's: this
-    /// needs the feature `tokio`. A clock that can step back does not do.
+    /// First come, first served: nobody overtakes, neither others who wait nor those who only
+    /// [`check`](KeyedLimiter::check). If it may pass now, this does not wait. On the
+    /// [`SteadyClock`](crate::SteadyClock) the timers are tokio's: this needs the feature `tokio`. A clock that can
+    /// step back does not do.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -79,9 +80,9 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     ///
     /// # Errors
     ///
-    /// [`WaitRefused::LineFull`] if too many wait; [`WaitRefused::Never`] if the cost is more than the limit ever gives;
-    /// [`WaitRefused::TooManyKeys`] if there is no room for another key; [`WaitRefused::BeyondTime`]. Nothing was charged
-    /// then.
+    /// [`WaitRefused::LineFull`] if too many wait; [`WaitRefused::Never`] if the cost is more than the limit ever
+    /// gives; [`WaitRefused::TooManyKeys`] if there is no room for another key; [`WaitRefused::BeyondTime`]. Nothing
+    /// was charged then.
     ///
     /// # Panics
     ///
@@ -98,7 +99,8 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.cost(1).acquire(key).await
     }
 
-    /// Waits as [`acquire`](KeyedLimiter::acquire) does, for at most so long. A wait that would be longer is refused at once.
+    /// Waits as [`acquire`](KeyedLimiter::acquire) does, for at most so long. A wait that would be longer is refused
+    /// at once.
     ///
     /// # Errors
     ///
@@ -199,10 +201,11 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.cost(1).acquire_blocking_until(key, deadline)
     }
 
-    /// Promises one unit for `key` at a later instant, however late. Charged now, given back if dropped before its instant.
+    /// Promises one unit for `key` at a later instant, however late. Charged now, given back if dropped before its
+    /// instant.
     ///
-    /// Most callers want [`acquire`](KeyedLimiter::acquire), which also moves up when others leave; a reservation keeps the
-    /// instant it was told. A clock that can step back does not compile:
+    /// Most callers want [`acquire`](KeyedLimiter::acquire), which also moves up when others leave; a reservation
+    /// keeps the instant it was told. A clock that can step back does not compile:
     ///
     /// ```compile_fail
     /// use tidegate::{KeyedLimiter, Quota, SettableClock};

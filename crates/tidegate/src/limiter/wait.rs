@@ -1,7 +1,7 @@
 //! # The verbs that wait
 //!
-//! Those of a [`Limiter`] for who would rather wait than be refused. How a turn is promised and kept is told in `ahead`;
-//! here it is given its names.
+//! Those of a [`Limiter`] for who would rather wait than be refused. How a turn is promised and kept is told in
+//! `ahead`; here it is given its names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use tidegate_core::{Algorithm, Decision, Micros, Wait};
 
 /// A turn that a [`Limiter`] has promised: wait as long as it says, then go ahead.
 ///
-/// It is charged, so that nobody else takes what it waits for. Dropped or [cancelled](LimiterReservation::cancel) before
-/// its instant it is given back, and those who wait behind it move up; from its instant on it counts as used.
+/// It is charged, so that nobody else takes what it waits for. Dropped or [cancelled](LimiterReservation::cancel)
+/// before its instant it is given back, and those who wait behind it move up; from its instant on it counts as used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,9 +52,9 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// Waits until one unit may pass, and charges it.
     ///
-    /// First come, first served: nobody overtakes, neither others who wait nor those who only [`check`](Limiter::check).
-    /// If it may pass now, this does not wait. On the [`SteadyClock`](crate::SteadyClock) the timers are tokio's: this
-    /// needs the feature `tokio`. A clock that can step back does not do.
+    /// First come, first served: nobody overtakes, neither others who wait nor those who only
+    /// [`check`](Limiter::check). If it may pass now, this does not wait. On the [`SteadyClock`](crate::SteadyClock)
+    /// the timers are tokio's: this needs the feature `tokio`. A clock that can step back does not do.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -77,8 +77,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     ///
     /// # Errors
     ///
-    /// [`WaitRefused::LineFull`] if too many wait; [`WaitRefused::Never`] if the cost is more than the limit ever gives;
-    /// [`WaitRefused::BeyondTime`]. Nothing was charged then.
+    /// [`WaitRefused::LineFull`] if too many wait; [`WaitRefused::Never`] if the cost is more than the limit ever
+    /// gives; [`WaitRefused::BeyondTime`]. Nothing was charged then.
     ///
     /// # Panics
     ///
@@ -94,7 +94,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.cost(1).acquire().await
     }
 
-    /// Waits as [`acquire`](Limiter::acquire) does, for at most so long. A wait that would be longer is refused at once.
+    /// Waits as [`acquire`](Limiter::acquire) does, for at most so long. A wait that would be longer is refused at
+    /// once.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! One state, two threads: one reserves ahead of the clock, the other decides.
 //!
-//! Nine of ten are used and nothing comes back within the hour. Whatever the order of the two, it must be one: a decision
-//! is made before the reservation, which then waits longer, or after it, and then it is held back.
+//! Nine of ten are used and nothing comes back within the hour. Whatever the order of the two, it must be one: a
+//! decision is made before the reservation, which then waits longer, or after it, and then it is held back.
 
 use loom::sync::Arc;
 use std::task::Waker;
-use tidegate_core::{Algorithm, Decision, Micros, Quota, Steadiness, TokenBucket};
+use tidegate_core::{Algorithm, Decision, FixedWindow, Micros, Quota, Steadiness, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::ahead::{Joined, Look, Ticket, Wish, cancel, join, keep, look};
@@ -75,6 +75,18 @@ fn reserve_meets_check<A: Algorithm + 'static>(algorithm: fn() -> A) {
 fn a_decision_comes_before_a_reservation_or_is_held_back() {
     reserve_meets_check(narrow);
     reserve_meets_check::<Both>(|| (narrow(), bucket(Quota::per_hour(20))));
+}
+
+/// The window that is charged ahead has room, and a decision that has not seen the mark would find it there.
+#[test]
+fn a_decision_does_not_pass_in_a_window_to_come() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(FixedWindow::new(Quota::per_hour(10)));
+        let (ticket, checked) = both(&shared, |shared| reserve(shared, 2), check);
+        assert_eq!(ticket.ready().get(), 10 * TOKEN, "the next hour");
+        assert!(!checked.is_allowed() || checked.at() == START.now, "{checked:?}");
+        assert_eq!(retry(&shared), 10 * TOKEN);
+    });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! # The verbs of a pacer that wait
 //!
-//! A reservation says how long to wait; these sit it out. A wait that is dropped is a reservation that is dropped: it is
-//! given back if nobody has reserved after it.
+//! A reservation says how long to wait; these sit it out. A wait that is dropped is a reservation that is dropped: it
+//! is given back if nobody has reserved after it.
 
 use std::time::Duration;
 
