@@ -45,7 +45,7 @@ use crate::observer::Observer;
 use crate::shared::When;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::verb::{Answer, Deed, Verb};
-use agenda::{Act, Agenda, Turn, later};
+use agenda::{Act, Agenda, Calls, Turn, later};
 pub(crate) use agenda::{Look, Wish};
 pub use refused::WaitRefused;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source};
@@ -71,8 +71,7 @@ pub(crate) struct Ahead {
 pub(crate) struct Shard {
     agendas: BTreeMap<u64, Agenda>,
     next: u64,
-    /// To be woken when the lock is let go.
-    woken: Vec<Waker>,
+    calls: Calls,
 }
 
 /// A limiter with states that can be charged ahead. A limiter with one state knows it by any fingerprint.
@@ -85,6 +84,8 @@ pub(crate) trait Home {
     fn is_marked(&self) -> bool;
     fn mark(&self);
     fn unmark(&self);
+    /// Something was given back: whoever keeps account of when states are idle looks again.
+    fn gave_back(&self, _fingerprint: u64) {}
     /// Does it to the state itself, whatever is promised. Only under the lock of the state's shard.
     fn apply_under_lock<V: Verb>(
         &self,
@@ -150,7 +151,7 @@ fn shard_of(fingerprint: u64, shards: usize) -> usize {
 
 // === impl Visit ===
 
-/// A shard, locked. Whoever was woken meanwhile wakes up when the lock is let go: a waker may run anything.
+/// A shard, locked. Whoever was called meanwhile wakes up when the lock is let go.
 #[derive(Debug)]
 pub(crate) struct Visit<'a>(Option<MutexGuard<'a, Shard>>);
 
@@ -176,19 +177,20 @@ impl DerefMut for Visit<'_> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        let woken = std::mem::take(&mut self.woken);
+        let calls = std::mem::take(&mut self.calls);
         self.0 = None;
-        woken.into_iter().for_each(Waker::wake);
+        calls.make();
     }
 }
 
 impl Shard {
     /// The agenda of a state, brought up to date, if it still has one.
     fn agenda<H: Home>(&mut self, home: &H, fingerprint: u64, when: When) -> Option<&mut Agenda> {
-        let Shard { agendas, woken, .. } = self;
+        let Shard { agendas, calls, .. } = self;
         let agenda = agendas.get_mut(&fingerprint)?;
-        if agenda.refresh(home.algorithm(), when.now, woken) {
-            store(home, fingerprint, agenda, when);
+        if agenda.refresh(home.algorithm(), when.now, calls) {
+            let _ = store(home, fingerprint, agenda, when);
+            home.gave_back(fingerprint);
         }
         if agenda.is_over(when.now) {
             self.end(home, fingerprint);
@@ -259,7 +261,7 @@ impl Shard {
         when: When,
     ) -> V::Answer {
         let number = self.ticket();
-        let Shard { agendas, woken, .. } = self;
+        let Shard { agendas, calls, .. } = self;
         let agenda = agendas.get_mut(&fingerprint).expect("just brought up to date");
         let algorithm = plan.unwrap_or(home.algorithm());
         let at = agenda.from(algorithm, when.now);
@@ -273,7 +275,7 @@ impl Shard {
         match verb.deed(&answer) {
             // By what it did, not by whether the state is another: a log that is full is not fuller with one more.
             None | Some(Deed::Charge(0) | Deed::Refund(0)) => return answer,
-            Some(Deed::Reset) => agenda.reset(home.algorithm(), when.now, woken),
+            Some(Deed::Reset) => agenda.reset(home.algorithm(), when.now, calls),
             Some(deed) => {
                 // What another plan did cannot be done again by this one.
                 let deed = Some(deed).filter(|_| plan.is_none());
@@ -435,10 +437,12 @@ pub(crate) fn look<H: Home>(
 ) -> Look {
     let mut shard = home.ahead().visit(fingerprint);
     let when = when();
-    let Some(agenda) = shard.agenda(home, fingerprint, when) else {
+    if shard.agenda(home, fingerprint, when).is_none() {
         return Look::Done(Ok(ticket.decision));
-    };
-    let look = agenda.look(home.algorithm(), ticket.number, waker, when.now);
+    }
+    let Shard { agendas, calls, .. } = &mut *shard;
+    let agenda = agendas.get_mut(&fingerprint).expect("just brought up to date");
+    let look = agenda.look(home.algorithm(), ticket.number, waker, when.now, calls);
     if agenda.is_over(when.now) {
         shard.end(home, fingerprint);
     }
@@ -449,11 +453,12 @@ pub(crate) fn look<H: Home>(
 pub(crate) fn cancel<H: Home>(home: &H, fingerprint: u64, ticket: Ticket, when: impl FnOnce() -> When) {
     let mut shard = home.ahead().visit(fingerprint);
     let when = when();
-    let Shard { agendas, woken, .. } = &mut *shard;
+    let Shard { agendas, calls, .. } = &mut *shard;
     let Some(agenda) = agendas.get_mut(&fingerprint) else { return };
-    agenda.cancel(home.algorithm(), ticket.number, when.now, woken);
+    agenda.cancel(home.algorithm(), ticket.number, when.now, calls);
     if agenda.is_fresh() {
         let _ = store(home, fingerprint, agenda, when);
+        home.gave_back(fingerprint);
         if agenda.is_over(when.now) {
             shard.end(home, fingerprint);
         }
@@ -472,15 +477,15 @@ pub(crate) fn keep<H: Home>(home: &H, fingerprint: u64, ticket: Ticket) {
 
 /// Takes over what was promised under `old`, now that another setting is in force, and lets others in again.
 pub(crate) fn adopt<H: Home>(home: &H, mut visits: Vec<Visit<'_>>, old: &H::Algorithm, when: When) {
-    let mut all_woken = Vec::new();
+    let mut all_calls = Calls::default();
     for shard in &mut visits {
-        let Shard { agendas, woken, .. } = &mut **shard;
+        let Shard { agendas, calls, .. } = &mut **shard;
         for (fingerprint, agenda) in agendas {
-            agenda.adopt(old, home.algorithm(), when.now, woken);
+            agenda.adopt(old, home.algorithm(), when.now, calls);
             let _ = store(home, *fingerprint, agenda, when);
         }
-        all_woken.append(woken);
+        all_calls.append(calls);
     }
     drop(visits); // all of them, before anybody wakes up
-    all_woken.into_iter().for_each(Waker::wake);
+    all_calls.make();
 }

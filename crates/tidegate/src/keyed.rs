@@ -513,6 +513,10 @@ impl<A: Algorithm> Home for Keyed<A> {
         self.regimes.unmark();
     }
 
+    fn gave_back(&self, fingerprint: u64) {
+        self.current().table.look_for_idle_again(fingerprint);
+    }
+
     fn apply_under_lock<V: Verb>(
         &self,
         plan: Option<&A>,

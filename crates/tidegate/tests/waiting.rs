@@ -494,6 +494,19 @@ fn there_is_no_line_for_a_key_without_room() {
 }
 
 #[test]
+fn a_key_whose_reservation_is_given_back_makes_room_when_it_is_idle() {
+    let clock = ManualClock::new();
+    let limiter =
+        KeyedLimiter::<u64>::new(Quota::per_second(10).burst(1)).max_keys(1).with_clock(clock.clone());
+    assert!(limiter.check(&1).is_allowed());
+    let turn = limiter.reserve(&1).expect("promised");
+    assert_eq!(retry(limiter.check(&2)), 200 * MS, "no room before the first key is idle");
+    turn.cancel();
+    clock.advance(ms(100));
+    assert!(limiter.check(&2).is_allowed());
+}
+
+#[test]
 fn a_queue_is_waited_out() {
     let clock = ManualClock::new();
     let limiter = Limiter::with(LeakyQueue::new(Quota::per_second(10), 2)).with_clock(clock.clone());

@@ -103,6 +103,13 @@ pub(crate) enum Look {
     Until(Micros),
 }
 
+/// Wakers to be woken and wakers to be dropped when no lock is held any more: both may run anything.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    wake: Vec<Waker>,
+    spent: Vec<Waker>,
+}
+
 /// How those in line are run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
@@ -116,6 +123,26 @@ enum Run {
 const LONG: usize = 64;
 /// So many deeds of others stand in a list before it is sealed.
 const MOST_DEEDS: usize = 64;
+
+// === impl Calls ===
+
+impl Calls {
+    pub(super) fn append(&mut self, more: &mut Calls) {
+        self.wake.append(&mut more.wake);
+        self.spent.append(&mut more.spent);
+    }
+
+    pub(super) fn make(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Lets go of who held an item.
+    fn spend(&mut self, holder: Holder) {
+        if let Holder::Waiter(waiter) = holder {
+            self.spent.push(waiter.waker);
+        }
+    }
+}
 
 // === impl Turn ===
 
@@ -221,16 +248,11 @@ impl Agenda {
     }
 
     /// Brings the list up to date; says whether that changed the end. Those whose turn has moved are to be woken.
-    pub(super) fn refresh<A: Algorithm>(
-        &mut self,
-        algorithm: &A,
-        now: Micros,
-        woken: &mut Vec<Waker>,
-    ) -> bool {
+    pub(super) fn refresh<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) -> bool {
         self.settle(algorithm, now);
         let left_at = self.stale;
         if let Some(left_at) = left_at {
-            self.run(algorithm, left_at, Run::MovingUp, woken);
+            self.run(algorithm, left_at, Run::MovingUp, calls);
         }
         left_at.is_some()
     }
@@ -322,22 +344,22 @@ impl Agenda {
     }
 
     /// Forgets everything that was used. What is promised stays so.
-    pub(super) fn reset<A: Algorithm>(&mut self, algorithm: &A, now: Micros, woken: &mut Vec<Waker>) {
+    pub(super) fn reset<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) {
         algorithm.reset(self.base.as_mut_slice());
         self.base_at = Micros::ZERO;
         self.items.retain(|_, item| matches!(item.holder, Holder::Waiter(_) | Holder::Reservation));
         self.deeds = 0;
-        self.run(algorithm, now, Run::MovingUp, woken);
+        self.run(algorithm, now, Run::MovingUp, calls);
     }
 
     /// Takes everything over that was promised under `old`.
-    pub(super) fn adopt<A: Algorithm>(&mut self, old: &A, new: &A, now: Micros, woken: &mut Vec<Waker>) {
+    pub(super) fn adopt<A: Algorithm>(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
         self.settle(old, now);
         let at = now.max(self.base_at).max(old.seen(self.base.as_slice()));
         let mut base = vec![0; new.words()];
         new.adopt(old, self.base.as_slice(), base.as_mut_slice(), at);
         (self.base, self.base_at) = (base, at);
-        self.run(new, now, Run::Anew, woken);
+        self.run(new, now, Run::Anew, calls);
     }
 
     /// Gives a promise back at `now`.
@@ -346,31 +368,31 @@ impl Agenda {
         algorithm: &A,
         ticket: u64,
         now: Micros,
-        woken: &mut Vec<Waker>,
+        calls: &mut Calls,
     ) {
         let Some(item) = self.items.get_mut(&ticket) else { return };
         if matches!(item.holder, Holder::Reservation) && item.ready <= now {
             return; // used, for all we know
         }
+        // Whoever holds it, holds it no more.
+        calls.spend(std::mem::replace(&mut item.holder, Holder::GivenBack));
         if item.counted {
             self.items.remove(&ticket);
-        } else if self.is_built_upon(ticket) {
-            self.leave_behind(ticket);
-        } else {
+        } else if !self.is_built_upon(ticket) {
             self.items.remove(&ticket);
             self.drop_given_back();
-            self.move_up(algorithm, ticket, now, woken);
+            self.move_up(algorithm, ticket, now, calls);
         }
     }
 
     /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at
     /// once, it is done once.
-    fn move_up<A: Algorithm>(&mut self, algorithm: &A, ticket: u64, now: Micros, woken: &mut Vec<Waker>) {
+    fn move_up<A: Algorithm>(&mut self, algorithm: &A, ticket: u64, now: Micros, calls: &mut Calls) {
         if self.items.len() <= LONG {
-            return self.run(algorithm, now, Run::MovingUp, woken);
+            return self.run(algorithm, now, Run::MovingUp, calls);
         }
         self.stale = Some(now);
-        self.call_next(ticket, woken);
+        self.call_next(ticket, calls);
     }
 
     /// Whether somebody behind was told a turn for good that lies in the queue behind this one.
@@ -380,12 +402,6 @@ impl Agenda {
             && behind.any(|(_, item)| {
                 !item.counted && item.ready > item.at && !matches!(item.holder, Holder::Waiter(_))
             })
-    }
-
-    fn leave_behind(&mut self, ticket: u64) {
-        if let Some(item) = self.items.get_mut(&ticket) {
-            item.holder = Holder::GivenBack;
-        }
     }
 
     /// Who gave back while others had built upon it: once those are gone, so is it.
@@ -398,12 +414,12 @@ impl Agenda {
     }
 
     /// Wakes the first waiter behind `ticket`, to find out that it has moved up; it will tell the others.
-    fn call_next(&self, ticket: u64, woken: &mut Vec<Waker>) {
+    fn call_next(&self, ticket: u64, calls: &mut Calls) {
         let waiting = |item: &Item| match &item.holder {
             Holder::Waiter(waiter) if !item.counted => Some(waiter.waker.clone()),
             _ => None,
         };
-        woken.extend(self.items.range(ticket..).find_map(|(_, item)| waiting(item)));
+        calls.wake.extend(self.items.range(ticket..).find_map(|(_, item)| waiting(item)));
     }
 
     /// What a waiter finds at `now`; if it is to wait on, `waker` is who will be woken. The list is fresh.
@@ -413,15 +429,18 @@ impl Agenda {
         ticket: u64,
         waker: &Waker,
         now: Micros,
+        calls: &mut Calls,
     ) -> Option<Look> {
         let item = self.items.get_mut(&ticket)?;
         let Holder::Waiter(waiter) = &mut item.holder else { return None };
         if waiter.told.is_ok() && item.ready > now {
-            waiter.waker.clone_from(waker);
+            if !waiter.waker.will_wake(waker) {
+                calls.spent.push(std::mem::replace(&mut waiter.waker, waker.clone()));
+            }
             return Some(Look::Until(item.ready));
         }
         let told = waiter.told;
-        item.holder = Holder::Nobody;
+        calls.spend(std::mem::replace(&mut item.holder, Holder::Nobody));
         if item.counted {
             self.items.remove(&ticket);
         }
@@ -437,14 +456,14 @@ impl Agenda {
     }
 
     /// Runs everything that is promised from the base again.
-    fn run<A: Algorithm>(&mut self, algorithm: &A, now: Micros, run: Run, woken: &mut Vec<Waker>) {
+    fn run<A: Algorithm>(&mut self, algorithm: &A, now: Micros, run: Run, calls: &mut Calls) {
         let (mut end, mut floor) = (self.base.clone(), self.base_at);
         for item in self.items.values_mut().filter(|item| !item.counted) {
             match item.run(algorithm, &mut end, floor, now, run) {
-                Ok(before) if before != item.ready => woken.extend(item.waker()),
+                Ok(before) if before != item.ready => calls.wake.extend(item.waker()),
                 Ok(_) => {}
                 Err(refused) => {
-                    woken.extend(item.waker());
+                    calls.wake.extend(item.waker());
                     item.refuse(refused);
                     continue;
                 }
