@@ -190,6 +190,21 @@ impl Decision {
         Decision { outcome, rule: self.rule, source: self.source, at: self.at, level }
     }
 
+    /// What a decision made for this later instant says at `now`, when nothing may pass before that instant. For limiters
+    /// in which others have reserved ahead.
+    #[doc(hidden)]
+    pub const fn held_back(self, now: Micros) -> Self {
+        let until_then = self.at.since(now);
+        let outcome = match self.outcome {
+            Outcome::Allowed | Outcome::AllowedAfter(_) => Outcome::RetryAfter(Wait(until_then)),
+            Outcome::RetryAfter(Wait(wait)) => Outcome::RetryAfter(Wait(until_then.saturating_add(wait))),
+            refused @ (Outcome::Busy | Outcome::Never) => refused,
+        };
+        let reset = self.reset_after().0.saturating_add(until_then);
+        let level = Level::Counted { limit: self.limit(), remaining: 0, reset };
+        Decision { outcome, at: now, level, ..self }
+    }
+
     /// The same decision as the answer of rule `rule`.
     #[inline]
     pub const fn of_rule(self, rule: RuleId) -> Self {

@@ -17,6 +17,7 @@ pages! {
     Clocks = "../../../docs/clocks.md",
     Changing = "../../../docs/changing.md",
     Pacing = "../../../docs/pacing.md",
+    Waiting = "../../../docs/waiting.md",
     Concurrency = "../../../docs/concurrency.md",
     Testing = "../../../docs/testing.md",
 }

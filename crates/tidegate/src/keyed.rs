@@ -3,18 +3,24 @@
 //! A [`KeyedLimiter`] keeps a state for each user, address or API key: millions of them, in about 20 to 40 bytes each.
 //! Keys are looked up by reference and never stored. For one limit on everything, see [`Limiter`](crate::Limiter).
 
+mod wait;
+
+pub use wait::KeyedReservation;
+
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::ahead::{self, Ahead, DEFAULT_MAX_WAITING, Home};
 use crate::clock::{Clock, SteadyClock};
 use crate::fingerprint::{AsText, Secrets};
 use crate::gate::Key;
 use crate::hold::HELD;
 use crate::observer::{Observer, show};
-use crate::regime::Regimes;
+use crate::regime::{Regimes, is_marked};
 use crate::shared::{Guarded, When, run};
 use crate::sync::Mutex;
 use crate::table::{OnFull, Sketch, Stats, Step, Table};
@@ -60,6 +66,23 @@ pub(crate) struct Keyed<A> {
     everybodys: u64,
     pub(crate) regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
+    ahead: Ahead,
+    settings: Settings,
+}
+
+/// What a limiter was told about its bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) max_keys: usize,
+    pub(crate) on_full: OnFull,
+    pub(crate) max_waiting: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (max_keys, max_waiting) = (DEFAULT_MAX_KEYS, DEFAULT_MAX_WAITING);
+        Settings { max_keys, on_full: OnFull::default(), max_waiting }
+    }
 }
 
 /// An algorithm and the table of its states. Settings whose states have the same size share a table.
@@ -75,6 +98,8 @@ pub(crate) struct Regime<A> {
 pub(crate) const FIRST: usize = 0;
 /// The cap of a limiter that was not told one.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 1 << 22;
+/// So many locks for what is promised, so that threads with different keys seldom meet while somebody waits.
+const SHARDS: usize = 64;
 
 impl<K: ?Sized> KeyedLimiter<K> {
     /// A token bucket of `quota` for each key, on the steady clock.
@@ -90,7 +115,7 @@ impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
     pub fn with(algorithm: A) -> Self {
         let clock = SteadyClock::new();
         let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
-        let shared = Arc::new(Keyed::new(algorithm, DEFAULT_MAX_KEYS, OnFull::default()));
+        let shared = Arc::new(Keyed::new(algorithm, Settings::default()));
         KeyedLimiter { shared, clock, observer: None, key: PhantomData }
     }
 }
@@ -105,9 +130,8 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     where
         A: Clone,
     {
-        let Regime { algorithm, table, .. } = self.shared.current();
-        let keyed = Keyed::new(algorithm.clone(), max_keys.max(1), table.sketch().on_full());
-        KeyedLimiter { shared: Arc::new(keyed), ..self }
+        let settings = Settings { max_keys: max_keys.max(1), ..self.shared.settings };
+        self.with_settings(settings)
     }
 
     /// A limiter like this one with another way to treat keys for which there is no room, as if never used.
@@ -138,9 +162,17 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     where
         A: Clone,
     {
-        let Regime { algorithm, table, .. } = self.shared.current();
-        let keyed = Keyed::new(algorithm.clone(), table.max_keys(), on_full);
-        KeyedLimiter { shared: Arc::new(keyed), ..self }
+        let settings = Settings { on_full, ..self.shared.settings };
+        self.with_settings(settings)
+    }
+
+    /// A limiter like this one, as if never used.
+    fn with_settings(self, settings: Settings) -> Self
+    where
+        A: Clone,
+    {
+        let algorithm = self.shared.current().algorithm.clone();
+        KeyedLimiter { shared: Arc::new(Keyed::new(algorithm, settings)), ..self }
     }
 
     /// A limiter like this one on another clock, as if never used.
@@ -149,9 +181,8 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     where
         A: Clone,
     {
-        let Regime { algorithm, table, .. } = self.shared.current();
-        let algorithm = algorithm.clone().suited_to(D::STEADINESS);
-        let shared = Arc::new(Keyed::new(algorithm, table.max_keys(), table.sketch().on_full()));
+        let algorithm = self.shared.current().algorithm.clone().suited_to(D::STEADINESS);
+        let shared = Arc::new(Keyed::new(algorithm, self.shared.settings));
         KeyedLimiter { shared, clock, observer: self.observer, key: PhantomData }
     }
 
@@ -408,13 +439,15 @@ impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, 
 // === impl Keyed ===
 
 impl<A: Algorithm> Keyed<A> {
-    pub(crate) fn new(algorithm: A, max_keys: usize, on_full: OnFull) -> Self {
+    pub(crate) fn new(algorithm: A, settings: Settings) -> Self {
+        let Settings { max_keys, on_full, max_waiting } = settings;
         let words = algorithm.words();
         let table = Table::new(max_keys, words).with_sketch(Sketch::new(max_keys, words, on_full));
         let regimes = Regimes::new(Regime { algorithm, table: Arc::new(table), since: Micros::ZERO });
         let secrets = Secrets::draw();
         let everybodys = secrets.fingerprint(&AsText(&[]));
-        Keyed { secrets, everybodys, regimes, changing: Mutex::new(()) }
+        let ahead = Ahead::new(SHARDS, max_waiting);
+        Keyed { secrets, everybodys, regimes, changing: Mutex::new(()), ahead, settings }
     }
 
     pub(crate) fn current(&self) -> &Regime<A> {
@@ -449,12 +482,37 @@ impl<A: Algorithm> Keyed<A> {
     /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
     fn apply<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
+            let answer = if self.is_marked() {
+                ahead::apply(self, plan, fingerprint, verb, when)
+            } else {
+                self.apply_while(false, plan, fingerprint, verb, when)
+            };
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
+    }
+
+    /// Does it to the state, as long as nobody sets the mark or takes it away.
+    fn apply_while<V: Verb>(
+        &self,
+        marked: bool,
+        plan: Option<&A>,
+        fingerprint: u64,
+        verb: &V,
+        when: When,
+    ) -> Option<V::Answer> {
+        loop {
             let number = self.regimes.current();
+            if is_marked(number) != marked {
+                return None;
+            }
             let Regime { algorithm, table, since } = self.regimes.get(number);
             let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
             let step = || KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
             let at_once = if number == FIRST { None } else { table.apply_at_once(fingerprint, step) };
-            if let Some(answer) = at_once.or_else(|| table.apply(fingerprint, &step())) {
+            let answer = at_once.or_else(|| table.apply(fingerprint, &step()));
+            if answer.is_some() {
                 return answer;
             }
         }
@@ -475,30 +533,35 @@ impl<A: Algorithm> Keyed<A> {
     /// The clock is read when every state is held: before, somebody could still decide at a later instant.
     pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // First, so that whoever holds one of these locks finds no state held for long.
+        let visits = self.ahead.visit_all();
         let old = self.current();
-        if algorithm.words() == old.algorithm.words() {
-            self.change_in_place(algorithm, old, when);
+        let when = if algorithm.words() == old.algorithm.words() {
+            self.change_in_place(algorithm, old, when)
         } else {
-            self.change_table(algorithm, old, when);
-        }
+            self.change_table(algorithm, old, when)
+        };
+        ahead::adopt(self, visits, &old.algorithm, when);
     }
 
-    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
-        let (table, next) = (&old.table, self.regimes.current() + 1);
+    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) -> When {
+        let (table, changed) = (&old.table, Cell::new(None));
         table.convert(
             || {
                 let when = when();
                 self.regimes.push(Regime { algorithm, table: table.clone(), since: when.since() });
+                changed.set(Some(when));
                 when
             },
             |when, found, beside| {
-                let next = &self.regimes.get(next).algorithm;
+                let next = &self.current().algorithm;
                 paste(next, &adopted(next, &old.algorithm, &copy_of(found, beside), when), beside)
             },
         );
+        changed.into_inner().expect("the setting was put in force")
     }
 
-    fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) {
+    fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) -> When {
         let handed_over = old.table.hand_over();
         let when = when();
         let adopted = |was: &[u64]| adopted(&algorithm, &old.algorithm, was, when);
@@ -515,6 +578,49 @@ impl<A: Algorithm> Keyed<A> {
         let table = Arc::new(table.with_sketch(sketch));
         self.regimes.push(Regime { algorithm, table, since: when.since() });
         drop(handed_over);
+        when
+    }
+}
+
+impl<A: Algorithm> Home for Keyed<A> {
+    type Algorithm = A;
+
+    fn ahead(&self) -> &Ahead {
+        &self.ahead
+    }
+
+    fn algorithm(&self) -> &A {
+        &self.current().algorithm
+    }
+
+    fn is_marked(&self) -> bool {
+        is_marked(self.regimes.current())
+    }
+
+    fn mark(&self) {
+        self.regimes.mark();
+    }
+
+    fn unmark(&self) {
+        self.regimes.unmark();
+    }
+
+    fn gave_back(&self, fingerprint: u64) {
+        self.current().table.look_for_idle_again(fingerprint);
+    }
+
+    fn apply_under_lock<V: Verb>(
+        &self,
+        plan: Option<&A>,
+        fingerprint: u64,
+        verb: &V,
+        when: When,
+    ) -> V::Answer {
+        loop {
+            if let Some(answer) = self.apply_while(self.is_marked(), plan, fingerprint, verb, when) {
+                return answer;
+            }
+        }
     }
 }
 

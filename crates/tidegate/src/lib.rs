@@ -39,6 +39,7 @@
 //! |---|---|
 //! | one limit for the whole program | [`Limiter`] |
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
+//! | to wait instead of being refused | `acquire` and its kin on both, [`WaitRefused`]; [`LimiterReservation`], [`KeyedReservation`] |
 //! | to wait one's turn at an even pace | [`Pacer`] with its [`Reservation`]; [`Bursty`] catches up, [`WarmUp`] starts cold |
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
@@ -61,23 +62,25 @@
 //!
 //! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
 //! it fits, `refund` gives back, `reset` forgets. None of these ever waits. A cost other than 1 is said first:
-//! `limiter.cost(5).check()`. A [`Pacer`] has verbs of its own: `reserve` promises a later instant, `try_acquire` and
-//! `try_acquire_timeout` refuse at once what would take too long. They do not wait either: they tell how long to.
-//! So do permits: `try_acquire` never waits, `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of
+//! `limiter.cost(5).check()`.
+//!
+//! `acquire` waits in a task and `acquire_blocking` blocks the thread, each also with `_timeout` and `_until`; a wait that
+//! cannot suffice is refused at once. `reserve` promises a later instant and does not wait. A [`Pacer`] has the same, and
+//! `try_acquire` and `try_acquire_timeout`, which tell how long to wait. So have permits: `try_acquire` never waits, `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of
 //! the two can be given a time-out. Clones share the state: a clone is another handle on the same limit, never a second
 //! limit.
 //!
 //! # Features
 //!
-//! `tokio`, off by default: time-outs for tasks on the steady clock, and `TokioClock`, which reads tokio's time so that
+//! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads tokio's time so that
 //! tests on a paused runtime drive limiters.
 //!
 //! # What it does not do
 //!
-//! It does not wait for a rate yet, only for a permit, and it shares nothing between processes; both are planned. It
-//! forgets when the process ends.
+//! It shares nothing between processes, which is planned, and it forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
+mod ahead;
 #[cfg(doctest)]
 mod book;
 mod clock;
@@ -99,6 +102,7 @@ mod table;
 mod verb;
 mod wait;
 
+pub use ahead::WaitRefused;
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
@@ -107,8 +111,8 @@ pub use concurrency::{
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
 pub use gate::{Admission, Answer, Gate, InvalidRequest, Key, Part, Permits};
-pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan};
-pub use limiter::{Limiter, LimiterCost};
+pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
+pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
 pub use policy::{InvalidPolicy, Policy, PolicyBuilder};

@@ -4,9 +4,14 @@
 //! calls it makes to another service. For a limit of its own for each user or address, see
 //! [`KeyedLimiter`](crate::KeyedLimiter).
 
+mod wait;
+
+pub use wait::LimiterReservation;
+
 use std::fmt;
 use std::sync::Arc;
 
+use crate::ahead::DEFAULT_MAX_WAITING;
 use crate::clock::{Clock, SteadyClock};
 use crate::observer::{Observer, show};
 use crate::shared::{Shared, When};
@@ -62,7 +67,8 @@ impl<A: Algorithm> Limiter<A> {
     #[must_use]
     pub fn with(algorithm: A) -> Self {
         let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
-        Limiter { shared: Arc::new(Shared::new(algorithm)), clock: SteadyClock::new(), observer: None }
+        let shared = Arc::new(Shared::new(algorithm, DEFAULT_MAX_WAITING));
+        Limiter { shared, clock: SteadyClock::new(), observer: None }
     }
 }
 
@@ -74,7 +80,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         A: Clone,
     {
         let algorithm = self.shared.algorithm().clone().suited_to(D::STEADINESS);
-        Limiter { shared: Arc::new(Shared::new(algorithm)), clock, observer: self.observer }
+        let shared = Arc::new(Shared::new(algorithm, self.shared.max_waiting()));
+        Limiter { shared, clock, observer: self.observer }
     }
 
     /// The same limiter, with somebody watching. Clones made before are not watched.

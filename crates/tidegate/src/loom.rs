@@ -11,6 +11,7 @@
 //! `LOOM_MAX_PREEMPTIONS` sets another bound than [`INTERRUPTIONS`]. Not tracked are std's `OnceLock`s, in which segments and
 //! settings lie: they are written before the number that leads to them is published, and that number is tracked.
 
+mod ahead;
 mod concurrency;
 mod policy;
 mod shared;

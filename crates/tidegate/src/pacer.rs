@@ -14,6 +14,8 @@
 //! what is done under it a few additions, and nobody waits for *time* while holding it. A setting that is replaced
 //! leaves nothing behind, so a controller may change the rate as often as it likes.
 
+mod wait;
+
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -151,8 +153,9 @@ impl<C: Clock> Pacer<C> {
     /// Charges `permits` and tells how long to wait before using them, if that is at most `timeout`. Does not wait
     /// itself.
     ///
-    /// Most callers who may change their mind while waiting want [`reserve_within`](Pacer::reserve_within), which can
-    /// give back.
+    /// Most callers want [`acquire_timeout`](Pacer::acquire_timeout) or
+    /// [`acquire_blocking_timeout`](Pacer::acquire_blocking_timeout), which wait; those who may change their mind while
+    /// they do something else, [`reserve_within`](Pacer::reserve_within), which can give back.
     ///
     /// # Errors
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer than `timeout`.

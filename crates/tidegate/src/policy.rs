@@ -33,10 +33,10 @@ use std::sync::Arc;
 use crate::clock::{Clock, SteadyClock};
 use crate::concurrency::Keys;
 use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
-use crate::keyed::{DEFAULT_MAX_KEYS, Keyed};
+use crate::keyed::{DEFAULT_MAX_KEYS, Keyed, Settings};
 use crate::observer::Observer;
 use crate::shared::When;
-use crate::table::{OnFull, Stats};
+use crate::table::Stats;
 use crate::verb::{Refund, Reset};
 use tidegate_core::{Algorithm, Decision, Rule, RuleId};
 use turn::{Turn, Wish};
@@ -443,10 +443,9 @@ fn permits<A: Algorithm>(turns: &mut [Turn<'_, A>]) -> Permits {
 impl<A: Algorithm> Limits<A> {
     fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, max_keys: usize, _: &C) -> Self {
         let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+        let settings = Settings { max_keys, ..Settings::default() };
         let limit = |kind: Kind<A>| match kind {
-            Kind::Rate(algorithm) => {
-                Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), max_keys, OnFull::default()))
-            }
+            Kind::Rate(algorithm) => Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), settings)),
             Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
         };
         Limits { names: names.into(), limits: kinds.into_iter().map(limit).collect(), max_keys }

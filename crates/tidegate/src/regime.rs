@@ -3,6 +3,10 @@
 //! A quota may change while threads decide by it. Each setting, once made, stays where it is until the limiter is dropped, so a
 //! thread can go on reading one that has just been replaced; it finds out when it is about to write. Settings are
 //! few and small, so keeping them costs less than asking each decision to sign in and out.
+//!
+//! Every decision looks at the number in force, so that number is also where a limiter can leave word that decisions
+//! have to look further: a [mark](Regimes::mark) in its topmost bit. A decision that was made without having seen the
+//! mark finds another number than it began with, and is made again.
 
 use std::sync::OnceLock;
 
@@ -19,6 +23,15 @@ pub(crate) struct Regimes<T> {
     lists: [OnceLock<Box<[OnceLock<T>]>>; usize::BITS as usize],
 }
 
+/// The bit of a number that says: somebody has reserved ahead.
+const MARK: usize = 1 << (usize::BITS - 1);
+
+/// Whether a number carries the mark.
+#[inline]
+pub(crate) fn is_marked(number: usize) -> bool {
+    number & MARK != 0
+}
+
 impl<T> Regimes<T> {
     pub(crate) fn new(first: T) -> Self {
         Regimes {
@@ -28,7 +41,7 @@ impl<T> Regimes<T> {
         }
     }
 
-    /// The number of the setting in force.
+    /// The number of the setting in force, with its mark.
     #[inline]
     pub(crate) fn current(&self) -> usize {
         self.later.load(Ordering::Acquire)
@@ -41,6 +54,10 @@ impl<T> Regimes<T> {
 
     #[cold]
     fn later(&self, number: usize) -> &T {
+        let number = number & !MARK;
+        if number == 0 {
+            return &self.first;
+        }
         let (list, index) = place(number);
         self.lists[list]
             .get()
@@ -50,12 +67,22 @@ impl<T> Regimes<T> {
 
     /// Puts the next setting in force. Only one thread may do so at a time.
     pub(crate) fn push(&self, next: T) -> usize {
-        let number = self.current() + 1;
+        let number = (self.current() & !MARK) + 1;
         let (list, index) = place(number);
         let list = self.lists[list].get_or_init(|| (0..1 << list).map(|_| OnceLock::new()).collect());
         assert!(list[index].set(next).is_ok(), "settings are pushed by one thread at a time");
-        self.later.store(number, Ordering::Release);
+        self.later.fetch_add(1, Ordering::AcqRel); // whatever becomes of the mark meanwhile
         number
+    }
+
+    /// Marks the number in force, and those that follow.
+    pub(crate) fn mark(&self) {
+        self.later.fetch_or(MARK, Ordering::AcqRel);
+    }
+
+    /// Takes the mark away.
+    pub(crate) fn unmark(&self) {
+        self.later.fetch_and(!MARK, Ordering::AcqRel);
     }
 }
 
@@ -77,5 +104,21 @@ mod tests {
         }
         assert_eq!(regimes.current(), 999);
         assert!((0..1_000).all(|number| *regimes.get(number) == number));
+    }
+
+    #[test]
+    fn a_mark_changes_the_number_and_not_the_setting() {
+        let regimes = Regimes::new(0);
+        for number in 0..3 {
+            let before = regimes.current();
+            regimes.mark();
+            assert!(regimes.current() != before && is_marked(regimes.current()));
+            assert_eq!(*regimes.get(regimes.current()), number);
+            assert_eq!(regimes.push(number + 1), number + 1);
+            assert!(is_marked(regimes.current()));
+            assert_eq!(*regimes.get(regimes.current()), number + 1);
+            regimes.unmark();
+            assert_eq!(regimes.current(), number + 1);
+        }
     }
 }

@@ -3,8 +3,9 @@
 //! A state of one word is decided on as a copy and changed by holding it for a moment. A larger state lies beside
 //! its word, which then serves as a guard only: it is held first, and the state is changed in place.
 
+use crate::ahead::{self, Ahead, Home};
 use crate::hold::{HELD, Patience, hold, release, try_hold};
-use crate::regime::Regimes;
+use crate::regime::{Regimes, is_marked};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::verb::Verb;
 use tidegate_core::{Algorithm, Micros, Steadiness, Words, WordsMut};
@@ -82,6 +83,7 @@ pub(crate) struct Shared<A> {
     word: Aligned,
     regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
+    ahead: Ahead,
 }
 
 /// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
@@ -109,11 +111,12 @@ impl<A: Algorithm> Regime<A> {
 }
 
 impl<A: Algorithm> Shared<A> {
-    pub(crate) fn new(algorithm: A) -> Self {
+    pub(crate) fn new(algorithm: A, max_waiting: usize) -> Self {
         Shared {
             word: Aligned(AtomicU64::new(0)),
             regimes: Regimes::new(Regime::new(algorithm)),
             changing: Mutex::new(()),
+            ahead: Ahead::new(1, max_waiting),
         }
     }
 
@@ -126,7 +129,11 @@ impl<A: Algorithm> Shared<A> {
         if !regime.one_word || found & HELD != 0 {
             return None;
         }
-        let now = if number == 0 { now } else { now.max(regime.since) };
+        let now = match number {
+            0 => now,
+            marked if is_marked(marked) => return None,
+            _ => now.max(regime.since),
+        };
         let (next, answer) = verb.at_once(&regime.algorithm, found, now)?;
         self.put(found, next, number).then_some(answer)
     }
@@ -148,9 +155,25 @@ impl<A: Algorithm> Shared<A> {
     /// The long way, for larger states and for those who did not get through at once.
     #[inline(never)]
     pub(crate) fn apply<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
+        loop {
+            if is_marked(self.regimes.current()) {
+                if let Some(answer) = ahead::apply(self, None, THE_ONE, verb, when) {
+                    return answer;
+                }
+            } else if let Some(answer) = self.apply_while(false, verb, when) {
+                return answer;
+            }
+        }
+    }
+
+    /// Does it to the state, as long as nobody sets the mark or takes it away.
+    fn apply_while<V: Verb>(&self, marked: bool, verb: &V, when: When) -> Option<V::Answer> {
         let mut patience = Patience::new();
         loop {
             let number = self.regimes.current();
+            if is_marked(number) != marked {
+                return None;
+            }
             let regime = self.regimes.get(number);
             let when = when.not_before(regime.since);
             let answer = if regime.one_word {
@@ -158,7 +181,7 @@ impl<A: Algorithm> Shared<A> {
             } else {
                 self.apply_guarded(regime, number, verb, when)
             };
-            if let Some(answer) = answer {
+            if answer.is_some() {
                 return answer;
             }
             patience.wait();
@@ -197,6 +220,11 @@ impl<A: Algorithm> Shared<A> {
         answer
     }
 
+    /// How many may wait.
+    pub(crate) fn max_waiting(&self) -> usize {
+        self.ahead.max_waiting()
+    }
+
     /// The algorithm in force.
     pub(crate) fn algorithm(&self) -> &A {
         &self.regimes.get(self.regimes.current()).algorithm
@@ -205,6 +233,8 @@ impl<A: Algorithm> Shared<A> {
     /// Puts `next` in force. What was used stays used.
     pub(crate) fn change(&self, next: A, when: impl FnOnce() -> When) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // First, so that whoever holds one of these locks finds the state not held for long.
+        let visits = self.ahead.visit_all();
         let mut next = Regime::new(next);
         let found = hold(&self.word.0);
         // Only now: a reading from before the hold could be earlier than that of somebody who decided meanwhile.
@@ -220,6 +250,43 @@ impl<A: Algorithm> Shared<A> {
         }
         self.regimes.push(next);
         release(&self.word.0, word[0]);
+        ahead::adopt(self, visits, &old.algorithm, when);
+    }
+}
+
+/// What the only state is known by.
+pub(crate) const THE_ONE: u64 = 0;
+
+impl<A: Algorithm> Home for Shared<A> {
+    type Algorithm = A;
+
+    fn ahead(&self) -> &Ahead {
+        &self.ahead
+    }
+
+    fn algorithm(&self) -> &A {
+        self.algorithm()
+    }
+
+    fn is_marked(&self) -> bool {
+        is_marked(self.regimes.current())
+    }
+
+    fn mark(&self) {
+        self.regimes.mark();
+    }
+
+    fn unmark(&self) {
+        self.regimes.unmark();
+    }
+
+    fn apply_under_lock<V: Verb>(&self, _: Option<&A>, _: u64, verb: &V, when: When) -> V::Answer {
+        loop {
+            let marked = is_marked(self.regimes.current());
+            if let Some(answer) = self.apply_while(marked, verb, when) {
+                return answer;
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! One primitive carries every verb: *apply this to the state of that key*. A verb says what it does to a state; who
 //! shares the state, between threads or among a million others, need not know which verb it is.
 
-use tidegate_core::{Algorithm, Decision, Micros, RuleId, Source, Taken, WordsMut};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Source, Taken, Words, WordsMut};
 
 /// Something to do to a state, with an answer.
 pub(crate) trait Verb {
@@ -24,6 +24,33 @@ pub(crate) trait Verb {
         let _ = (algorithm, word, now);
         None
     }
+
+    /// The answer at `now`, when others have reserved ahead up to `floor` and nothing may pass before. `None` if the
+    /// verb is not asking for leave: then it is carried out as of `floor`.
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Self::Answer> {
+        let _ = (algorithm, state, floor, now);
+        None
+    }
+
+    /// What it did to a state, to be done once more if what came before it is taken back. `None` if it did nothing.
+    fn deed(&self, answer: &Self::Answer) -> Option<Deed> {
+        let _ = answer;
+        None
+    }
+}
+
+/// What can be done to a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Charge(u32),
+    Refund(u32),
+    Reset,
 }
 
 /// What a verb answers with.
@@ -59,6 +86,9 @@ pub struct Detailed {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check(pub(crate) u32);
+/// As [`Check`], but charges only what may pass now, not what has a turn later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass(pub(crate) u32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckEach(pub(crate) u32);
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +119,75 @@ impl Verb for Check {
     fn at_once<A: Algorithm>(&self, algorithm: &A, word: u64, now: Micros) -> Option<(u64, Decision)> {
         algorithm.decide_word(word, now, self.0)
     }
+
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Decision> {
+        Some(asked(algorithm, state, floor, now, self.0))
+    }
+
+    fn deed(&self, decision: &Decision) -> Option<Deed> {
+        decision.is_allowed().then_some(Deed::Charge(self.0))
+    }
+}
+
+/// What is said at `now` to somebody who asks for `cost`, when nothing may pass before `floor`.
+fn asked<A: Algorithm, S: Words + ?Sized>(
+    algorithm: &A,
+    state: &S,
+    floor: Micros,
+    now: Micros,
+    cost: u32,
+) -> Decision {
+    let decision = algorithm.peek(state, floor, cost).held_back(now);
+    // Nothing is there for everybody: a cost of 0 asks what is left.
+    if cost == 0 { passed(decision) } else { decision }
+}
+
+/// The decision on what may go ahead now.
+pub(crate) fn passed(mut decision: Decision) -> Decision {
+    decision.outcome = Outcome::Allowed;
+    decision
+}
+
+impl Verb for Pass {
+    type Answer = Decision;
+    const OBSERVED: bool = false;
+
+    #[inline]
+    fn apply<A: Algorithm, S: WordsMut + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &mut S,
+        now: Micros,
+    ) -> Decision {
+        let found = algorithm.peek(state, now, self.0);
+        if found.outcome == Outcome::Allowed { algorithm.force(state, now, self.0) } else { found }
+    }
+
+    #[inline(always)]
+    fn at_once<A: Algorithm>(&self, algorithm: &A, word: u64, now: Micros) -> Option<(u64, Decision)> {
+        let (next, decision) = algorithm.decide_word(word, now, self.0)?;
+        Some((if decision.outcome == Outcome::Allowed { next } else { word }, decision))
+    }
+
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Decision> {
+        Some(asked(algorithm, state, floor, now, self.0))
+    }
+
+    fn deed(&self, decision: &Decision) -> Option<Deed> {
+        (decision.outcome == Outcome::Allowed).then_some(Deed::Charge(self.0))
+    }
 }
 
 impl Verb for CheckEach {
@@ -106,6 +205,23 @@ impl Verb for CheckEach {
         algorithm.explain(state, now, asked, RuleId(0), &mut |rule| rules.push(rule));
         Detailed { decision, rules }
     }
+
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Detailed> {
+        let decision = asked(algorithm, state, floor, now, self.0);
+        let mut rules = Vec::with_capacity(algorithm.rules().into());
+        algorithm.explain(state, floor, self.0, RuleId(0), &mut |rule| rules.push(rule.held_back(now)));
+        Some(Detailed { decision, rules })
+    }
+
+    fn deed(&self, detailed: &Detailed) -> Option<Deed> {
+        detailed.decision.is_allowed().then_some(Deed::Charge(self.0))
+    }
 }
 
 impl Verb for Peek {
@@ -121,6 +237,16 @@ impl Verb for Peek {
     ) -> Decision {
         algorithm.peek(state, now, self.0)
     }
+
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Decision> {
+        Some(asked(algorithm, state, floor, now, self.0))
+    }
 }
 
 impl Verb for Force {
@@ -134,6 +260,10 @@ impl Verb for Force {
     ) -> Decision {
         algorithm.force(state, now, self.0)
     }
+
+    fn deed(&self, _: &Decision) -> Option<Deed> {
+        Some(Deed::Charge(self.0))
+    }
 }
 
 impl Verb for Take {
@@ -141,6 +271,20 @@ impl Verb for Take {
 
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(&self, algorithm: &A, state: &mut S, now: Micros) -> Taken {
         algorithm.take(state, now, self.0)
+    }
+
+    fn held_back<A: Algorithm, S: Words + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &S,
+        floor: Micros,
+        now: Micros,
+    ) -> Option<Taken> {
+        Some(Taken { amount: 0, decision: asked(algorithm, state, floor, now, 0) })
+    }
+
+    fn deed(&self, taken: &Taken) -> Option<Deed> {
+        Some(Deed::Charge(taken.amount))
     }
 }
 
@@ -150,6 +294,10 @@ impl Verb for Refund {
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(&self, algorithm: &A, state: &mut S, now: Micros) {
         algorithm.refund(state, now, self.0);
     }
+
+    fn deed(&self, (): &()) -> Option<Deed> {
+        Some(Deed::Refund(self.0))
+    }
 }
 
 impl Verb for Reset {
@@ -157,6 +305,10 @@ impl Verb for Reset {
 
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(&self, algorithm: &A, state: &mut S, _: Micros) {
         algorithm.reset(state);
+    }
+
+    fn deed(&self, (): &()) -> Option<Deed> {
+        Some(Deed::Reset)
     }
 }
 

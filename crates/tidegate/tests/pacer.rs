@@ -275,3 +275,92 @@ fn no_two_are_promised_one_place_whoever_gives_up() {
     let (last, permits) = kept[kept.len() - 1];
     assert!(day.wait().as_micros() >= last + permits * 10);
 }
+
+// --- waiting
+
+mod waiting {
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn look<F: Future>(wait: Pin<&mut F>) -> Poll<F::Output> {
+        wait.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn millis_left(pacer: &Pacer<ManualClock>) -> u128 {
+        pacer.peek().expect("on the time line").duration().as_millis()
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_instant_and_tells_how_long_it_was() {
+        let Day { pacer, clock } = Day::with(Bursty::new(five()));
+        let mut first = pin!(pacer.acquire(5));
+        assert_eq!(look(first.as_mut()), Poll::Ready(Ok(Wait::micros(0))), "the next one pays");
+        let mut second = pin!(pacer.acquire(1));
+        assert!(look(second.as_mut()).is_pending());
+        clock.advance(millis(999));
+        assert!(look(second.as_mut()).is_pending());
+        clock.advance(millis(1));
+        assert_eq!(look(second.as_mut()), Poll::Ready(Ok(Wait::micros(1_000_000))));
+    }
+
+    #[test]
+    fn a_wait_that_is_dropped_is_given_back() {
+        let Day { pacer, clock } = Day::with(Bursty::new(five()));
+        pacer.try_acquire(1).expect("the first");
+        {
+            let mut wait = pin!(pacer.acquire(10));
+            assert!(look(wait.as_mut()).is_pending());
+            assert_eq!(millis_left(&pacer), 2_200);
+            clock.advance(millis(100));
+        }
+        assert_eq!(millis_left(&pacer), 100);
+    }
+
+    #[test]
+    fn a_wait_that_is_over_is_not_given_back() {
+        let Day { pacer, clock } = Day::with(Bursty::new(five()));
+        pacer.try_acquire(1).expect("the first");
+        {
+            let mut wait = pin!(pacer.acquire(1));
+            assert!(look(wait.as_mut()).is_pending());
+            clock.advance(millis(200));
+            assert!(look(wait.as_mut()).is_ready());
+        }
+        assert_eq!(millis_left(&pacer), 200);
+    }
+
+    #[test]
+    fn a_time_out_that_cannot_suffice_refuses_at_once_and_charges_nothing() {
+        let Day { pacer, clock } = Day::with(Bursty::new(five()));
+        pacer.try_acquire(1).expect("the first");
+        let short = Duration::from_micros(199_999);
+        let refused = TooLong { wait: Wait::micros(200_000) };
+        assert_eq!(look(pin!(pacer.acquire_timeout(1, short))), Poll::Ready(Err(refused)));
+        assert_eq!(pacer.acquire_blocking_timeout(1, short), Err(refused));
+        assert_eq!(millis_left(&pacer), 200);
+        let mut enough = pin!(pacer.acquire_timeout(1, millis(200)));
+        assert!(look(enough.as_mut()).is_pending());
+        clock.advance(millis(200));
+        assert!(look(enough.as_mut()).is_ready());
+    }
+
+    #[test]
+    fn threads_wait_too() {
+        let Day { pacer, clock } = Day::with(Bursty::new(five()));
+        pacer.try_acquire(1).expect("the first");
+        thread::scope(|scope| {
+            let waits = [(); 3].map(|()| scope.spawn(|| pacer.acquire_blocking(1)));
+            while millis_left(&pacer) < 800 {
+                thread::yield_now(); // until all three have reserved
+            }
+            clock.advance(millis(600));
+            let mut waited =
+                waits.map(|wait| wait.join().expect("no panic").expect("waited").as_micros() / 1_000);
+            waited.sort_unstable();
+            assert_eq!(waited, [200, 400, 600]);
+        });
+    }
+}

@@ -117,6 +117,42 @@ fn remaining(admission: &Admission) -> Vec<u64> {
     admission.rules.iter().map(Decision::remaining).collect()
 }
 
+/// Each newcomer finds a place of its own, however many come with one request.
+#[test]
+fn a_crowd_of_newcomers_is_charged_each() {
+    let policy = policy(&ManualClock::new());
+    let keys: Vec<String> = (0..500).map(|number| number.to_string()).collect();
+    let request: Vec<Part<'_>> = keys.iter().map(|key| Part::of(USER).key(key)).collect();
+    assert!((0..2).all(|_| ask(&policy, &request).is_allowed()));
+    assert_eq!(left(&policy, &request), [0; 500]);
+    assert_eq!(policy.stats(USER).expect("a rate").keys, 500);
+}
+
+/// With a bucket, newcomers without room share cells, and their requests are all or nothing still.
+#[test]
+fn newcomers_without_room_share() {
+    let built = Policy::builder()
+        .rule("everybody", Quota::per_second(5))
+        .rule("user", Quota::per_second(2))
+        .max_keys(1)
+        .build();
+    let policy = built.expect("a valid policy").with_clock(ManualClock::new());
+    let of = |user| [Part::of(RuleId(0)), Part::of(RuleId(1)).key(user)];
+    assert!(ask(&policy, &of("alice")).is_allowed());
+    let shared = ask(&policy, &of("bob")).decision;
+    assert!(shared.is_allowed());
+    assert_eq!((shared.rule, shared.source), (RuleId(1), Source::Sketch));
+    assert!(ask(&policy, &of("bob")).is_allowed());
+    let refused = policy.check_each(&of("bob")).expect("a valid request");
+    assert_eq!((refused.decision.rule, refused.decision.source), (RuleId(1), Source::Sketch));
+    assert_eq!(remaining(&refused), [2, 0]);
+    assert_eq!(policy.peek(&[of("bob")[1].cost(0)]).expect("a valid request").remaining(), 0);
+    // Refused by everybody's limit, a newcomer leaves nothing in the cells.
+    assert!(ask(&policy, &[of("carol")[0].cost(2), of("carol")[1]]).is_allowed());
+    assert!(!ask(&policy, &of("dave")).is_allowed());
+    assert_eq!(policy.peek(&[of("dave")[1].cost(0)]).expect("a valid request").remaining(), 2);
+}
+
 /// Ten keys at once go the way of any number.
 #[test]
 fn many_parts_are_one_request() {

@@ -34,7 +34,7 @@ fn wide() -> TokenBucket {
 }
 
 fn shared(algorithm: TokenBucket, used: u32) -> Arc<Shared<TokenBucket>> {
-    let shared = Shared::new(algorithm);
+    let shared = Shared::new(algorithm, 8);
     assert!(shared.apply(&Check(used), START).is_allowed());
     Arc::new(shared)
 }

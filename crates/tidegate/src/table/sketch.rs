@@ -150,10 +150,6 @@ impl Sketch {
         }
     }
 
-    pub(crate) fn on_full(&self) -> OnFull {
-        self.on_full
-    }
-
     /// Whether keys without a slot may be counted here.
     pub(crate) fn serves<T: Step>(&self, step: &T) -> bool {
         self.on_full == OnFull::Sketch

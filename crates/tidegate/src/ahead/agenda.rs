@@ -1,0 +1,546 @@
+//! # What is to come of one state
+//!
+//! The promises that are pending, in the order they were made, and the state from before the first of them. The state
+//! after the last is the one in the limiter: whoever decides next, decides after all that was promised.
+//!
+//! ```text
+//!    base ──► promised for 300 ms ──► for 400 ms ──► for 700 ms ──► end, the state in the limiter
+//!      ▲           when its instant has come,            │            ▲
+//!      └───────────it is part of the base                └─ floor     └─ taken back? run from the base again without it
+//! ```
+//!
+//! Each is charged at its own instant, by the algorithm, and these instants never go back. So what is promised is a
+//! history that the algorithm itself would have allowed, whatever the algorithm; and to take a promise back is to run
+//! the rest again without it. Who waits then moves up. Who was told an instant and went away with it, as a reservation
+//! is, keeps that instant.
+//!
+//! Others may act meanwhile without asking for leave, as `force` and `refund` do. Such deeds stand in the list like
+//! promises. There may be many of them, so beyond a few the list is *sealed*: all of it becomes part of the base, and
+//! counts whatever becomes of its holders.
+//!
+//! A queue promises otherwise: it charges now, for a turn later. If such a turn was told to somebody for good, those
+//! before it cannot be taken back any more: the queue would give their turns away once more, and the last of them is
+//! already somebody's.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use super::WaitRefused;
+use crate::verb::{Answer, Deed, passed};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Words};
+
+/// The pending promises about one state.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    base: Vec<u64>,
+    /// The latest instant in the base.
+    base_at: Micros,
+    end: Vec<u64>,
+    /// The latest instant at which anything in the list is charged; nobody else is before that.
+    floor: Micros,
+    items: BTreeMap<u64, Item>,
+    /// How many of them are deeds of others.
+    deeds: usize,
+    /// Some of them are charged now for a turn later, as a queue does.
+    queues: bool,
+    /// When somebody left a long line, and the rest has not been run again yet.
+    stale: Option<Micros>,
+}
+
+#[derive(Debug)]
+struct Item {
+    deed: Deed,
+    holder: Holder,
+    /// When it is charged, and when its holder may go ahead: later than that in a queue.
+    at: Micros,
+    ready: Micros,
+    /// Part of the base already, or never to be.
+    counted: bool,
+}
+
+/// Whose item it is.
+#[derive(Debug)]
+enum Holder {
+    /// Somebody in line, who moves up when others leave.
+    Waiter(Waiter),
+    /// Somebody who was told an instant for good.
+    Reservation,
+    /// Nobody: somebody went ahead with it, or keeps it.
+    Nobody,
+    /// Somebody who did something else meanwhile.
+    Deed,
+    /// It was given back when that could not be done yet.
+    GivenBack,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    waker: Waker,
+    deadline: Micros,
+    told: Result<Decision, WaitRefused>,
+}
+
+/// When somebody may go ahead, if nobody else comes before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) at: Micros,
+    pub(super) ready: Micros,
+    pub(super) decision: Decision,
+}
+
+/// What somebody asks for who would wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) cost: u32,
+    pub(crate) deadline: Micros,
+}
+
+/// What a waiter finds that looks.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Done(Result<Decision, WaitRefused>),
+    /// Not before this instant, as it stands.
+    Until(Micros),
+}
+
+/// Wakers to be woken and wakers to be dropped when no lock is held any more: both may run anything.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    wake: Vec<Waker>,
+    spent: Vec<Waker>,
+}
+
+/// How those in line are run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Run {
+    /// Somebody left: nobody's turn is later than before.
+    MovingUp,
+    /// By another setting: waiters are judged anew.
+    Anew,
+}
+
+/// A line longer than this is not run again for everybody who leaves it.
+const LONG: usize = 64;
+/// So many deeds of others stand in a list before it is sealed.
+const MOST_DEEDS: usize = 64;
+
+// === impl Calls ===
+
+impl Calls {
+    pub(super) fn append(&mut self, more: &mut Calls) {
+        self.wake.append(&mut more.wake);
+        self.spent.append(&mut more.spent);
+    }
+
+    pub(super) fn make(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Lets go of who held an item.
+    fn spend(&mut self, holder: Holder) {
+        if let Holder::Waiter(waiter) = holder {
+            self.spent.push(waiter.waker);
+        }
+    }
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// The first turn for `wish` from `from` on.
+    pub(super) fn find<A, S>(algorithm: &A, state: &S, from: Micros, cost: u32) -> Result<Turn, WaitRefused>
+    where
+        A: Algorithm,
+        S: Words + ?Sized,
+    {
+        let found = algorithm.peek(state, from, cost);
+        match found.outcome {
+            Outcome::Allowed | Outcome::AllowedAfter(_) => Turn::at(from, found, cost),
+            // No algorithm is ever busy; if one were, nobody could say until when.
+            Outcome::Busy | Outcome::Never => Err(WaitRefused::Never { cost, limit: found.limit() }),
+            Outcome::RetryAfter(wait) => {
+                let at = later(from, wait.as_micros()).ok_or(WaitRefused::BeyondTime { cost })?;
+                Turn::at(at, algorithm.peek(state, at, cost), cost)
+            }
+        }
+    }
+
+    fn at(at: Micros, decision: Decision, cost: u32) -> Result<Turn, WaitRefused> {
+        let ready = match decision.outcome {
+            Outcome::Allowed => Some(at),
+            Outcome::AllowedAfter(wait) => later(at, wait.as_micros()),
+            Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => None, // at the end of the clock nothing passes
+        };
+        ready.map(|ready| Turn { at, ready, decision }).ok_or(WaitRefused::BeyondTime { cost })
+    }
+
+    /// The same turn, taken from a state that keys share.
+    pub(super) fn sketched(self) -> Self {
+        Turn { decision: self.decision.sketched(), ..self }
+    }
+
+    /// The same turn, if it comes in time. `now` is when it was asked for.
+    pub(super) fn in_time(self, wish: Wish, now: Micros) -> Result<Turn, WaitRefused> {
+        if self.ready > wish.deadline {
+            return Err(WaitRefused::too_long(now, self.ready, wish.deadline));
+        }
+        Ok(self)
+    }
+
+    /// What its holder is told who has sat it out: nothing is left to be waited for.
+    pub(super) fn told(self) -> Decision {
+        passed(self.decision)
+    }
+}
+
+/// So much later, if the clock goes that far.
+pub(super) fn later(instant: Micros, micros: u64) -> Option<Micros> {
+    let later = instant.get().checked_add(micros)?;
+    (later <= Micros::MAX.get()).then(|| Micros::new(later))
+}
+
+/// When one may go ahead who was charged at `at` with this decision.
+fn ready(at: Micros, decision: Option<Decision>) -> Micros {
+    match decision.map(|decision| decision.outcome) {
+        Some(Outcome::AllowedAfter(wait)) => at.plus(wait.as_micros()),
+        _ => at,
+    }
+}
+
+impl Deed {
+    fn run<A: Algorithm>(self, algorithm: &A, state: &mut [u64], at: Micros) -> Option<Decision> {
+        match self {
+            Deed::Charge(cost) => return Some(algorithm.force(state, at, cost)),
+            Deed::Refund(cost) => algorithm.refund(state, at, cost),
+            Deed::Reset => algorithm.reset(state),
+        }
+        None
+    }
+}
+
+// === impl Agenda ===
+
+impl Agenda {
+    /// Nothing promised yet, over a state that was last charged at `base_at`.
+    pub(super) fn new(base: Vec<u64>, base_at: Micros) -> Self {
+        let end = base.clone();
+        let (items, floor) = (BTreeMap::new(), base_at);
+        Agenda { base, base_at, end, floor, items, deeds: 0, queues: false, stale: None }
+    }
+
+    /// The state after everything that is promised.
+    pub(super) fn end(&self) -> &[u64] {
+        &self.end
+    }
+
+    /// The earliest instant to decide at, after everything that is promised.
+    pub(super) fn from<A: Algorithm>(&self, algorithm: &A, now: Micros) -> Micros {
+        now.max(self.floor).max(algorithm.seen(self.end.as_slice()))
+    }
+
+    /// How many hold a promise or wait for one.
+    pub(super) fn len(&self) -> usize {
+        self.items.len() - self.deeds
+    }
+
+    /// Whether the end is what it should be.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.stale.is_none()
+    }
+
+    /// Whether the state speaks for itself again.
+    pub(super) fn is_over(&self, now: Micros) -> bool {
+        self.items.is_empty() && self.floor <= now && self.is_fresh()
+    }
+
+    /// Brings the list up to date; says whether that changed the end. Those whose turn has moved are to be woken.
+    pub(super) fn refresh<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) -> bool {
+        self.settle(algorithm, now);
+        let left_at = self.stale;
+        if let Some(left_at) = left_at {
+            self.run(algorithm, left_at, Run::MovingUp, calls);
+        }
+        left_at.is_some()
+    }
+
+    /// What has had its instant and nobody can give back becomes part of the base.
+    fn settle<A: Algorithm>(&mut self, algorithm: &A, now: Micros) {
+        while let Some(first) = self.items.first_entry() {
+            let item = first.get();
+            if item.ready > now || matches!(item.holder, Holder::Waiter(_)) {
+                return;
+            }
+            let item = first.remove();
+            self.count(algorithm, &item);
+            self.deeds -= usize::from(item.is_deed());
+        }
+    }
+
+    /// Everything that has had its instant becomes part of the base, because somebody builds upon it.
+    fn seal<A: Algorithm>(&mut self, algorithm: &A, now: Micros) {
+        let mut items = std::mem::take(&mut self.items);
+        for item in items.values_mut().take_while(|item| item.ready <= now) {
+            self.count(algorithm, item);
+            item.counted = true;
+        }
+        items.retain(|_, item| !item.counted || matches!(item.holder, Holder::Waiter(_)));
+        self.deeds = if self.deeds == 0 { 0 } else { items.values().filter(|item| item.is_deed()).count() };
+        self.items = items;
+    }
+
+    fn count<A: Algorithm>(&mut self, algorithm: &A, item: &Item) {
+        if !item.counted {
+            let _ = item.deed.run(algorithm, &mut self.base, item.at);
+            self.base_at = self.base_at.max(item.at);
+        }
+    }
+
+    /// Promises `turn` to a waiter.
+    pub(super) fn add_waiter(&mut self, ticket: u64, wish: Wish, turn: Turn, waker: Waker) {
+        let told = Ok(turn.told());
+        self.add(ticket, wish.cost, turn, Holder::Waiter(Waiter { waker, deadline: wish.deadline, told }));
+    }
+
+    /// Promises `turn` for good.
+    pub(super) fn add_reservation(&mut self, ticket: u64, cost: u32, turn: Turn) {
+        self.add(ticket, cost, turn, Holder::Reservation);
+    }
+
+    fn add(&mut self, ticket: u64, cost: u32, turn: Turn, holder: Holder) {
+        let Turn { at, ready, .. } = turn;
+        self.floor = self.floor.max(at);
+        self.queues |= ready > at;
+        self.items.insert(ticket, Item { deed: Deed::Charge(cost), holder, at, ready, counted: false });
+    }
+
+    /// Charges the end for `turn`, which was found there.
+    pub(super) fn charge<A: Algorithm>(&mut self, algorithm: &A, cost: u32, turn: Turn) {
+        let _ = algorithm.decide(self.end.as_mut_slice(), turn.at, cost);
+    }
+
+    /// Puts the end back to what it was.
+    pub(super) fn restore_end(&mut self, end: Vec<u64>) {
+        self.end = end;
+    }
+
+    /// Notes what somebody did at `at` who did not ask for leave, or who was given it; `end` is what came of it.
+    pub(super) fn note<A: Algorithm>(&mut self, algorithm: &A, act: Act, end: Vec<u64>, now: Micros) {
+        self.end = end;
+        self.seal(algorithm, now);
+        match act.deed {
+            Some(deed) if self.deeds < MOST_DEEDS => {
+                let (at, ready) = (act.at, ready(act.at, act.decision));
+                self.floor = self.floor.max(at);
+                self.queues |= ready > at;
+                self.deeds += 1;
+                let item = Item { deed, holder: Holder::Deed, at, ready, counted: false };
+                self.items.insert(act.number, item);
+            }
+            _ => self.seal_all(act.at),
+        }
+    }
+
+    fn seal_all(&mut self, at: Micros) {
+        self.base.clone_from(&self.end);
+        self.floor = self.floor.max(at);
+        self.base_at = self.floor;
+        self.items.values_mut().for_each(|item| item.counted = true);
+        self.items.retain(|_, item| matches!(item.holder, Holder::Waiter(_)));
+        self.deeds = 0;
+    }
+
+    /// Forgets everything that was used. What is promised stays so.
+    pub(super) fn reset<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) {
+        algorithm.reset(self.base.as_mut_slice());
+        self.base_at = Micros::ZERO;
+        self.items.retain(|_, item| matches!(item.holder, Holder::Waiter(_) | Holder::Reservation));
+        self.deeds = 0;
+        self.run(algorithm, now, Run::MovingUp, calls);
+    }
+
+    /// Takes everything over that was promised under `old`.
+    pub(super) fn adopt<A: Algorithm>(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
+        self.settle(old, now);
+        let at = now.max(self.base_at).max(old.seen(self.base.as_slice()));
+        let mut base = vec![0; new.words()];
+        new.adopt(old, self.base.as_slice(), base.as_mut_slice(), at);
+        (self.base, self.base_at) = (base, at);
+        self.run(new, now, Run::Anew, calls);
+    }
+
+    /// Gives a promise back at `now`.
+    pub(super) fn cancel<A: Algorithm>(
+        &mut self,
+        algorithm: &A,
+        ticket: u64,
+        now: Micros,
+        calls: &mut Calls,
+    ) {
+        let Some(item) = self.items.get_mut(&ticket) else { return };
+        if matches!(item.holder, Holder::Reservation) && item.ready <= now {
+            return; // used, for all we know
+        }
+        // Whoever holds it, holds it no more.
+        calls.spend(std::mem::replace(&mut item.holder, Holder::GivenBack));
+        if item.counted {
+            self.items.remove(&ticket);
+        } else if !self.is_built_upon(ticket) {
+            self.items.remove(&ticket);
+            self.drop_given_back();
+            self.move_up(algorithm, ticket, now, calls);
+        }
+    }
+
+    /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at
+    /// once, it is done once.
+    fn move_up<A: Algorithm>(&mut self, algorithm: &A, ticket: u64, now: Micros, calls: &mut Calls) {
+        if self.items.len() <= LONG {
+            return self.run(algorithm, now, Run::MovingUp, calls);
+        }
+        self.stale = Some(now);
+        self.call_next(ticket, calls);
+    }
+
+    /// Whether somebody behind was told a turn for good that lies in the queue behind this one.
+    fn is_built_upon(&self, ticket: u64) -> bool {
+        let mut behind = self.items.range(ticket + 1..);
+        self.queues
+            && behind.any(|(_, item)| {
+                !item.counted && item.ready > item.at && !matches!(item.holder, Holder::Waiter(_))
+            })
+    }
+
+    /// Who gave back while others had built upon it: once those are gone, so is it.
+    fn drop_given_back(&mut self) {
+        while let Some(last) = self.items.last_entry()
+            && matches!(last.get().holder, Holder::GivenBack)
+        {
+            last.remove();
+        }
+    }
+
+    /// Wakes the first waiter behind `ticket`, to find out that it has moved up; it will tell the others.
+    fn call_next(&self, ticket: u64, calls: &mut Calls) {
+        let waiting = |item: &Item| match &item.holder {
+            Holder::Waiter(waiter) if !item.counted => Some(waiter.waker.clone()),
+            _ => None,
+        };
+        calls.wake.extend(self.items.range(ticket..).find_map(|(_, item)| waiting(item)));
+    }
+
+    /// What a waiter finds at `now`; if it is to wait on, `waker` is who will be woken. The list is fresh.
+    pub(super) fn look<A: Algorithm>(
+        &mut self,
+        algorithm: &A,
+        ticket: u64,
+        waker: &Waker,
+        now: Micros,
+        calls: &mut Calls,
+    ) -> Option<Look> {
+        let item = self.items.get_mut(&ticket)?;
+        let Holder::Waiter(waiter) = &mut item.holder else { return None };
+        if waiter.told.is_ok() && item.ready > now {
+            if !waiter.waker.will_wake(waker) {
+                calls.spent.push(std::mem::replace(&mut waiter.waker, waker.clone()));
+            }
+            return Some(Look::Until(item.ready));
+        }
+        let told = waiter.told;
+        calls.spend(std::mem::replace(&mut item.holder, Holder::Nobody));
+        if item.counted {
+            self.items.remove(&ticket);
+        }
+        self.settle(algorithm, now);
+        Some(Look::Done(told))
+    }
+
+    /// A reservation counts from now on, whatever becomes of its holder.
+    pub(super) fn keep(&mut self, ticket: u64) {
+        if let Some(item) = self.items.get_mut(&ticket) {
+            item.holder = Holder::Nobody;
+        }
+    }
+
+    /// Runs everything that is promised from the base again.
+    fn run<A: Algorithm>(&mut self, algorithm: &A, now: Micros, run: Run, calls: &mut Calls) {
+        let (mut end, mut floor) = (self.base.clone(), self.base_at);
+        for item in self.items.values_mut().filter(|item| !item.counted) {
+            match item.run(algorithm, &mut end, floor, now, run) {
+                Ok(before) if before != item.ready => calls.wake.extend(item.waker()),
+                Ok(_) => {}
+                Err(refused) => {
+                    calls.wake.extend(item.waker());
+                    item.refuse(refused);
+                    continue;
+                }
+            }
+            floor = floor.max(item.at);
+        }
+        self.queues &= !self.items.is_empty();
+        (self.end, self.floor, self.stale) = (end, floor, None);
+    }
+}
+
+/// What somebody else did while promises were pending.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Act {
+    pub(super) number: u64,
+    pub(super) deed: Option<Deed>,
+    pub(super) at: Micros,
+    pub(super) decision: Option<Decision>,
+}
+
+// === impl Item ===
+
+impl Item {
+    /// Charges `end` once more, and tells when it was ready before.
+    fn run<A: Algorithm>(
+        &mut self,
+        algorithm: &A,
+        end: &mut [u64],
+        floor: Micros,
+        now: Micros,
+        run: Run,
+    ) -> Result<Micros, WaitRefused> {
+        let before = self.ready;
+        let at = match (&self.holder, self.deed) {
+            // What is charged already, for a turn in a queue, is charged when it was.
+            (Holder::Waiter(waiter), Deed::Charge(cost)) if self.at > now => {
+                let from = floor.max(now).max(algorithm.seen(&*end));
+                let turn = Turn::find(algorithm, &*end, from, cost)?;
+                let wish = Wish { cost, deadline: waiter.deadline };
+                if run == Run::Anew { turn.in_time(wish, now)?.at } else { turn.at.min(self.at) }
+            }
+            _ => self.at,
+        };
+        self.at = at.max(floor);
+        let decision = self.deed.run(algorithm, end, self.at);
+        match &mut self.holder {
+            Holder::Waiter(waiter) => {
+                self.ready = ready(self.at, decision);
+                waiter.told = decision.map_or(waiter.told, |decision| Ok(passed(decision)));
+            }
+            // A promise keeps its instant; what others did had its own.
+            Holder::Reservation | Holder::Nobody | Holder::Deed | Holder::GivenBack => {}
+        }
+        Ok(before)
+    }
+
+    fn refuse(&mut self, refused: WaitRefused) {
+        self.counted = true;
+        if let Holder::Waiter(waiter) = &mut self.holder {
+            waiter.told = Err(refused);
+        }
+    }
+
+    fn is_deed(&self) -> bool {
+        matches!(self.holder, Holder::Deed)
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        match &self.holder {
+            Holder::Waiter(waiter) => Some(waiter.waker.clone()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! # Waiting for one's turn
+//!
+//! Who waits has an instant, and sleeps until then. The instant may move closer when others leave: then the sleeper is
+//! woken, looks again, and sleeps for less. A wait that is dropped gives its turn back.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use super::{Home, Joined, Look, Ticket, WaitRefused, Wish, cancel, join, keep, look};
+use crate::clock::Clock;
+use crate::shared::When;
+use crate::wait::{Park, Sleep, thread_waker};
+use tidegate_core::{Decision, Micros, Steadiness, Wait};
+
+/// Somebody who waits, and gives up by being dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a, H: Home, C: Clock> {
+    home: &'a H,
+    clock: &'a C,
+    fingerprint: u64,
+    wish: Wish,
+    ticket: Option<Ticket>,
+}
+
+/// Polls an alarm that is set.
+fn ring<F: Future<Output = ()>>(alarm: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<()> {
+    alarm.as_pin_mut().map_or(Poll::Ready(()), |alarm| alarm.poll(cx))
+}
+
+/// An instant that was promised for good, and is given back by being dropped before.
+#[derive(Debug)]
+pub(crate) struct Promised<'a, H: Home, C: Clock> {
+    home: &'a H,
+    clock: &'a C,
+    fingerprint: u64,
+    /// Until it is kept or given back; there is none if its instant was there at once.
+    ticket: Option<Ticket>,
+    asked: Micros,
+    ready: Micros,
+    decision: Decision,
+}
+
+fn when<C: Clock>(clock: &C) -> When {
+    const {
+        assert!(
+            matches!(C::STEADINESS, Steadiness::Steady),
+            "to wait takes a clock that never steps back: a promise is an instant"
+        )
+    };
+    When { now: clock.now(), clock: C::STEADINESS }
+}
+
+// === impl Waiting ===
+
+impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
+    /// Not in line yet; that comes with the first look.
+    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Self {
+        Waiting { home, clock, fingerprint, wish, ticket: None }
+    }
+
+    fn look(&mut self, waker: &Waker) -> Look {
+        let Waiting { home, clock, fingerprint, wish, .. } = *self;
+        let Some(ticket) = self.ticket else {
+            return match join(home, fingerprint, wish, Some(waker.clone()), || when(clock)) {
+                Ok(Joined::Now(decision)) => Look::Done(Ok(decision)),
+                Ok(Joined::Later(ticket)) => {
+                    self.ticket = Some(ticket);
+                    Look::Until(ticket.ready())
+                }
+                Err(refused) => Look::Done(Err(refused)),
+            };
+        };
+        let look = look(home, fingerprint, ticket, waker, || when(clock));
+        if let Look::Done(_) = look {
+            self.ticket = None;
+        }
+        look
+    }
+
+    /// Blocks this thread until it is its turn.
+    pub(crate) fn block(mut self) -> Result<Decision, WaitRefused>
+    where
+        C: Park,
+    {
+        let waker = thread_waker();
+        loop {
+            match self.look(&waker) {
+                Look::Done(answer) => return answer,
+                Look::Until(instant) => self.clock.park_until(instant),
+            }
+        }
+    }
+
+    /// Waits, as a task, until it is its turn.
+    pub(crate) async fn wait(mut self) -> Result<Decision, WaitRefused>
+    where
+        C: Sleep,
+    {
+        let (mut until, mut alarm) = (Micros::ZERO, pin!(None));
+        poll_fn(|cx| {
+            loop {
+                let instant = match self.look(cx.waker()) {
+                    Look::Done(answer) => return Poll::Ready(answer),
+                    Look::Until(instant) => instant,
+                };
+                if until != instant {
+                    alarm.set(Some(self.clock.sleep_until(instant)));
+                    until = instant;
+                }
+                if ring(alarm.as_mut(), cx).is_pending() {
+                    return Poll::Pending;
+                }
+                until = Micros::ZERO; // time has passed, or the timer was early: look again
+            }
+        })
+        .await
+    }
+}
+
+impl<H: Home, C: Clock> Drop for Waiting<'_, H, C> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            cancel(self.home, self.fingerprint, ticket, || when(self.clock));
+        }
+    }
+}
+
+// === impl Promised ===
+
+impl<'a, H: Home, C: Clock> Promised<'a, H, C> {
+    /// Promises the first turn for `wish`.
+    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Result<Self, WaitRefused> {
+        match join(home, fingerprint, wish, None, || when(clock))? {
+            Joined::Now(decision) => Ok(Promised::now(home, clock, decision)),
+            Joined::Later(ticket) => {
+                let Ticket { asked, ready, decision, .. } = ticket;
+                Ok(Promised { home, clock, fingerprint, ticket: Some(ticket), asked, ready, decision })
+            }
+        }
+    }
+
+    /// What passed at once: there is nothing to wait for, and nothing to give back.
+    pub(crate) fn now(home: &'a H, clock: &'a C, decision: Decision) -> Self {
+        let (asked, ready) = (decision.at(), decision.at());
+        Promised { home, clock, fingerprint: 0, ticket: None, asked, ready, decision }
+    }
+
+    pub(crate) fn ready_at(&self) -> Micros {
+        self.ready
+    }
+
+    pub(crate) fn wait(&self) -> Wait {
+        Wait::micros(self.ready.since(self.asked))
+    }
+
+    pub(crate) fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// Makes it count, whenever the handle goes.
+    pub(crate) fn keep(mut self) -> Decision {
+        if let Some(ticket) = self.ticket.take() {
+            keep(self.home, self.fingerprint, ticket);
+        }
+        self.decision
+    }
+
+    /// Sleeps until its instant, and keeps it.
+    pub(crate) async fn sleep(self) -> Decision
+    where
+        C: Sleep,
+    {
+        while self.clock.now() < self.ready {
+            self.clock.sleep_until(self.ready).await;
+        }
+        self.keep()
+    }
+
+    /// Blocks this thread until its instant, and keeps it.
+    pub(crate) fn block(self) -> Decision
+    where
+        C: Park,
+    {
+        while self.clock.now() < self.ready {
+            self.clock.park_until(self.ready);
+        }
+        self.keep()
+    }
+}
+
+impl<H: Home, C: Clock> Drop for Promised<'_, H, C> {
+    /// From its instant on it counts as used, and the agenda says so.
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            cancel(self.home, self.fingerprint, ticket, || when(self.clock));
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! # The verbs that wait
+//!
+//! Those of a [`KeyedLimiter`] for who would rather wait than be refused. Each key has a line of its own. How a turn is
+//! promised and kept is told in `ahead`; here it is given its names.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::time::Duration;
+
+use super::{Keyed, KeyedCost, KeyedLimiter, Settings};
+use crate::ahead::{Promised, WaitRefused, Waiting, Wish, show_wait, triage};
+use crate::clock::Clock;
+use crate::verb::Pass;
+use crate::wait::{Park, Sleep};
+use tidegate_core::{Algorithm, Decision, Micros, Wait};
+
+/// A turn that a [`KeyedLimiter`] has promised: wait as long as it says, then go ahead.
+///
+/// It is charged, so that nobody else takes what it waits for. Dropped or [cancelled](KeyedReservation::cancel) before
+/// its instant it is given back, and those who wait behind it move up; from its instant on it counts as used.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{KeyedLimiter, ManualClock, Quota};
+///
+/// let quota = Quota::per_second(10).burst(1);
+/// let limiter = KeyedLimiter::<String>::new(quota).with_clock(ManualClock::new());
+/// assert!(limiter.check("alice").is_allowed());
+///
+/// let turn = limiter.reserve("alice")?;
+/// assert_eq!(turn.wait(), Duration::from_millis(100));
+/// assert!(limiter.check("bob").is_allowed()); // another key, another line
+/// turn.cancel();
+/// assert_eq!(limiter.check("alice").retry_after().unwrap(), Duration::from_millis(100)); // as if never reserved
+/// # Ok::<(), tidegate::WaitRefused>(())
+/// ```
+#[must_use = "dropped before its instant, a reservation is given back"]
+pub struct KeyedReservation<'a, A: Algorithm, C: Clock>(Promised<'a, Keyed<A>, C>);
+
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    /// A limiter like this one in which at most `max_waiting` wait or have reserved for each key, as if never used.
+    /// With 0 nobody waits. As made, it is 65,536.
+    #[must_use]
+    pub fn max_waiting(self, max_waiting: usize) -> Self
+    where
+        A: Clone,
+    {
+        let settings = Settings { max_waiting, ..self.shared.settings };
+        self.with_settings(settings)
+    }
+
+    /// Waits until one unit may pass for `key`, and charges it.
+    ///
+    /// First come, first served: nobody overtakes, neither others who wait nor those who only
+    /// [`check`](KeyedLimiter::check). If it may pass now, this does not wait. On the
+    /// [`SteadyClock`](crate::SteadyClock) the timers are tokio's: this needs the feature `tokio`. A clock that can
+    /// step back does not do.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use std::time::Duration;
+    /// use tidegate::{KeyedLimiter, Quota, TokioClock};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    /// # runtime.block_on(async {
+    /// let clock = TokioClock::new();
+    /// let calls = KeyedLimiter::<String>::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    /// for _ in 0..3 {
+    ///     calls.acquire("alice").await?; // at 0, 100 and 200 ms
+    /// }
+    /// # use tidegate::Clock;
+    /// # assert_eq!(clock.now().get(), 200_000);
+    /// # Ok::<(), tidegate::WaitRefused>(())
+    /// # }).unwrap();
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WaitRefused::LineFull`] if too many wait; [`WaitRefused::Never`] if the cost is more than the limit ever
+    /// gives; [`WaitRefused::TooManyKeys`] if there is no room for another key; [`WaitRefused::BeyondTime`]. Nothing
+    /// was charged then.
+    ///
+    /// # Panics
+    ///
+    /// On the steady clock, if it has to wait outside a tokio runtime with timers.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any point. What it was promised is given back, and those behind it move up.
+    pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        self.cost(1).acquire(key).await
+    }
+
+    /// Waits as [`acquire`](KeyedLimiter::acquire) does, for at most so long. A wait that would be longer is refused
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](KeyedLimiter::acquire), and [`WaitRefused::TooLong`].
+    ///
+    /// # Panics
+    ///
+    /// As [`acquire`](KeyedLimiter::acquire).
+    pub async fn acquire_timeout<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        self.cost(1).acquire_timeout(key, timeout).await
+    }
+
+    /// Waits as [`acquire`](KeyedLimiter::acquire) does, until an instant of the limiter's clock at the latest.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_timeout`](KeyedLimiter::acquire_timeout).
+    ///
+    /// # Panics
+    ///
+    /// As [`acquire`](KeyedLimiter::acquire).
+    pub async fn acquire_until<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        deadline: Micros,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        self.cost(1).acquire_until(key, deadline).await
+    }
+
+    /// Blocks this thread until one unit may pass for `key`, and charges it. Not for tasks: see
+    /// [`acquire`](KeyedLimiter::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](KeyedLimiter::acquire).
+    pub fn acquire_blocking<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        self.cost(1).acquire_blocking(key)
+    }
+
+    /// Blocks this thread for at most so long. A wait that would be longer is refused at once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{KeyedLimiter, Quota, WaitRefused};
+    ///
+    /// let calls = KeyedLimiter::<str>::new(Quota::per_hour(1));
+    /// let second = Duration::from_secs(1);
+    /// assert!(calls.acquire_blocking_timeout("alice", second).is_ok()); // there was nothing to wait for
+    /// let refused = calls.acquire_blocking_timeout("alice", second); // nor is there here: an hour is too long
+    /// assert!(matches!(refused, Err(WaitRefused::TooLong { .. })));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_timeout`](KeyedLimiter::acquire_timeout).
+    pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        self.cost(1).acquire_blocking_timeout(key, timeout)
+    }
+
+    /// Blocks this thread until an instant of the limiter's clock at the latest.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_timeout`](KeyedLimiter::acquire_timeout).
+    pub fn acquire_blocking_until<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        deadline: Micros,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        self.cost(1).acquire_blocking_until(key, deadline)
+    }
+
+    /// Promises one unit for `key` at a later instant, however late. Charged now, given back if dropped before its
+    /// instant.
+    ///
+    /// Most callers want [`acquire`](KeyedLimiter::acquire), which also moves up when others leave; a reservation
+    /// keeps the instant it was told. A clock that can step back does not compile:
+    ///
+    /// ```compile_fail
+    /// use tidegate::{KeyedLimiter, Quota, SettableClock};
+    /// let limiter = KeyedLimiter::<str>::new(Quota::per_second(5)).with_clock(SettableClock::new());
+    /// let turn = limiter.reserve("alice");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](KeyedLimiter::acquire).
+    pub fn reserve<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedReservation<'_, A, C>, WaitRefused>
+    where
+        K: Borrow<Q>,
+    {
+        self.cost(1).reserve(key)
+    }
+
+    /// As [`reserve`](KeyedLimiter::reserve), if the wait is at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_timeout`](KeyedLimiter::acquire_timeout).
+    pub fn reserve_within<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<KeyedReservation<'_, A, C>, WaitRefused>
+    where
+        K: Borrow<Q>,
+    {
+        self.cost(1).reserve_within(key, timeout)
+    }
+}
+
+impl<'a, K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'a, K, A, C> {
+    /// As [`KeyedLimiter::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    ///
+    /// # Panics
+    ///
+    /// See there.
+    pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        self.acquire_until(key, Micros::MAX).await
+    }
+
+    /// As [`KeyedLimiter::acquire_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    ///
+    /// # Panics
+    ///
+    /// See there.
+    pub async fn acquire_timeout<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        self.acquire_until(key, self.after(timeout)).await
+    }
+
+    /// As [`KeyedLimiter::acquire_until`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    ///
+    /// # Panics
+    ///
+    /// See there.
+    pub async fn acquire_until<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        deadline: Micros,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Sleep,
+    {
+        match self.pass(key, deadline)? {
+            Some(passed) => self.shown(Ok(passed)),
+            None => self.shown(self.waiting(key, deadline).wait().await),
+        }
+    }
+
+    /// As [`KeyedLimiter::acquire_blocking`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn acquire_blocking<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        self.acquire_blocking_until(key, Micros::MAX)
+    }
+
+    /// As [`KeyedLimiter::acquire_blocking_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        self.acquire_blocking_until(key, self.after(timeout))
+    }
+
+    /// As [`KeyedLimiter::acquire_blocking_until`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn acquire_blocking_until<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        deadline: Micros,
+    ) -> Result<Decision, WaitRefused>
+    where
+        K: Borrow<Q>,
+        C: Park,
+    {
+        match self.pass(key, deadline)? {
+            Some(passed) => self.shown(Ok(passed)),
+            None => self.shown(self.waiting(key, deadline).block()),
+        }
+    }
+
+    /// As [`KeyedLimiter::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn reserve<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedReservation<'a, A, C>, WaitRefused>
+    where
+        K: Borrow<Q>,
+    {
+        self.reserve_until(key, Micros::MAX)
+    }
+
+    /// As [`KeyedLimiter::reserve_within`].
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn reserve_within<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        timeout: Duration,
+    ) -> Result<KeyedReservation<'a, A, C>, WaitRefused>
+    where
+        K: Borrow<Q>,
+    {
+        self.reserve_until(key, self.after(timeout))
+    }
+
+    fn reserve_until<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        deadline: Micros,
+    ) -> Result<KeyedReservation<'a, A, C>, WaitRefused> {
+        let KeyedLimiter { shared, clock, .. } = self.limiter;
+        let promised = match self.pass(key, deadline)? {
+            Some(passed) => Promised::now(&**shared, clock, passed),
+            None => Promised::new(&**shared, clock, shared.secrets.fingerprint(key), self.wish(deadline))?,
+        };
+        let _ = self.shown(Ok(promised.decision()))?;
+        Ok(KeyedReservation(promised))
+    }
+
+    /// Passes now, if nothing has to be waited for; refuses at once what would be in vain.
+    fn pass<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Result<Option<Decision>, WaitRefused> {
+        let decision = self.limiter.apply(key, &Pass(self.cost));
+        triage(decision, self.wish(deadline), self.limiter.observer.as_deref())
+    }
+
+    fn waiting<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Waiting<'a, Keyed<A>, C> {
+        let KeyedLimiter { shared, clock, .. } = self.limiter;
+        Waiting::new(&**shared, clock, shared.secrets.fingerprint(key), self.wish(deadline))
+    }
+
+    fn wish(&self, deadline: Micros) -> Wish {
+        Wish { cost: self.cost, deadline }
+    }
+
+    fn after(&self, timeout: Duration) -> Micros {
+        self.limiter.clock.now().plus(Micros::from(timeout).get())
+    }
+
+    fn shown(&self, answer: Result<Decision, WaitRefused>) -> Result<Decision, WaitRefused> {
+        show_wait(self.limiter.observer.as_deref(), answer)
+    }
+}
+
+// === impl KeyedReservation ===
+
+impl<A: Algorithm, C: Clock> KeyedReservation<'_, A, C> {
+    /// How long to wait, from when it was reserved. Zero: not at all.
+    #[must_use]
+    pub fn wait(&self) -> Wait {
+        self.0.wait()
+    }
+
+    /// Its instant, on the limiter's clock.
+    #[must_use]
+    pub fn ready_at(&self) -> Micros {
+        self.0.ready_at()
+    }
+
+    /// The decision that will hold at its instant.
+    pub fn decision(&self) -> Decision {
+        self.0.decision()
+    }
+
+    /// Waits for its instant. Dropped before, it is given back.
+    ///
+    /// # Panics
+    ///
+    /// As [`KeyedLimiter::acquire`].
+    pub async fn ready(self) -> Decision
+    where
+        C: Sleep,
+    {
+        self.0.sleep().await
+    }
+
+    /// Blocks this thread until its instant.
+    pub fn ready_blocking(self) -> Decision
+    where
+        C: Park,
+    {
+        self.0.block()
+    }
+
+    /// Makes it count, whenever the handle goes.
+    pub fn keep(self) {
+        let _ = self.0.keep();
+    }
+
+    /// Gives it back: see [`KeyedReservation`].
+    pub fn cancel(self) {
+        drop(self);
+    }
+}
+
+impl<A: Algorithm, C: Clock> fmt::Debug for KeyedReservation<'_, A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedReservation").field("ready_at", &self.ready_at()).finish_non_exhaustive()
+    }
+}
