@@ -1,4 +1,4 @@
-//! # The waiting suite: permits, beside tokio's semaphore and the floor
+//! # The waiting suite: permits, waiting and policies, beside their peers and the floor
 //!
 //! Measured in rounds that take turns, like the core suite. Nobody waits in these cases: what is measured is what everybody
 //! pays who does not have to.
@@ -8,6 +8,7 @@
 //!   bench-waiting --quick    the same cases, in few and short rounds
 //! ```
 
+mod pacing;
 mod permits;
 mod policies;
 
@@ -44,7 +45,8 @@ fn main() -> ExitCode {
 /// Measures everything and prints the report.
 fn run(plan: &Plan) {
     let machine = machine::description();
-    let sections = [permits::section(&plan.one_place), policies::section(&plan.keyed)];
+    let sections =
+        [permits::section(&plan.one_place), pacing::section(&plan.one_place), policies::section(&plan.keyed)];
     print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }
@@ -53,10 +55,11 @@ fn opening(machine: &str) -> String {
     format!(
         "# Benchmarks: waiting\n\n\
          Written by `scripts/bench waiting`; to be run again rather than edited.\n\n\
-         Tidegate {}, tokio {}, governor {}. Measured on: {machine}\n",
+         Tidegate {}, tokio {}, governor {}, leaky-bucket {}. Measured on: {machine}\n",
         version("tidegate"),
         version("tokio"),
         version("governor"),
+        version("leaky-bucket"),
     )
 }
 

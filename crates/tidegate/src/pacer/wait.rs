@@ -58,9 +58,10 @@ impl<C: Sleep> Pacer<C> {
     /// As [`acquire`](Pacer::acquire).
     pub async fn acquire_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
         let reservation = self.reserve_within(permits, timeout)?;
-        let instant = reservation.instant();
-        while self.clock.now() < instant {
-            self.clock.sleep_until(instant).await;
+        if let Some(instant) = reservation.instant() {
+            while self.clock.now() < instant {
+                self.clock.sleep_until(instant).await;
+            }
         }
         Ok(reservation.used())
     }
@@ -103,21 +104,25 @@ impl<C: Park> Pacer<C> {
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer.
     pub fn acquire_blocking_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
         let reservation = self.reserve_within(permits, timeout)?;
-        let instant = reservation.instant();
-        while self.clock.now() < instant {
-            self.clock.park_until(instant);
+        if let Some(instant) = reservation.instant() {
+            while self.clock.now() < instant {
+                self.clock.park_until(instant);
+            }
         }
         Ok(reservation.used())
     }
 }
 
 impl<C: Clock> Reservation<'_, C> {
-    /// When it may be used.
-    fn instant(&self) -> Micros {
-        self.place.as_ref().map_or(Micros::ZERO, Reserved::from)
+    /// When it may be used, if that is later. Who need not wait need not look at the clock again.
+    #[inline]
+    fn instant(&self) -> Option<Micros> {
+        let later = self.wait > Wait::micros(0);
+        self.place.as_ref().filter(|_| later).map(Reserved::from)
     }
 
     /// Keeps it, and tells how long it was to be waited for.
+    #[inline]
     fn used(self) -> Wait {
         let wait = self.wait;
         self.keep();
