@@ -79,7 +79,7 @@ fn governor() -> Vec<Case> {
     let lasting = governor::Quota::per_hour(count(1)).allow_burst(count(1_000_000));
     let limiters = Arc::new(Governor {
         global: RateLimiter::direct(open),
-        companies: RateLimiter::dashmap(open),
+        companies: RateLimiter::dashmap(lasting),
         users: RateLimiter::dashmap(lasting),
     });
     fill_numbers(|user| limiters.three(user));
@@ -128,9 +128,10 @@ where
     A: Algorithm + From<Quota> + Send + Sync + 'static,
 {
     let open = Quota::per_second(1_000_000).burst(1_000_000_000);
+    // Always allowed, and no key is idle before an hour has passed.
     let lasting = Quota::per_hour(1).burst(1_000_000);
     let built =
-        PolicyBuilder::<A>::new().rule("global", open).rule("company", open).rule("user", lasting).build();
+        PolicyBuilder::<A>::new().rule("global", open).rule("company", lasting).rule("user", lasting).build();
     let policy = built.expect("a valid policy");
     fill_numbers(|user| three(&policy, user));
     let case = |what, ask: fn(&Policy<A>, u64) -> bool| {

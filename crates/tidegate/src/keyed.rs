@@ -454,10 +454,17 @@ impl<A: Algorithm> Keyed<A> {
         self.regimes.get(self.regimes.current())
     }
 
-    /// The fingerprint of a request's key, the same as that of a text.
+    /// The fingerprint of a request's key, for policies.
     #[inline]
     pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
-        if key.is_empty() { self.everybodys } else { self.secrets.fingerprint(&AsText(key.bytes())) }
+        match key.bytes() {
+            [] => self.everybodys,
+            bytes => match <[u8; 8]>::try_from(bytes) {
+                // Most likely a number, and those are permuted, which is faster and makes no two of them meet.
+                Ok(eight) => self.secrets.fingerprint(&u64::from_le_bytes(eight)),
+                Err(_) => self.secrets.fingerprint(&AsText(bytes)),
+            },
+        }
     }
 
     /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.

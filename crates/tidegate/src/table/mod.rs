@@ -94,6 +94,8 @@ pub(crate) struct Table {
     max_keys: usize,
     keys: AtomicUsize,
     outlook: Outlook,
+    /// Where the one key was found that is asked for very often: the segment, and the slot in it.
+    remembered: AtomicU64,
     /// The segment that was last swept for a newcomer to another.
     swept: AtomicU32,
     evicted: AtomicU64,
@@ -121,6 +123,9 @@ pub struct Stats {
     /// [`KeyedLimiter::on_full`]: crate::KeyedLimiter::on_full
     pub sketch: SketchStats,
 }
+
+/// No place.
+const NOWHERE: u64 = u64::MAX;
 
 /// A segment takes about this much memory, but never has so few lines that chance would fill it early.
 const SEGMENT_BYTES: usize = 64 << 10;
@@ -177,6 +182,7 @@ impl Table {
             max_keys,
             keys: AtomicUsize::new(0),
             outlook: Outlook::new(),
+            remembered: AtomicU64::new(NOWHERE),
             swept: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -244,6 +250,38 @@ impl Table {
             return None;
         }
         self.segment(self.stretch(fingerprint)).find_at_once(fingerprint)
+    }
+
+    /// The same for one key that is asked for very often: where it was found the last time, without looking. Whoever holds the
+    /// word sees whether it still lives there.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits in one")]
+    pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Place<'_>> {
+        let remembered = self.remembered.load(Ordering::Relaxed);
+        let segment = (remembered >> 32) as u32 as usize;
+        let number = (remembered as u32) as usize;
+        match self.segments.get(segment).and_then(Slot::get) {
+            Some(segment) if self.words == 1 && remembered != NOWHERE => Some(segment.place_of(number)),
+            _ => self.find_and_remember(fingerprint),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_and_remember(&self, fingerprint: u64) -> Option<Place<'_>> {
+        let place = self.find_word(fingerprint)?;
+        let number = self.directory[self.stretch(fingerprint)].load(Ordering::Acquire);
+        if std::ptr::eq(self.segments[number as usize].get()?, place.segment) {
+            let remembered = u64::from(number) << 32 | u64::from(small(place.number_in_segment()));
+            self.remembered.store(remembered, Ordering::Relaxed);
+        }
+        Some(place)
+    }
+
+    /// Forgets where the key was found that is asked for so often: it was not there.
+    #[cold]
+    pub(crate) fn forget_place(&self) {
+        self.remembered.store(NOWHERE, Ordering::Relaxed);
     }
 
     /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
@@ -440,9 +478,10 @@ impl Table {
         is_taken: &dyn Fn(Place<'_>) -> bool,
     ) -> Option<Room<'a>> {
         let is_idle = |place: Place<'_>| is_past(idle_at(place, step), step);
-        let idle_at_home =
-            segment.home_places(fingerprint).find(|place| !place.is_empty() && is_idle(*place));
-        if let Some(place) = idle_at_home
+        // Only if nothing is free there: who comes often is often idle, and would have to move in each time.
+        let home_is_full = segment.home_places(fingerprint).all(|place| !place.is_empty());
+        if home_is_full
+            && let Some(place) = segment.home_places(fingerprint).find(|place| is_idle(*place))
             && place.evict_if(owners, step.now(), &is_idle)
         {
             self.gone(1);

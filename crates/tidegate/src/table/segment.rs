@@ -190,6 +190,12 @@ impl Segment {
         Place { segment: self, line: self.line(number), number, slot }
     }
 
+    /// The place with this number among all slots.
+    #[inline(always)]
+    pub(crate) fn place_of(&self, number: usize) -> Place<'_> {
+        self.place(number / SLOTS, number % SLOTS)
+    }
+
     /// Counts up before owners change, and again after: see rule 3.
     pub(crate) fn change_owners<R>(&self, change: impl FnOnce() -> R) -> R {
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -371,6 +377,11 @@ impl<'a> Place<'a> {
     #[inline(always)]
     pub(crate) fn is_still(self, fingerprint: u64, found: u64) -> bool {
         self.segment.is_still(self.line, self.slot, fingerprint, found)
+    }
+
+    /// Its number among all slots.
+    pub(crate) fn number_in_segment(self) -> usize {
+        self.number * SLOTS + self.slot
     }
 
     /// Whether the two are one.
