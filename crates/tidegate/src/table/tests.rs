@@ -148,10 +148,12 @@ fn who_was_let_go_comes_back_no_earlier_than_that() {
     assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and let go");
     assert_eq!(charge(&table, 6, 2 * STAY), NEW(2 * STAY), "and so is 4");
     assert_eq!(charge(&table, 2, 3 * STAY), NEW(3 * STAY));
-    let late = Table::of_segments(1, 0, 4, 1, 2);
+    let late = Table::of_segments(1, 0, 5, 1, 2);
     charge(&late, 2, 0);
-    charge(&late, 4, STAY);
-    assert_eq!(late.stats().evicted, 1, "4 found 2 idle at home");
+    [4, 6, 8].into_iter().for_each(|key| assert_eq!(charge(&late, key, STAY), NEW(STAY)));
+    assert_eq!(late.stats().evicted, 0, "there was room at home, though 2 is idle");
+    charge(&late, 10, STAY);
+    assert_eq!(late.stats().evicted, 1, "10 found 2 idle in a full home");
     assert_eq!(charge(&late, 2, STAY - 3), NEW(STAY), "decided when it was let go, not before");
 }
 
