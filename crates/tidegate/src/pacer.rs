@@ -191,7 +191,11 @@ impl<C: Clock> Pacer<C> {
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer than `timeout`.
     pub fn reserve_within(&self, permits: u64, timeout: Duration) -> Result<Reservation<'_, C>, TooLong> {
         let (place, changes) = self.charge(permits, micros(timeout))?;
-        Ok(Reservation { pacer: self, wait: place.wait(), place: Some(place), changes })
+        Ok(self.reservation(place, changes))
+    }
+
+    fn reservation(&self, place: Reserved, changes: u64) -> Reservation<'_, C> {
+        Reservation { pacer: self, wait: place.wait(), place: Some(place), changes }
     }
 
     /// Puts another rate in force, for all clones.

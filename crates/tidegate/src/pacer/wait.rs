@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use super::{Pacer, Reservation};
-use crate::clock::Clock;
+use super::{Pacer, micros};
 use crate::wait::{Park, Sleep};
-use tidegate_core::{Micros, Reserved, TooLong, Wait};
+use tidegate_core::{TooLong, Wait};
 
 impl<C: Sleep> Pacer<C> {
     /// Waits until `permits` may be used, and tells how long that was. The first to come does not wait, however many it
@@ -43,6 +42,7 @@ impl<C: Sleep> Pacer<C> {
     /// # Cancel safety
     ///
     /// The future may be dropped at any point. What it reserved is given back, if nobody has reserved after it.
+    #[inline]
     pub async fn acquire(&self, permits: u64) -> Result<Wait, TooLong> {
         self.acquire_timeout(permits, Duration::MAX).await
     }
@@ -56,14 +56,18 @@ impl<C: Sleep> Pacer<C> {
     /// # Panics
     ///
     /// As [`acquire`](Pacer::acquire).
+    #[inline]
     pub async fn acquire_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
-        let reservation = self.reserve_within(permits, timeout)?;
-        if let Some(instant) = reservation.instant() {
+        let (place, changes) = self.charge(permits, micros(timeout))?;
+        let (wait, instant) = (place.wait(), place.from());
+        if wait > Wait::micros(0) {
+            let reservation = self.reservation(place, changes);
             while self.clock.now() < instant {
                 self.clock.sleep_until(instant).await;
             }
+            reservation.keep();
         }
-        Ok(reservation.used())
+        Ok(wait)
     }
 }
 
@@ -103,29 +107,13 @@ impl<C: Park> Pacer<C> {
     ///
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer.
     pub fn acquire_blocking_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
-        let reservation = self.reserve_within(permits, timeout)?;
-        if let Some(instant) = reservation.instant() {
-            while self.clock.now() < instant {
-                self.clock.park_until(instant);
-            }
+        let (place, changes) = self.charge(permits, micros(timeout))?;
+        let (wait, instant) = (place.wait(), place.from());
+        let reservation = self.reservation(place, changes);
+        while self.clock.now() < instant {
+            self.clock.park_until(instant);
         }
-        Ok(reservation.used())
-    }
-}
-
-impl<C: Clock> Reservation<'_, C> {
-    /// When it may be used, if that is later. Who need not wait need not look at the clock again.
-    #[inline]
-    fn instant(&self) -> Option<Micros> {
-        let later = self.wait > Wait::micros(0);
-        self.place.as_ref().filter(|_| later).map(Reserved::from)
-    }
-
-    /// Keeps it, and tells how long it was to be waited for.
-    #[inline]
-    fn used(self) -> Wait {
-        let wait = self.wait;
-        self.keep();
-        wait
+        reservation.keep();
+        Ok(wait)
     }
 }
