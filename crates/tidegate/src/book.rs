@@ -19,5 +19,6 @@ pages! {
     Pacing = "../../../docs/pacing.md",
     Waiting = "../../../docs/waiting.md",
     Concurrency = "../../../docs/concurrency.md",
+    Policies = "../../../docs/policies.md",
     Testing = "../../../docs/testing.md",
 }

@@ -49,7 +49,9 @@
 //! | a count per minute, hour, day | [`FixedWindow`] |
 //! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
 //! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
-//! | several limits, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
+//! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
+//! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`] |
+//! | whatever can answer | [`Gate`], and its [`Answer`] |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
@@ -66,14 +68,14 @@
 //!
 //! `acquire` waits in a task and `acquire_blocking` blocks the thread, each also with `_timeout` and `_until`; a wait that
 //! cannot suffice is refused at once. `reserve` promises a later instant and does not wait. A [`Pacer`] has the same, and
-//! `try_acquire` and `try_acquire_timeout`, which tell how long to wait. So have permits: `try_acquire` never waits, `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of
-//! the two can be given a time-out. Clones share the state: a clone is another handle on the same limit, never a second
-//! limit.
+//! `try_acquire` and `try_acquire_timeout`, which tell how long to wait. So have permits: `try_acquire` never waits,
+//! `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of the two can be given a time-out. Clones
+//! share the state: a clone is another handle on the same limit, never a second limit.
 //!
 //! # Features
 //!
-//! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads tokio's time so that
-//! tests on a paused runtime drive limiters.
+//! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads
+//! tokio's time so that tests on a paused runtime drive limiters.
 //!
 //! # What it does not do
 //!
