@@ -146,7 +146,7 @@ fn a_change_of_the_quota_keeps_what_is_being_promised() {
         let shared = nine_used(narrow());
         let twice = || bucket(Quota::per_hour(20).burst(10));
         let (ticket, ()) =
-            both(&shared, |shared| reserve(shared, 2), |shared| shared.change(twice(), || START));
+            both(&shared, |shared| reserve(shared, 2), move |shared| shared.change(twice(), || START));
         let ready = ticket.ready().get();
         assert!(ready == TOKEN || ready == TOKEN / 2, "by the old quota or by the new: {ready}");
         assert!(!check(&shared).is_allowed(), "it has been promised");
@@ -163,7 +163,9 @@ fn who_waits_behind_somebody_who_leaves_moves_up() {
         let (_, ticket) = both(
             &shared,
             move |shared| give_back(shared, first),
-            |shared| join(shared, THE_ONE, wish, Some(Waker::noop().clone()), || START).expect("promised"),
+            move |shared| {
+                join(shared, THE_ONE, wish, Some(Waker::noop().clone()), || START).expect("promised")
+            },
         );
         if let Joined::Later(ticket) = ticket {
             let look = look(&*shared, THE_ONE, ticket, Waker::noop(), || START);
