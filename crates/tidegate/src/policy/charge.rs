@@ -57,7 +57,7 @@ fn attempt<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish, when: When) -> O
         return Some(strictest(turns));
     }
     turns.iter_mut().for_each(|turn| turn.charge(&mut locks));
-    Some(decision)
+    Some(strictest(turns)) // once more: a word that is everybody's may have been judged again
 }
 
 /// The decision of the binding rule.

@@ -15,6 +15,7 @@
 //! remembered, and whether it still lives there is seen when it is held. Whoever loses it to another thread has lost that word
 //! only; the words that nobody else wants stay held.
 
+use super::turn::TRIES;
 use super::{Limit, Limits};
 use crate::gate::Part;
 use crate::hold::{HELD, Patience, release, try_hold};
@@ -22,9 +23,6 @@ use crate::keyed::{FIRST, Keyed};
 use crate::sync::Ordering;
 use crate::table::Place;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome};
-
-/// How often somebody else may be faster before the long way is taken.
-const TRIES: usize = 8;
 
 /// One part of a request, and where its state is.
 #[derive(Debug)]

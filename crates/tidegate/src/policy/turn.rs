@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::concurrency::{KeyedPermit, Keys, Visit, refusal};
 use crate::gate::{Key, Part};
+use crate::hold::Patience;
 use crate::keyed::{Keyed, KeyedStep, Regime};
 use crate::shared::When;
 use crate::table::{Claim, Locks};
@@ -23,6 +24,9 @@ pub(super) enum Wish {
     /// To know whether it would.
     Look,
 }
+
+/// How often others may be faster at a word that is everybody's before all must begin again.
+pub(super) const TRIES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Turn<'a, A> {
@@ -142,12 +146,33 @@ impl<'a, A: Algorithm> Turn<'a, A> {
     /// Holds the word that was judged. `false`: all must begin again.
     #[inline]
     pub(super) fn hold_word(&mut self) -> bool {
-        match &mut self.of {
-            Of::Rate { keyed, now: Some(now), .. } => {
-                now.with_step(keyed, &Check(self.cost), |claim, step| claim.hold_word(step))
+        let (everybodys, cost) = (self.everybodys, self.cost);
+        let Of::Rate { keyed, now: Some(now), .. } = &mut self.of else { return true };
+        now.with_step(keyed, &Check(cost), |claim, step| claim.hold_word(step))
+            || everybodys && now.claim.is_judged() && self.hold_at_last()
+    }
+
+    /// Holds a word that others want too and have changed meanwhile, if it still lets the request pass. Beginning again
+    /// would lose it again: the other words take longer than it stays the same.
+    #[cold]
+    fn hold_at_last(&mut self) -> bool {
+        let mut patience = Patience::new();
+        for _ in 0..TRIES {
+            patience.wait();
+            let Of::Rate { keyed, now: Some(now), .. } = &mut self.of else { return false };
+            let check = Check(self.cost);
+            let Some(decision) = now.with_step(keyed, &check, |claim, step| claim.judge_again(step)) else {
+                continue;
+            };
+            let held =
+                decision.is_allowed() && now.with_step(keyed, &check, |claim, step| claim.hold_word(step));
+            let lost = now.claim.is_judged() && decision.is_allowed();
+            self.told(decision);
+            if !lost {
+                return held;
             }
-            _ => true,
         }
+        false
     }
 
     /// Takes a permit if this is what it is about. `false` if there is none any more, which is then the decision.

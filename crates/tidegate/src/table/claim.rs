@@ -184,6 +184,23 @@ impl<'a> Claim<'a> {
         }
     }
 
+    /// Judges a word once more that was judged and could not be held. `None` if somebody else holds it, or it is held by now.
+    pub(crate) fn judge_again<T: Step>(&mut self, step: &T) -> Option<T::Answer> {
+        let Stage::Judged { place, .. } = self.stage else { return None };
+        let found = place.word().load(Ordering::Acquire);
+        if found & HELD != 0 {
+            return None;
+        }
+        let (next, answer) = judge_word(step, found);
+        self.stage = Stage::Judged { place, found, next };
+        Some(answer)
+    }
+
+    /// Whether a word was judged and is not held.
+    pub(crate) fn is_judged(&self) -> bool {
+        matches!(self.stage, Stage::Judged { .. })
+    }
+
     /// Charges, and lets go. Everything must be held by now.
     #[inline]
     pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
