@@ -17,7 +17,8 @@ use crate::{Decision, Micros, RuleId, Steadiness, Words, WordsMut};
 
 /// A way of limiting, as a pure step: no clock, no lock, no I/O.
 ///
-/// Most callers want a limiter, which adds the clock and the memory; this is what a limiter runs.
+/// Most callers want a limiter, which adds the clock and the memory; this is what a limiter runs. It runs the verbs while
+/// it holds the state, so they must not panic.
 pub trait Algorithm {
     /// How many words the state of one key takes. All zero is a key never seen.
     fn words(&self) -> usize;

@@ -229,9 +229,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// How many keys there are, and what became of others. Looks at every cell of the sketch, once there is one.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let Regime { algorithm, table, .. } = self.shared.current();
-        let sketch = table.sketch().stats(|cell| algorithm.idle_at(cell), self.clock.now());
-        Stats { sketch, ..table.stats() }
+        self.shared.stats(self.clock.now())
     }
 
     /// Puts another setting of the same algorithm in force, for all keys and all clones.
@@ -452,6 +450,11 @@ impl<A: Algorithm> Keyed<A> {
 
     pub(crate) fn current(&self) -> &Regime<A> {
         self.regimes.get(self.regimes.current())
+    }
+
+    pub(crate) fn stats(&self, now: Micros) -> Stats {
+        let Regime { algorithm, table, .. } = self.current();
+        Stats { sketch: table.sketch().stats(|cell| algorithm.idle_at(cell), now), ..table.stats() }
     }
 
     /// The fingerprint of a request's key, for policies.

@@ -216,8 +216,12 @@ impl<C: Clock> Pacer<C> {
         Ok(())
     }
 
-    pub(crate) fn now(&self) -> Micros {
-        self.clock.now()
+    /// Charges, however long the wait, and tells from when on to wait.
+    pub(crate) fn charge_at(&self, permits: u64) -> (Micros, Result<Wait, TooLong>) {
+        let now = self.clock.now();
+        let line = &mut *self.line();
+        let place = line.pacing.try_within(&mut line.state, now, permits, Wait::micros(u64::MAX));
+        (now, place.map(|place| place.wait()))
     }
 
     /// The rate in force.

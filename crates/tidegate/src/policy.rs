@@ -360,7 +360,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     #[must_use]
     pub fn stats(&self, rule: RuleId) -> Option<Stats> {
         match self.shared.limits.get(usize::from(rule.0))? {
-            Limit::Rate(keyed) => Some(keyed.current().table.stats()),
+            Limit::Rate(keyed) => Some(keyed.stats(self.clock.now())),
             Limit::AtOnce(_) => None,
         }
     }

@@ -42,3 +42,13 @@ pub(crate) use real::*;
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
+
+/// The same without waiting. `None` if somebody else has the lock.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    use std::sync::TryLockError::{Poisoned, WouldBlock};
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(WouldBlock) => None,
+    }
+}

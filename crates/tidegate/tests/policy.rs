@@ -274,6 +274,20 @@ fn busy_is_stricter_than_a_wait() {
     drop(work);
 }
 
+/// As found, not as if charged; also what a permit was taken of before another was found missing.
+#[test]
+fn each_part_says_what_it_found_beside_permits() {
+    let built =
+        Policy::builder().rule("rate", Quota::per_second(3)).at_once("free", 5).at_once("busy", 1).build();
+    let policy = built.expect("a valid policy").with_clock(ManualClock::new());
+    let request = [0, 1, 2].map(|rule| Part::of(RuleId(rule)));
+    let passed = policy.check_each(&request).expect("a valid request");
+    assert_eq!((remaining(&passed), passed.permits.len()), (vec![2, 4, 0], 2));
+    let refused = policy.check_each(&request).expect("a valid request");
+    assert_eq!((remaining(&refused), refused.permits.len()), (vec![2, 4, 0], 0));
+    assert_eq!(refused.decision.outcome, Outcome::Busy);
+}
+
 #[test]
 fn each_key_has_permits_of_its_own_and_they_can_be_more_or_fewer() {
     let policy = with_work(&ManualClock::new());

@@ -527,6 +527,28 @@ fn a_key_whose_reservation_is_given_back_makes_room_when_it_is_idle() {
     assert!(limiter.check(&2).is_allowed());
 }
 
+/// A turn that was promised for good is used at its instant, so it counts, also after a reset.
+#[test]
+fn a_reset_forgets_no_promise() {
+    for deeds in [0, 100] {
+        let (limiter, clock) = used_up();
+        let turn = limiter.reserve().expect("promised"); // at 100 ms
+        let kept = limiter.reserve().expect("promised"); // at 200 ms
+        kept.keep();
+        for _ in 0..deeds {
+            limiter.cost(0).refund(); // more than are remembered one by one
+            let _ = limiter.cost(1).force();
+            limiter.cost(1).refund();
+        }
+        clock.advance(ms(50));
+        limiter.reset();
+        assert_eq!(retry(limiter.check()), 250 * MS, "after both, with {deeds} deeds: at 300 ms");
+        clock.advance(ms(250));
+        assert!(limiter.check().is_allowed());
+        drop(turn);
+    }
+}
+
 #[test]
 fn a_queue_is_waited_out() {
     let clock = ManualClock::new();

@@ -283,7 +283,8 @@ impl Agenda {
             self.count(algorithm, item);
             item.counted = true;
         }
-        items.retain(|_, item| !item.counted || matches!(item.holder, Holder::Waiter(_)));
+        let waits = |item: &Item| matches!(item.holder, Holder::Waiter(_));
+        items.retain(|_, item| !item.counted || waits(item) || item.is_promise() && item.ready > now);
         self.deeds = if self.deeds == 0 { 0 } else { items.values().filter(|item| item.is_deed()).count() };
         self.items = items;
     }
@@ -345,15 +346,19 @@ impl Agenda {
         self.floor = self.floor.max(at);
         self.base_at = self.floor;
         self.items.values_mut().for_each(|item| item.counted = true);
-        self.items.retain(|_, item| matches!(item.holder, Holder::Waiter(_)));
+        // What is promised stays in the list, although it is counted: a reset forgets the count, and not the promise.
+        self.items.retain(|_, item| item.is_promise());
         self.deeds = 0;
     }
 
-    /// Forgets everything that was used. What is promised stays so.
+    /// Forgets everything that was used. What is promised for later stays so.
     pub(super) fn reset<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) {
         algorithm.reset(self.base.as_mut_slice());
         self.base_at = Micros::ZERO;
-        self.items.retain(|_, item| matches!(item.holder, Holder::Waiter(_) | Holder::Reservation));
+        self.items.retain(|_, item| item.is_promise() && (item.ready > now || item.is_held()));
+        for item in self.items.values_mut().filter(|item| item.ready > now && !item.is_refused()) {
+            item.counted = false;
+        }
         self.deeds = 0;
         self.run(algorithm, now, Run::MovingUp, calls);
     }
@@ -535,6 +540,20 @@ impl Item {
 
     fn is_deed(&self) -> bool {
         matches!(self.holder, Holder::Deed)
+    }
+
+    /// Whether somebody was promised this turn, and may use it.
+    fn is_promise(&self) -> bool {
+        self.is_held() || matches!(self.holder, Holder::Nobody)
+    }
+
+    /// Whether its holder can still be asked about it.
+    fn is_held(&self) -> bool {
+        matches!(self.holder, Holder::Waiter(_) | Holder::Reservation)
+    }
+
+    fn is_refused(&self) -> bool {
+        matches!(&self.holder, Holder::Waiter(waiter) if waiter.told.is_err())
     }
 
     fn waker(&self) -> Option<Waker> {

@@ -3,7 +3,6 @@
 //! One with a single rule, number 0, that decides on one part at a time.
 
 use std::borrow::Borrow;
-use std::time::Duration;
 
 use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, only_part};
 use crate::clock::Clock;
@@ -80,8 +79,8 @@ where
 impl<C: Clock + Send + Sync> Gate for Pacer<C> {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| {
-            let at = self.now();
-            let (outcome, wait) = match self.try_acquire_timeout(part.cost.into(), Duration::MAX) {
+            let (at, answer) = self.charge_at(part.cost.into());
+            let (outcome, wait) = match answer {
                 Ok(wait) if wait == Wait::micros(0) => (Outcome::Allowed, wait),
                 Ok(wait) => (Outcome::AllowedAfter(wait), wait),
                 Err(too_long) => (Outcome::Never, too_long.wait),

@@ -119,6 +119,25 @@ fn nobody_sees_a_request_half_charged() {
     });
 }
 
+/// The same while one of the keys is not there yet.
+#[test]
+fn nobody_sees_a_newcomer_half_charged() {
+    for rules in [[narrow(), narrow()], [wide(), narrow()], [narrow(), wide()]] {
+        model(INTERRUPTIONS, move || {
+            let policy = policy(rules, [1, 0]);
+            let look = |policy: &Buckets| {
+                let request = [Part::of(B).cost(0), Part::of(A).cost(2)];
+                let seen = policy.check_each(&request).expect("a valid request");
+                assert!(!seen.is_allowed(), "one of A is used");
+                [seen.rules[1].remaining(), seen.rules[0].remaining()]
+            };
+            let (passed, seen) = both(&policy, |policy| passes(policy, &there()), look);
+            assert!(passed);
+            assert!(seen == [1, 2] || seen == [0, 1], "half charged: {seen:?}");
+        });
+    }
+}
+
 /// While the setting of a rule changes, and its table with it, a charge counts once and is not lost.
 #[test]
 fn a_request_while_a_rule_changes_counts_once() {

@@ -46,15 +46,15 @@ fn attempt<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish, when: When) -> O
     turns.iter_mut().try_for_each(Turn::hold_beside)?;
     let decision = strictest(turns);
     if wish == Wish::Look || !decision.is_allowed() {
-        // Each of them before any is let go.
-        return turns.iter_mut().all(|turn| turn.leave(wish)).then_some(decision);
+        return turns.iter_mut().all(|turn| turn.leave(wish, &mut locks)).then_some(decision);
     }
     if !hold_words(turns) {
         return None;
     }
     if !turns.iter_mut().all(Turn::take_permit) {
         turns.iter_mut().for_each(Turn::give_permit_back);
-        return Some(strictest(turns));
+        let decision = strictest(turns);
+        return turns.iter_mut().all(|turn| turn.leave(wish, &mut locks)).then_some(decision);
     }
     turns.iter_mut().for_each(|turn| turn.charge(&mut locks));
     Some(strictest(turns)) // once more: a word that is everybody's may have been judged again

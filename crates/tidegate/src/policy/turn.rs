@@ -105,9 +105,8 @@ impl<'a, A: Algorithm> Turn<'a, A> {
                 Some(judge_permit(keys, *fingerprint, visit, self.cost, when.now))
             }
         };
-        if let Some(decision) = decision {
-            self.told(decision);
-        }
+        // Whatever was said at an earlier attempt is not so any more.
+        self.decision = decision.map(|decision| decision.of_rule(self.rule));
         Some(())
     }
 
@@ -214,33 +213,39 @@ impl<'a, A: Algorithm> Turn<'a, A> {
     }
 
     /// Ends a request that charges nothing. `false` if this part was judged by what is not there any more.
-    pub(super) fn leave(&mut self, wish: Wish) -> bool {
+    pub(super) fn leave(&mut self, wish: Wish, locks: &mut Locks<'a>) -> bool {
         let refused = !self.may_pass();
         match (&mut self.of, wish) {
-            (Of::AtOnce { .. } | Of::Rate { now: None, .. }, _) => true,
             (Of::Rate { keyed, now: Some(now), .. }, Wish::Look) => {
-                now.with_step(keyed, &Peek(self.cost), |claim, step| claim.settle(step))
+                now.with_step(keyed, &Peek(self.cost), |claim, step| claim.settle(locks, step))
             }
             (Of::Rate { keyed, now: Some(now), .. }, _) if refused => {
-                now.with_step(keyed, &Check(self.cost), |claim, step| claim.settle(step))
+                now.with_step(keyed, &Check(self.cost), |claim, step| claim.settle(locks, step))
             }
-            (_, Wish::Explain) => self.tell_as_found(),
-            (_, Wish::Charge) => true,
+            (_, Wish::Explain) if !refused => self.tell_as_found(locks),
+            _ => true,
         }
     }
 
-    /// Of a refused request: what there is for a part that would have let it pass, and was not charged.
-    fn tell_as_found(&mut self) -> bool {
+    /// Of a refused request: what there is for a part that would have let it pass, and was not charged. `false`: all must
+    /// begin again.
+    pub(super) fn tell_as_found(&mut self, locks: &mut Locks<'a>) -> bool {
         let found = match &mut self.of {
             Of::Rate { keyed, now: Some(now), .. } => {
-                now.with_step(keyed, &Peek(0), |claim, step| claim.look(step))
+                now.with_step(keyed, &Peek(0), |claim, step| claim.look(locks, step))
             }
-            _ => None,
+            Of::AtOnce { .. } => {
+                let told = self.decision();
+                let left = told.remaining() + u64::from(self.cost);
+                Some(Decision::counted(Outcome::Allowed, told.at(), told.limit(), left, Wait::micros(0)))
+            }
+            Of::Rate { now: None, .. } => None,
         };
+        let known = found.is_some();
         if let Some(found) = found {
             self.told(found);
         }
-        true
+        known
     }
 
     /// Lets go of whatever is held, as it was.
@@ -300,12 +305,13 @@ fn judge_permit(
             *visit = Some(here);
             match usage.refusal(cost) {
                 Some(refused) => refusal(refused, at),
-                None => {
-                    let left = usage.free().saturating_sub(cost.into());
-                    Decision::counted(Outcome::Allowed, at, usage.limit.into(), left, Wait::micros(0))
-                }
+                None => allowed(usage.limit, usage.free().saturating_sub(cost.into()), at),
             }
         }
         Err(refused) => refusal(refused, at),
     }
+}
+
+fn allowed(limit: u32, left: u64, at: Micros) -> Decision {
+    Decision::counted(Outcome::Allowed, at, limit.into(), left, Wait::micros(0))
 }

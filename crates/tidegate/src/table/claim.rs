@@ -22,7 +22,7 @@ use super::sketch::Recalled;
 use super::{OwnersGuard, Room, Scratch, Step, Table, is_worth_keeping, lock};
 use crate::hold::{HELD, release, try_hold};
 use crate::shared::Guarded;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, try_lock};
 use tidegate_core::{Micros, Wait};
 
 /// A state on its way to being charged. Dropped before that, it is let go as it was.
@@ -78,8 +78,7 @@ impl<'a> Claim<'a> {
     pub(crate) fn judge<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let table = self.table;
         let Some(place) = table.segment(table.stretch(self.fingerprint)).find(self.fingerprint) else {
-            self.stage = Stage::New;
-            return Some(Some(self.run_unseen(step)));
+            return self.judge_newcomer(step);
         };
         if table.words != 1 {
             self.stage = Stage::Unseen { place };
@@ -94,6 +93,25 @@ impl<'a> Claim<'a> {
         Some(Some(answer))
     }
 
+    /// Judges somebody who was not found, under the lock of its segment: only there is it certain. Nothing is held yet, so
+    /// the lock can be waited for.
+    #[cold]
+    fn judge_newcomer<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
+        let mut locks = Locks::default();
+        let Locked { segment, .. } = locks.get(self.table.segment(self.table.stretch(self.fingerprint)))?;
+        if !self.is_absent_from(segment) || !step.is_current() {
+            return None;
+        }
+        self.stage = Stage::New;
+        Some(Some(self.run_unseen(step)))
+    }
+
+    /// Whether the key lives nowhere, given the segment that is locked.
+    fn is_absent_from(&self, segment: &Segment) -> bool {
+        let home = self.table.segment(self.table.stretch(self.fingerprint));
+        std::ptr::eq(segment, home) && segment.find(self.fingerprint).is_none()
+    }
+
     pub(crate) fn is_new(&self) -> bool {
         matches!(self.stage, Stage::New)
     }
@@ -104,13 +122,9 @@ impl<'a> Claim<'a> {
     #[cold]
     pub(crate) fn make_room<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> Option<T::Answer> {
         let (table, fingerprint) = (self.table, self.fingerprint);
-        let stretch = table.stretch(fingerprint);
-        let Locked { segment, owners, taken } = locks.get(table.segment(stretch))?;
+        let Locked { segment, owners, taken } = locks.get(table.segment(table.stretch(fingerprint)))?;
         // Only now is it certain: the segment may have divided, or the key arrived, before it was locked.
-        if !std::ptr::eq(*segment, table.segment(stretch))
-            || segment.find(fingerprint).is_some()
-            || !step.is_current()
-        {
+        if !self.is_absent_from(segment) || !step.is_current() {
             return None;
         }
         let mut state = Scratch::new(table.words);
@@ -174,14 +188,22 @@ impl<'a> Claim<'a> {
         place.owner() == self.fingerprint && step.is_current()
     }
 
-    /// Judges once more what was judged, by a step that changes nothing.
-    pub(crate) fn look<T: Step>(&self, peek: &T) -> Option<T::Answer> {
+    /// Judges once more what was judged, by a step that changes nothing. `None`: all must begin again.
+    pub(crate) fn look<T: Step>(&self, locks: &mut Locks<'a>, peek: &T) -> Option<T::Answer> {
         match self.stage {
             Stage::Judged { found, .. } | Stage::Word { found, .. } => Some(peek.run(&mut [found])),
             Stage::Beside { place, .. } => Some(peek.run(&mut Guarded(place.state()))),
-            Stage::New | Stage::Room { .. } | Stage::Sketched { .. } => Some(self.run_unseen(peek)),
-            Stage::Idle | Stage::Unseen { .. } => None,
+            Stage::New | Stage::Room { .. } | Stage::Sketched { .. } | Stage::Idle => {
+                self.is_still_absent(locks, peek).then(|| self.run_unseen(peek))
+            }
+            Stage::Unseen { .. } => None,
         }
+    }
+
+    /// Whether somebody who was new still is. Does not wait for the lock: words may be held.
+    fn is_still_absent<T: Step>(&self, locks: &mut Locks<'a>, step: &T) -> bool {
+        let segment = self.table.segment(self.table.stretch(self.fingerprint));
+        locks.try_get(segment).is_some_and(|locked| self.is_absent_from(locked.segment)) && step.is_current()
     }
 
     /// Judges a word once more that was judged and could not be held. `None` if somebody else holds it, or it is held by now.
@@ -204,24 +226,31 @@ impl<'a> Claim<'a> {
     /// Charges, and lets go. Everything must be held by now.
     #[inline]
     pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
+        if let Stage::Beside { place, .. } = self.stage {
+            return self.run_beside(place, step);
+        }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Word { place, next, .. } => release(place.word(), next),
-            Stage::Beside { place, .. } => {
-                step.run(&mut Guarded(place.state()));
-                release(place.word(), step.idle_at(&Guarded(place.state())).get());
-            }
             Stage::Room { place, mut state, idle_at } => {
                 let locked = locks.get(place.segment).expect("locked since room was made");
                 self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
             }
             Stage::Sketched { mut state } => self.table.sketch.raise(self.fingerprint, state.words()),
-            Stage::Idle | Stage::New | Stage::Unseen { .. } | Stage::Judged { .. } => {}
+            Stage::Idle => {} // nothing to remember
+            unfinished => unreachable!("a request is charged when all of it is held: {unfinished:?}"),
         }
     }
 
-    /// After a refusal by this very state: writes what a refusal may write, which is something only if the clock stepped back.
-    /// `false` if what was judged was not there any more, and all must begin again.
-    pub(crate) fn settle<T: Step>(&mut self, step: &T) -> bool {
+    /// Does it to a state that lies beside its word and is held, and lets go.
+    fn run_beside<T: Step>(&mut self, place: Place<'a>, step: &T) {
+        step.run(&mut Guarded(place.state()));
+        self.stage = Stage::Idle; // only now: a step that panics leaves a word that is let go
+        release(place.word(), step.idle_at(&Guarded(place.state())).get());
+    }
+
+    /// After a refusal by this very state, or a look at it: writes what a refusal may write, which is something only if the clock
+    /// stepped back. `false` if what was judged was not there any more, and all must begin again.
+    pub(crate) fn settle<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> bool {
         match self.stage {
             Stage::Judged { place, found, next } if next == found => {
                 place.is_still(self.fingerprint, found) && step.is_current()
@@ -235,12 +264,13 @@ impl<'a> Claim<'a> {
                 done
             }
             Stage::Beside { place, .. } => {
-                self.stage = Stage::Idle;
-                step.run(&mut Guarded(place.state()));
-                release(place.word(), step.idle_at(&Guarded(place.state())).get());
+                self.run_beside(place, step);
                 true
             }
-            _ => true,
+            Stage::New | Stage::Room { .. } | Stage::Sketched { .. } | Stage::Idle => {
+                self.is_still_absent(locks, step)
+            }
+            Stage::Word { .. } | Stage::Unseen { .. } => true,
         }
     }
 }
@@ -276,18 +306,23 @@ impl Drop for Claim<'_> {
 // === impl Locks ===
 
 impl<'a> Locks<'a> {
-    /// The owners of `segment`, for us alone. The first lock is waited for, others only tried.
+    /// The owners of `segment`, for us alone. The first lock is waited for, so nothing may be held; others are only tried.
     fn get(&mut self, segment: &'a Segment) -> Option<&mut Locked<'a>> {
-        let known = self.0.iter().position(|locked| std::ptr::eq(locked.segment, segment));
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let owners =
-                    if self.0.is_empty() { lock(segment) } else { segment.owners().try_lock().ok()? };
-                self.0.push(Locked { segment, owners, taken: Vec::new() });
-                self.0.len() - 1
-            }
-        };
-        self.0.get_mut(index)
+        if self.0.is_empty() {
+            return Some(self.add(segment, lock(segment)));
+        }
+        self.try_get(segment)
+    }
+
+    /// The same without waiting.
+    fn try_get(&mut self, segment: &'a Segment) -> Option<&mut Locked<'a>> {
+        match self.0.iter().position(|locked| std::ptr::eq(locked.segment, segment)) {
+            Some(known) => self.0.get_mut(known),
+            None => try_lock(segment.owners()).map(|owners| self.add(segment, owners)),
+        }
+    }
+
+    fn add(&mut self, segment: &'a Segment, owners: OwnersGuard<'a>) -> &mut Locked<'a> {
+        self.0.push_mut(Locked { segment, owners, taken: Vec::new() })
     }
 }

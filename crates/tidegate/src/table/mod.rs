@@ -29,7 +29,7 @@ mod tests;
 
 use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::shared::Guarded;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering, try_lock};
 pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
 pub(crate) use segment::Place;
@@ -548,7 +548,7 @@ impl Table {
             return Some((0, Micros::MAX));
         }
         // Without waiting: we hold our own lock, and who holds this one may be waiting for it.
-        let mut owners = segment.owners().try_lock().ok()?;
+        let mut owners = try_lock(segment.owners())?;
         let gone = segment.sweep(&mut owners, &|place| idle_at(place, step), step.now());
         self.gone(gone);
         Some((gone, owners.none_idle_before))
@@ -574,10 +574,10 @@ impl Table {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let other =
             self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
+        // Kept until the keys are there: who looked into it before would find it empty, and say so.
         let mut others = lock(other);
         (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
-        drop(others);
-        segment.divide(owners, other, &|fingerprint| self.stretch(fingerprint) >= upper);
+        segment.divide(owners, other, &mut others, &|fingerprint| self.stretch(fingerprint) >= upper);
         for entry in &self.directory[upper..upper + half] {
             entry.store(number, Ordering::Release);
         }

@@ -245,8 +245,13 @@ impl Segment {
     }
 
     /// Gives the keys that `leaves` names to `other`, which nobody else can see yet.
-    pub(crate) fn divide(&self, owners: &mut Owners, other: &Segment, leaves: &dyn Fn(u64) -> bool) {
-        let mut others = other.owners().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub(crate) fn divide(
+        &self,
+        owners: &mut Owners,
+        other: &Segment,
+        others: &mut Owners,
+        leaves: &dyn Fn(u64) -> bool,
+    ) {
         for place in self.places().filter(|place| place.owner() != EMPTY && leaves(place.owner())) {
             let to = other
                 .find_room(place.owner(), &|_| false)
