@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    FixedWindow, InvalidQuota, LeakyQueue, NginxQueue, Quota, Rule, SlidingLog, SlidingWindow, SteppedBucket,
+    Algorithm, FixedWindow, InvalidQuota, LeakyQueue, Micros, NginxQueue, Quota, Rule, SlidingLog,
+    SlidingWindow, SteppedBucket, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -203,4 +204,15 @@ fn no_text_makes_the_readers_panic() {
         }
     }
     assert!(understood > 10_000 && refused > 10_000, "{understood} understood, {refused} refused");
+}
+
+/// 2⁶⁴ − 4096 microseconds fit a word, but not after an instant later than that.
+#[test]
+fn a_debt_that_just_fits_a_word_ends_with_the_time_line() {
+    let bucket = TokenBucket::new(Quota::per(1, Duration::from_micros((1 << 52) - 1)));
+    let (mut state, now) = ([0; 3], Micros::new(5_000_000));
+    let forced = bucket.force(&mut state, now, 4096);
+    assert_eq!(forced.reset_after().as_micros(), Micros::MAX.since(now));
+    bucket.refund(&mut state, now, 4096);
+    assert!(bucket.peek(&state, now, 1).is_allowed());
 }
