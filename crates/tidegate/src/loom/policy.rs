@@ -176,3 +176,19 @@ fn nobody_is_charged_by_the_quota_before() {
         });
     }
 }
+
+/// Refused at first by A, and then not: whoever begins again believes nothing that was said before, and the newcomer to C is
+/// charged.
+#[test]
+fn who_begins_again_begins_afresh() {
+    model(2, || {
+        let rules = PolicyBuilder::new().rule("a", wide()).rule("b", wide()).rule("c", narrow()).max_keys(4);
+        let policy = Arc::new(rules.build().expect("a valid policy").with_clock(Still));
+        let (c, request) = (Part::of(RuleId(2)), [Part::of(A), Part::of(B), Part::of(RuleId(2))]);
+        assert!(passes(&policy, &[Part::of(A).cost(2), Part::of(B)]));
+        let give_back = |policy: &Buckets| policy.refund(&and_back()).expect("a valid request");
+        let (passed, ()) = both(&policy, move |policy| passes(policy, &request), give_back);
+        let left = policy.peek(&[c.cost(0)]).expect("a valid request").remaining();
+        assert_eq!(left, if passed { 1 } else { 2 });
+    });
+}
