@@ -49,7 +49,7 @@ use agenda::{Act, Agenda, Calls, Turn, later};
 pub(crate) use agenda::{Look, Wish};
 pub use refused::WaitRefused;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source};
-pub(crate) use turn::{Promised, Waiting};
+pub(crate) use turn::{Promised, Waiting, reservation_verbs};
 use verbs::{Begin, Put, Stored};
 
 /// How many may wait for one state unless said otherwise.

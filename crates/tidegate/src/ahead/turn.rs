@@ -197,3 +197,65 @@ impl<H: Home, C: Clock> Drop for Promised<'_, H, C> {
         }
     }
 }
+
+/// The verbs of a reservation, the same for that of a limiter with one state and with many.
+macro_rules! reservation_verbs {
+    ($name:ident, $limiter:ident) => {
+        impl<A: Algorithm, C: Clock> $name<'_, A, C> {
+            /// How long to wait, from when it was reserved. Zero: not at all.
+            #[must_use]
+            pub fn wait(&self) -> Wait {
+                self.0.wait()
+            }
+
+            /// Its instant, on the limiter's clock.
+            #[must_use]
+            pub fn ready_at(&self) -> Micros {
+                self.0.ready_at()
+            }
+
+            /// The decision that will hold at its instant.
+            pub fn decision(&self) -> Decision {
+                self.0.decision()
+            }
+
+            /// Waits for its instant. Dropped before, it is given back.
+            ///
+            /// # Panics
+            ///
+            #[doc = concat!("As [`", stringify!($limiter), "::acquire`].")]
+            pub async fn ready(self) -> Decision
+            where
+                C: Sleep,
+            {
+                self.0.sleep().await
+            }
+
+            /// Blocks this thread until its instant.
+            pub fn ready_blocking(self) -> Decision
+            where
+                C: Park,
+            {
+                self.0.block()
+            }
+
+            /// Makes it count, whenever the handle goes.
+            pub fn keep(self) {
+                let _ = self.0.keep();
+            }
+
+            #[doc = concat!("Gives it back: see [`", stringify!($name), "`].")]
+            pub fn cancel(self) {
+                drop(self);
+            }
+        }
+
+        impl<A: Algorithm, C: Clock> fmt::Debug for $name<'_, A, C> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).field("ready_at", &self.ready_at()).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+pub(crate) use reservation_verbs;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Limiter, LimiterCost};
-use crate::ahead::{Promised, WaitRefused, Waiting, Wish, show_wait, triage};
+use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
 use crate::shared::{Shared, THE_ONE};
 use crate::verb::Pass;
@@ -344,59 +344,4 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
     }
 }
 
-// === impl LimiterReservation ===
-
-impl<A: Algorithm, C: Clock> LimiterReservation<'_, A, C> {
-    /// How long to wait, from when it was reserved. Zero: not at all.
-    #[must_use]
-    pub fn wait(&self) -> Wait {
-        self.0.wait()
-    }
-
-    /// Its instant, on the limiter's clock.
-    #[must_use]
-    pub fn ready_at(&self) -> Micros {
-        self.0.ready_at()
-    }
-
-    /// The decision that will hold at its instant.
-    pub fn decision(&self) -> Decision {
-        self.0.decision()
-    }
-
-    /// Waits for its instant. Dropped before, it is given back.
-    ///
-    /// # Panics
-    ///
-    /// As [`Limiter::acquire`].
-    pub async fn ready(self) -> Decision
-    where
-        C: Sleep,
-    {
-        self.0.sleep().await
-    }
-
-    /// Blocks this thread until its instant.
-    pub fn ready_blocking(self) -> Decision
-    where
-        C: Park,
-    {
-        self.0.block()
-    }
-
-    /// Makes it count, whenever the handle goes.
-    pub fn keep(self) {
-        let _ = self.0.keep();
-    }
-
-    /// Gives it back: see [`LimiterReservation`].
-    pub fn cancel(self) {
-        drop(self);
-    }
-}
-
-impl<A: Algorithm, C: Clock> fmt::Debug for LimiterReservation<'_, A, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimiterReservation").field("ready_at", &self.ready_at()).finish_non_exhaustive()
-    }
-}
+reservation_verbs!(LimiterReservation, Limiter);
