@@ -252,7 +252,7 @@ impl Decision {
     }
 
     /// The largest cost that would pass now, after this decision. Rounded down.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         match self.level {

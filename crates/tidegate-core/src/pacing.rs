@@ -182,6 +182,17 @@ impl Pacing {
         self.try_within(state, now, permits, ANY)
     }
 
+    /// Charges `permits` if there is nothing to wait for at `now`; else charges nothing. Tells whether it did.
+    #[inline]
+    pub fn try_now<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, permits: u64) -> bool {
+        let (free, here) = (read(state), parts_at(now, self.parts()));
+        let is_free = free < here || free == here && now < Micros::MAX; // what ends there never comes
+        if is_free && permits > 0 {
+            self.charge(state, now, permits);
+        }
+        is_free
+    }
+
     /// Charges `permits` at `now` if the wait for them is no longer than `timeout`; else charges nothing.
     ///
     /// # Errors

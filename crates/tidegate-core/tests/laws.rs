@@ -496,6 +496,9 @@ fn short_cut_is_the_long_way(limit: &Rule, it: &mut Standing<'_>) -> bool {
     let mut state = it.state.to_vec();
     assert_eq!(decision, limit.decide(&mut state[..], now, cost), "{about}");
     assert_eq!([next], state[..], "{about}");
+    if decision.outcome == Outcome::Allowed {
+        assert_eq!(limit.peek(&state[..], now, 0), decision, "what a charged word has to say: {about}");
+    }
     true
 }
 

@@ -408,6 +408,25 @@ fn at_the_end_of_time_nothing_is_minted() {
     }
 }
 
+/// Asking for what needs no wait is asking for it within no time.
+fn assert_now_is_within_nothing(made: &Pacing, mut state: [u64; 3], now: Micros, permits: u64) {
+    let mut other = state;
+    let within = made.try_within(&mut other, now, permits, Wait::micros(0));
+    assert_eq!(made.try_now(&mut state, now, permits), within.is_ok(), "{made:?} at {now}: {permits}");
+    assert_eq!(state, other, "{made:?} at {now}: {permits}");
+}
+
+#[test]
+fn what_needs_no_wait_is_charged_at_once_and_nothing_else_is() {
+    for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
+        let mut state = [0; 3];
+        for now in (0..3_000_000).step_by(50_000).map(Micros::new) {
+            [0, 1, 2].iter().for_each(|permits| assert_now_is_within_nothing(&made, state, now, *permits));
+            let _ = made.try_now(&mut state, now, 1);
+        }
+    }
+}
+
 #[test]
 fn nothing_wraps_anywhere() {
     let instants = [0, 1, (1 << 53) - 10_000, (1 << 53) - 2, 1 << 53, u64::MAX];
@@ -428,6 +447,7 @@ fn nothing_wraps_anywhere() {
                 let mut state = [0; 3];
                 made.start(&mut state, Micros::new(start));
                 for asked in permits {
+                    assert_now_is_within_nothing(&made, state, Micros::new(now), asked);
                     let wait = made.peek(&state, Micros::new(now));
                     let reserved = made.reserve(&mut state, Micros::new(now), asked);
                     assert_eq!(reserved.map(|reserved| reserved.wait()), wait, "{made:?}");

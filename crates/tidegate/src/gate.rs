@@ -327,6 +327,24 @@ pub(crate) fn validate(request: &[Part<'_>], rules: usize) -> Result<(), Invalid
     Ok(())
 }
 
+/// The same of a request of a few parts, for those who need not know why not.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "loops over numbers are unrolled, those over slices are not")]
+pub(crate) fn is_valid<const N: usize>(request: &[Part<'_>; N], rules: usize) -> bool {
+    for n in 0..N {
+        let Part { rule, key, .. } = request[n];
+        for earlier in 0..n {
+            if request[earlier].rule == rule && request[earlier].key == key {
+                return false;
+            }
+        }
+        if usize::from(rule.0) >= rules {
+            return false;
+        }
+    }
+    true
+}
+
 /// The only part of a request to a gate that has one rule and decides on one thing at a time.
 ///
 /// # Errors

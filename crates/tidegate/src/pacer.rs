@@ -147,7 +147,7 @@ impl<C: Clock> Pacer<C> {
     /// [`TooLong`], with how long the wait would have been, unless it is none.
     #[inline]
     pub fn try_acquire(&self, permits: u64) -> Result<(), TooLong> {
-        self.charge(permits, Wait::micros(0)).map(|_| ())
+        self.charge(permits, Wait::micros(0)).map(|_at_once| ())
     }
 
     /// Charges `permits` and tells how long to wait before using them, if that is at most `timeout`. Does not wait
@@ -161,7 +161,8 @@ impl<C: Clock> Pacer<C> {
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer than `timeout`.
     #[inline]
     pub fn try_acquire_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
-        self.charge(permits, micros(timeout)).map(|(place, _)| place.wait())
+        let place = self.charge(permits, micros(timeout))?;
+        Ok(place.map_or(Wait::micros(0), |(place, _)| place.wait()))
     }
 
     /// Promises `permits` at a later instant, however late. Charged now, given back if dropped before its instant.
@@ -190,8 +191,10 @@ impl<C: Clock> Pacer<C> {
     /// # Errors
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer than `timeout`.
     pub fn reserve_within(&self, permits: u64, timeout: Duration) -> Result<Reservation<'_, C>, TooLong> {
-        let (place, changes) = self.charge(permits, micros(timeout))?;
-        Ok(self.reservation(place, changes))
+        let now = self.clock.now();
+        let line = &mut *self.line();
+        let place = line.pacing.try_within(&mut line.state, now, permits, micros(timeout))?;
+        Ok(self.reservation(place, line.changes))
     }
 
     fn reservation(&self, place: Reserved, changes: u64) -> Reservation<'_, C> {
@@ -230,14 +233,18 @@ impl<C: Clock> Pacer<C> {
         self.line().pacing.quota()
     }
 
-    /// The one way in. Whoever is to wait, blocking or not, charges here and then waits as long as it says.
+    /// Whoever is to wait, blocking or not, charges here, and then waits for the place it is given; `None` if there is nothing
+    /// to wait for.
     #[inline]
-    fn charge(&self, permits: u64, timeout: Wait) -> Result<(Reserved, u64), TooLong> {
+    fn charge(&self, permits: u64, timeout: Wait) -> Result<Option<(Reserved, u64)>, TooLong> {
         // A reading that grows old before the lock is taken does no harm: the wait is told from that reading, too.
         let now = self.clock.now();
         let line = &mut *self.line();
+        if line.pacing.try_now(&mut line.state, now, permits) {
+            return Ok(None);
+        }
         let place = line.pacing.try_within(&mut line.state, now, permits, timeout)?;
-        Ok((place, line.changes))
+        Ok(Some((place, line.changes)))
     }
 
     fn give_back(&self, place: Reserved, changes: u64) {

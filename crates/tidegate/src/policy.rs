@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::concurrency::Keys;
-use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
+use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, is_valid, validate};
 use crate::keyed::{DEFAULT_MAX_KEYS, Keyed, Settings};
 use crate::observer::Observer;
 use crate::shared::When;
@@ -238,25 +238,26 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// [`InvalidRequest`] if it names no rule, a rule that is not there, or one rule and key twice. A refusal is no error.
     #[inline]
     pub fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        validate(request, self.shared.limits.len())?;
-        if self.observer.is_none()
-            && let Some(decision) = self.check_at_once(request)
-        {
-            return Ok(Admission::bare(decision));
+        match request.len() {
+            1 => self.check_few::<1>(request),
+            2 => self.check_few::<2>(request),
+            3 => self.check_few::<3>(request),
+            _ => self.check_slowly(request),
         }
-        self.check_slowly(request)
     }
 
-    /// The short cut, for requests of a few parts.
+    /// By the short cut, for requests of a few parts.
     #[inline]
-    fn check_at_once(&self, request: &[Part<'_>]) -> Option<Decision> {
-        let now = || self.clock.now();
-        match request {
-            [a] => quick::at_once(&self.shared, &[*a], now),
-            [a, b] => quick::at_once(&self.shared, &[*a, *b], now),
-            [a, b, c] => quick::at_once(&self.shared, &[*a, *b, *c], now),
-            _ => None,
+    fn check_few<const N: usize>(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        let few = request.first_chunk::<N>().filter(|few| is_valid(few, self.shared.limits.len()));
+        if let Some(few) = few.filter(|_| self.observer.is_none()) {
+            match quick::at_once(&self.shared, few, || self.clock.now()) {
+                Ok(binding) => return Ok(Admission::bare(binding.decision())),
+                Err(Some(refusal)) => return Ok(Admission::bare(refusal)),
+                Err(None) => {}
+            }
         }
+        self.check_slowly(request)
     }
 
     #[inline(never)]

@@ -58,15 +58,15 @@ impl<C: Sleep> Pacer<C> {
     /// As [`acquire`](Pacer::acquire).
     #[inline]
     pub async fn acquire_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
-        let (place, changes) = self.charge(permits, micros(timeout))?;
+        let Some((place, changes)) = self.charge(permits, micros(timeout))? else {
+            return Ok(Wait::micros(0));
+        };
         let (wait, instant) = (place.wait(), place.from());
-        if wait > Wait::micros(0) {
-            let reservation = self.reservation(place, changes);
-            while self.clock.now() < instant {
-                self.clock.sleep_until(instant).await;
-            }
-            reservation.keep();
+        let reservation = self.reservation(place, changes);
+        while self.clock.now() < instant {
+            self.clock.sleep_until(instant).await;
         }
+        reservation.keep();
         Ok(wait)
     }
 }
@@ -107,7 +107,9 @@ impl<C: Park> Pacer<C> {
     ///
     /// [`TooLong`], at once and with nothing charged, if the wait would be longer.
     pub fn acquire_blocking_timeout(&self, permits: u64, timeout: Duration) -> Result<Wait, TooLong> {
-        let (place, changes) = self.charge(permits, micros(timeout))?;
+        let Some((place, changes)) = self.charge(permits, micros(timeout))? else {
+            return Ok(Wait::micros(0));
+        };
         let (wait, instant) = (place.wait(), place.from());
         let reservation = self.reservation(place, changes);
         while self.clock.now() < instant {

@@ -11,9 +11,12 @@
 //! ```
 //!
 //! What is everybody's is where threads meet: its cache line goes from processor to processor, and that takes longer than the
-//! rest of the decision. So it is not looked at before everything else is done, not even to find it: where it was found last is
-//! remembered, and whether it still lives there is seen when it is held. Whoever loses it to another thread has lost that word
-//! only; the words that nobody else wants stay held.
+//! rest of the decision. So it comes last, and is not looked at before everything else is done, not even to find it: where it
+//! was found last is remembered, and whether it still lives there is seen when it is held. Whoever loses it to another thread
+//! has lost that word only; the words that nobody else wants stay held.
+//!
+//! Every instruction counts here. So loops are plain and have a fixed length, for the compiler to unroll; and what was found is
+//! handed to functions that are called seldom as a copy, so that for all the others it need not lie in memory.
 
 use super::turn::TRIES;
 use super::{Limit, Limits};
@@ -44,162 +47,203 @@ struct Judged {
     remaining: u64,
 }
 
-/// What came of trying.
-enum Tried {
-    Decided(Decision),
-    /// Somebody else was faster.
-    Again,
-    /// This takes the long way.
-    TooMuch,
+const NOT_JUDGED: Judged = Judged { word: 0, next: 0, remaining: 0 };
+
+/// The part of an allowed request that has the least left, and the word that it was charged to.
+pub(super) struct Binding<'a, A> {
+    keyed: &'a Keyed<A>,
+    part: &'a Part<'a>,
+    word: u64,
+    now: Micros,
 }
 
-/// The decision on a valid request, or `None` to go the long way, with nothing done.
-#[inline]
-pub(super) fn at_once<A: Algorithm, const N: usize>(
-    limits: &Limits<A>,
-    request: &[Part<'_>; N],
+/// Why a request was not charged.
+enum NotCharged {
+    /// One of its parts would refuse.
+    Refused,
+    /// Somebody else was faster.
+    Lost,
+}
+
+/// Charges a valid request, or refuses it, or gives `None` to go the long way, with nothing done.
+///
+/// What is allowed, as nearly all is, comes back as few numbers: a decision is large, and each time it is handed on it is
+/// written and read again.
+#[inline(always)]
+pub(super) fn at_once<'a, A: Algorithm, const N: usize>(
+    limits: &'a Limits<A>,
+    request: &'a [Part<'a>; N],
     now: impl FnOnce() -> Micros,
-) -> Option<Decision> {
+) -> Result<Binding<'a, A>, Option<Decision>> {
+    let parts = everybodys_last(request);
     // Every place is that of the first part until its own is found: so there is never a place that is none.
-    let mut found = [Found::find(limits, &request[0])?; N];
+    let mut found = [Found::find(limits, parts[0]).ok_or(None)?; N];
     for n in 1..N {
-        found[n] = Found::find(limits, &request[n])?;
+        found[n] = Found::find(limits, parts[n]).ok_or(None)?;
     }
     let now = now();
-    match attempt(&found, now) {
-        Tried::Decided(decision) => Some(decision),
-        Tried::Again => at_last(&found, now),
-        Tried::TooMuch => None,
+    match charge(&found, now) {
+        Ok(binding) => Ok(binding),
+        Err(not_charged) => Err(at_last(found, now, not_charged)),
     }
 }
 
-/// Tries again for a while.
-#[cold]
-#[inline(never)]
-fn at_last<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros) -> Option<Decision> {
-    if found.iter().any(Found::is_gone) {
-        return None;
+/// The parts, with one that is everybody's at the end if there is one.
+#[inline(always)]
+fn everybodys_last<'a, const N: usize>(request: &'a [Part<'a>; N]) -> [&'a Part<'a>; N] {
+    let mut parts = request.each_ref();
+    for n in 0..N - 1 {
+        if parts[n].key.is_empty() {
+            parts.swap(n, N - 1);
+        }
     }
+    parts
+}
+
+/// What becomes of a request that was not charged at once: it is refused, or tried again for a while.
+#[inline(never)]
+fn at_last<A: Algorithm, const N: usize>(
+    found: [Found<'_, A>; N],
+    now: Micros,
+    mut not_charged: NotCharged,
+) -> Option<Decision> {
     let mut patience = Patience::new();
     for _ in 0..TRIES {
+        if let NotCharged::Refused = not_charged
+            && let Some(refusal) = refusal(&found, now)?
+        {
+            return Some(refusal);
+        }
+        if found.iter().any(Found::is_gone) {
+            return None;
+        }
         patience.wait();
-        match attempt(found, now) {
-            Tried::Decided(decision) => return Some(decision),
-            Tried::Again => {}
-            Tried::TooMuch => return None,
+        match charge(&found, now) {
+            Ok(binding) => return Some(binding.decision()),
+            Err(again) => not_charged = again,
         }
     }
     None
 }
 
-#[inline(always)]
-fn attempt<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros) -> Tried {
-    let mut judged = [Judged { word: 0, next: 0, remaining: 0 }; N];
-    let mut held = [false; N];
-    let outcome = hold_all(found, &mut judged, &mut held, now);
-    let mut all = outcome.is_ok();
-    for found in found {
-        all = all && found.is_ours();
-    }
-    for everybodys in [true, false] {
-        for n in 0..N {
-            if held[n] && found[n].is_everybodys() == everybodys {
-                release(found[n].place.word(), if all { judged[n].next } else { judged[n].word });
-            }
-        }
-    }
-    match outcome {
-        _ if all => Tried::Decided(binding(found, &judged, now)),
-        Err(NotHeld::Refused) => refuse(found, now),
-        Ok(()) | Err(NotHeld::Lost) => Tried::Again,
-    }
-}
-
-/// The decision of the part that has the least left.
-#[inline(always)]
-fn binding<A: Algorithm, const N: usize>(
-    found: &[Found<'_, A>; N],
-    judged: &[Judged; N],
-    now: Micros,
-) -> Decision {
-    let mut least = 0;
-    for n in 1..N {
-        if judged[n].remaining == judged[least].remaining {
-            return strictest(found, judged, now);
-        }
-        if judged[n].remaining < judged[least].remaining {
-            least = n;
-        }
-    }
-    found[least].decision(judged[least].word, now).expect("as it was judged")
-}
-
-/// The strictest of all decisions, by every criterion.
-#[cold]
-#[inline(never)]
-fn strictest<A: Algorithm, const N: usize>(
-    found: &[Found<'_, A>; N],
-    judged: &[Judged; N],
-    now: Micros,
-) -> Decision {
-    let decisions = found.iter().zip(judged).filter_map(|(found, judged)| found.decision(judged.word, now));
-    decisions.reduce(Decision::and).expect("a request has a part")
-}
-
-/// Ends a request that is not allowed by all, if what it is judged by stays so meanwhile.
-#[inline(never)]
-fn refuse<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros) -> Tried {
+/// The refusal of a request; `Some(None)` if what it is judged by does not stay so meanwhile, `None` if this takes the long way.
+fn refusal<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros) -> Option<Option<Decision>> {
     let words = found.each_ref().map(|found| found.place.word().load(Ordering::Acquire));
     if words.iter().any(|word| word & HELD != 0) {
-        return Tried::Again;
+        return Some(None);
     }
-    let judged = words.map(|word| Judged { word, next: word, remaining: 0 });
-    if !found.iter().zip(words).all(|(found, word)| found.is_plain(word, now)) {
-        return Tried::TooMuch;
-    }
-    let decision = strictest(found, &judged, now);
+    let decisions = found.iter().zip(words).map(|(found, word)| found.plain(word, now));
+    let decision = decisions.reduce(|one, other| Some(one?.and(other?)))??;
     let still = !decision.is_allowed() && found.iter().zip(words).all(|(found, word)| found.is_still(word));
-    if still { Tried::Decided(decision) } else { Tried::Again }
+    Some(still.then_some(decision))
 }
 
-/// Why not every word is held.
-enum NotHeld {
-    Refused,
-    Lost,
-}
-
-/// Holds one's own words, and then those that are everybody's.
+/// Charges all or nothing.
 #[inline(always)]
-fn hold_all<A: Algorithm, const N: usize>(
-    found: &[Found<'_, A>; N],
-    judged: &mut [Judged; N],
-    held: &mut [bool; N],
+fn charge<'a, A: Algorithm, const N: usize>(
+    found: &[Found<'a, A>; N],
     now: Micros,
-) -> Result<(), NotHeld> {
-    // Plain loops, which the compiler unrolls: there are two or three parts, and every instruction counts.
-    for n in 0..N {
-        if !found[n].is_everybodys() {
-            found[n].judge(&mut judged[n], now)?;
+) -> Result<Binding<'a, A>, NotCharged> {
+    let mut judged = [NOT_JUDGED; N];
+    for n in 0..N - 1 {
+        judged[n] = found[n].judge(now)?;
+    }
+    if !found[N - 1].is_everybodys() {
+        found[N - 1].judge(now)?; // refused before anything is held
+    }
+    for n in 0..N - 1 {
+        if !try_hold(found[n].place.word(), judged[n].word) {
+            let_go(*found, judged, n);
+            return Err(NotCharged::Lost);
+        }
+    }
+    match found[N - 1].hold(now) {
+        Ok(held) => judged[N - 1] = held,
+        Err(not_charged) => {
+            let_go(*found, judged, N - 1);
+            return Err(not_charged);
         }
     }
     for n in 0..N {
-        if !found[n].is_everybodys() {
-            held[n] = try_hold(found[n].place.word(), judged[n].word);
-            if !held[n] {
-                return Err(NotHeld::Lost);
-            }
+        if !found[n].is_ours() {
+            let_go(*found, judged, N);
+            return Err(NotCharged::Lost);
         }
     }
-    for n in 0..N {
-        if found[n].is_everybodys() {
-            match found[n].hold(&mut judged[n], now) {
-                Err(NotHeld::Lost) => found[n].hold_at_last(&mut judged[n], now)?,
-                held_or_refused => held_or_refused?,
-            }
-            held[n] = true;
+    for n in (0..N).rev() {
+        release(found[n].place.word(), judged[n].next);
+    }
+    Ok(binding(found, &judged, now))
+}
+
+/// Lets go of the first of the words, as they were.
+#[cold]
+#[inline(never)]
+fn let_go<A: Algorithm, const N: usize>(found: [Found<'_, A>; N], judged: [Judged; N], held: usize) {
+    for (found, judged) in found.iter().zip(judged).take(held) {
+        release(found.place.word(), judged.word);
+    }
+}
+
+/// Who has the least left.
+#[inline(always)]
+fn binding<'a, A: Algorithm, const N: usize>(
+    found: &[Found<'a, A>; N],
+    judged: &[Judged; N],
+    now: Micros,
+) -> Binding<'a, A> {
+    let (mut binding, mut least) = (found[0].binding(judged[0].next, now), judged[0].remaining);
+    for n in 1..N {
+        if judged[n].remaining == least {
+            return strictest(*found, *judged, now);
+        }
+        if judged[n].remaining < least {
+            (binding, least) = (found[n].binding(judged[n].next, now), judged[n].remaining);
         }
     }
-    Ok(())
+    binding
+}
+
+/// The same by every criterion, where several have as little left.
+#[cold]
+#[inline(never)]
+fn strictest<'a, A: Algorithm, const N: usize>(
+    found: [Found<'a, A>; N],
+    judged: [Judged; N],
+    now: Micros,
+) -> Binding<'a, A> {
+    let bindings = found.iter().zip(judged).map(|(found, judged)| found.binding(judged.next, now));
+    bindings.reduce(Binding::and).expect("a request has a part")
+}
+
+/// Holds a word that others want too, as often as they are faster.
+#[cold]
+#[inline(never)]
+fn hold_at_last<A: Algorithm>(found: Found<'_, A>, now: Micros) -> Result<Judged, NotCharged> {
+    let mut patience = Patience::new();
+    for _ in 0..TRIES {
+        patience.wait();
+        match found.try_hold(now) {
+            Err(NotCharged::Lost) => {}
+            held_or_refused => return held_or_refused,
+        }
+    }
+    Err(NotCharged::Lost)
+}
+
+impl<A: Algorithm> Binding<'_, A> {
+    /// The stricter of the two.
+    fn and(self, other: Self) -> Self {
+        let (ours, theirs) = (self.decision(), other.decision());
+        if ours.and(theirs) == ours { self } else { other }
+    }
+
+    /// What was decided: what there is to say about a word just charged is what there is to say about it at all.
+    #[inline(always)]
+    pub(super) fn decision(&self) -> Decision {
+        let algorithm = &self.keyed.regimes.get(FIRST).algorithm;
+        algorithm.peek(&[self.word], self.now, 0).of_rule(self.part.rule)
+    }
 }
 
 impl<A> Clone for Found<'_, A> {
@@ -212,7 +256,7 @@ impl<A> Copy for Found<'_, A> {}
 
 impl<'a, A: Algorithm> Found<'a, A> {
     #[inline(always)]
-    fn find(limits: &'a Limits<A>, part: &'a Part<'_>) -> Option<Self> {
+    fn find(limits: &'a Limits<A>, part: &'a Part<'a>) -> Option<Self> {
         let Limit::Rate(keyed) = limits.limit(part.rule) else { return None };
         if keyed.regimes.current() != FIRST {
             return None;
@@ -236,56 +280,51 @@ impl<'a, A: Algorithm> Found<'a, A> {
         self.keyed.regimes.get(FIRST).algorithm.decide_word(word, now, self.part.cost)
     }
 
-    #[inline(always)]
-    fn decision(&self, word: u64, now: Micros) -> Option<Decision> {
-        self.decide(word, now).map(|(_, decision)| decision.of_rule(self.part.rule))
-    }
-
     /// Judges a copy of the word.
     #[inline(always)]
-    fn judge(&self, judged: &mut Judged, now: Micros) -> Result<(), NotHeld> {
-        judged.word = self.place.word().load(Ordering::Acquire);
-        if judged.word & HELD != 0 {
-            return Err(NotHeld::Lost);
+    fn judge(&self, now: Micros) -> Result<Judged, NotCharged> {
+        let word = self.place.word().load(Ordering::Acquire);
+        if word & HELD != 0 {
+            return Err(NotCharged::Lost);
         }
-        match self.decide(judged.word, now) {
+        match self.decide(word, now) {
             Some((next, decision)) if decision.outcome == Outcome::Allowed => {
-                (judged.next, judged.remaining) = (next, decision.remaining());
-                Ok(())
+                Ok(Judged { word, next, remaining: decision.remaining() })
             }
-            _ => Err(NotHeld::Refused),
+            _ => Err(NotCharged::Refused),
         }
     }
 
-    /// Judges a word that others want too, and holds it.
+    /// Judges the word and holds it.
     #[inline(always)]
-    fn hold(&self, judged: &mut Judged, now: Micros) -> Result<(), NotHeld> {
-        self.judge(judged, now)?;
-        if try_hold(self.place.word(), judged.word) { Ok(()) } else { Err(NotHeld::Lost) }
+    fn try_hold(&self, now: Micros) -> Result<Judged, NotCharged> {
+        let judged = self.judge(now)?;
+        if try_hold(self.place.word(), judged.word) { Ok(judged) } else { Err(NotCharged::Lost) }
     }
 
-    /// The same, as often as others are faster.
-    #[cold]
-    #[inline(never)]
-    fn hold_at_last(&self, judged: &mut Judged, now: Micros) -> Result<(), NotHeld> {
-        let mut patience = Patience::new();
-        for _ in 0..TRIES {
-            patience.wait();
-            match self.hold(judged, now) {
-                Err(NotHeld::Lost) => {}
-                held_or_refused => return held_or_refused,
-            }
+    /// The same, and if others are faster, again.
+    #[inline(always)]
+    fn hold(&self, now: Micros) -> Result<Judged, NotCharged> {
+        match self.try_hold(now) {
+            Err(NotCharged::Lost) => hold_at_last(*self, now),
+            held_or_refused => held_or_refused,
         }
-        Err(NotHeld::Lost)
     }
 
-    /// Whether the short cut knows what to say, and it is nothing that has to be written.
-    fn is_plain(&self, word: u64, now: Micros) -> bool {
-        self.decide(word, now).is_some_and(|(next, decision)| match decision.outcome {
+    #[inline(always)]
+    fn binding(&self, word: u64, now: Micros) -> Binding<'a, A> {
+        Binding { keyed: self.keyed, part: self.part, word, now }
+    }
+
+    /// What there is to say about a word, if the short cut knows it and nothing has to be written for it.
+    fn plain(&self, word: u64, now: Micros) -> Option<Decision> {
+        let (next, decision) = self.decide(word, now)?;
+        let plain = match decision.outcome {
             Outcome::Allowed => true,
             // A refusal that writes is one after the clock stepped back.
             _ => !decision.is_allowed() && next == word,
-        })
+        };
+        plain.then(|| decision.of_rule(self.part.rule))
     }
 
     /// Whether the key does not live any more where it was found, or remembered to have been.

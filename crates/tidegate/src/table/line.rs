@@ -33,7 +33,7 @@ impl Line {
     }
 
     /// The slot where `fingerprint` lives, if it lives in this line.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut matches = 0u32;
         for (slot, found) in self.0[..SLOTS].iter().enumerate() {
