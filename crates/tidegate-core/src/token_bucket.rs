@@ -30,8 +30,10 @@
 //!
 //! Debt, from [`force`](Algorithm::force) or a lowered quota, lies beyond the line, and is paid in full before anything passes.
 //! So does a state whose clock has stepped back far; to tell the two apart, and to know what was owed when the clock
-//! still ran on, the bucket also remembers when it was last written. A step back that is small against `full` it does not even
-//! notice: the key waits it out. On a clock that never steps back none of that is needed, and the state is one word.
+//! still ran on, the bucket also remembers when it was last written. The same books can be kept as *so many whole tokens were
+//! owed since then*, a then less than one interval before the writing: that is what a key owes after a far step back. One that is
+//! small against `full` it does not even notice: the key waits it out. On a clock that never steps back none of that is
+//! needed, and the state is one word.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait, Worth};
@@ -168,10 +170,19 @@ impl TokenBucket {
     fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Span {
         let instant = self.read(state);
         if self.layout == Layout::Remembering && now.get() < state.get(2) && instant > self.line(now) {
-            let written = Span { whole: state.get(2), part: 0 };
-            return Span::at(now).plus(instant.minus(written, self.q), self.q).min(END);
+            return self.forgiven(instant, Micros::new(state.get(2)), now);
         }
         instant.max(Span::at(now))
+    }
+
+    /// The instant of a key that was written at `written`, seen from long before.
+    #[cold]
+    fn forgiven(&self, instant: Span, written: Micros, now: Micros) -> Span {
+        let owed = instant.minus(Span::at(written), self.q);
+        let parts = u128::from(owed.whole) * u128::from(self.q) + u128::from(owed.part);
+        let tokens = Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q);
+        let since = instant.minus(tokens, self.q);
+        if Span::at(now) < since { Span::at(now).plus(tokens, self.q).min(END) } else { instant }
     }
 
     /// The latest instant a charge may reach.

@@ -57,12 +57,15 @@ impl Model for Bucket {
         self.full / self.token
     }
 
-    /// So far back that less than nothing would be left: the bucket is as it was when it was last counted, debt and
-    /// all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be corrected.
+    /// So far back that less than nothing would be left: the bucket is as it was when it last lacked a whole number of
+    /// tokens, debt and all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
+    /// corrected.
     fn forgive(&mut self, now: Time) {
-        let back = now < self.counted && self.clock == Steadiness::MayStepBack;
-        if back && self.at(now) < 0 {
-            self.tokens = self.tokens.min(self.full);
+        let lacking = (self.full - self.tokens).max(0);
+        let whole = ceil_div(lacking, self.token) * self.token;
+        let back = (self.counted - now) * self.pace > whole - lacking;
+        if back && self.clock == Steadiness::MayStepBack && self.at(now) < 0 {
+            self.tokens = self.full - whole;
             self.counted = now;
         }
     }
