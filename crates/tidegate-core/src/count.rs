@@ -56,6 +56,10 @@ impl Beat {
         self.period.get()
     }
 
+    pub(crate) const fn get_offset(self) -> u64 {
+        self.offset
+    }
+
     /// The number of the stretch that `now` lies in. What lies before the offset is number 0.
     #[inline]
     pub(crate) const fn number(self, now: Micros) -> u64 {

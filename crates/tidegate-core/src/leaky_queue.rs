@@ -37,6 +37,7 @@ use core::time::Duration;
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome};
 use crate::invalid::{InvalidQuota, Reason};
+use crate::setting::{Setting, share_of};
 use crate::token_bucket::{NOTHING, Span};
 use crate::{Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
 
@@ -133,6 +134,21 @@ impl LeakyQueue {
         }
         let (bucket, free, spare) = (self.bucket.filled_to(full), Span::of(free, q), Span::of(full % p, q));
         LeakyQueue { bucket, free, spare, ..self }
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        let (p, q) = (self.quota.p(), self.quota.q());
+        Setting::new(b'q', [p, q, self.bucket.full_parts(), self.free.parts(q)])
+    }
+
+    /// As many times slower, with as many times fewer places; nobody waits longer.
+    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
+        let places = u32::try_from(share_of(u64::from(self.queue) + 1, nodes)?).ok()?;
+        let delay = u64::from(self.delay.min(self.queue)) / nodes;
+        let period = self.quota.period().checked_mul(u32::try_from(nodes).ok()?)?;
+        let quota = Quota::try_new(self.quota.limit(), period, 1).ok()?;
+        let share = LeakyQueue::try_new(quota, places - 1).ok()?.delay(u32::try_from(delay).ok()?);
+        Some(LeakyQueue { max_wait: self.max_wait, ..share }.laid_out())
     }
 
     /// The bucket's decision on a cost that it charged, with the wait until its turn.

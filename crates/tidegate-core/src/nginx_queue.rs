@@ -21,6 +21,7 @@
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
+use crate::setting::{Setting, share_of};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// nginx's `limit_req`, with its rounding.
@@ -102,6 +103,16 @@ impl NginxQueue {
         }
         #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
         Ok(NginxQueue { rate: rate as u64, burst: burst as u64 * REQUEST, delay: 0 })
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        Setting::new(b'g', [self.rate, self.burst, self.delay.min(MOST)])
+    }
+
+    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
+        let places = share_of(self.burst / REQUEST + 1, nodes)?;
+        let delay = if self.delay == u64::MAX { u64::MAX } else { self.delay / REQUEST / nodes * REQUEST };
+        Some(NginxQueue { rate: share_of(self.rate, nodes)?, burst: (places - 1) * REQUEST, delay })
     }
 
     /// What is owed at `now`, as nginx works it out at each visit.

@@ -184,6 +184,14 @@ impl Quota {
 /// Products of a cost and an interval stay below this, so that they are exact everywhere.
 const EXACT: u128 = 1 << 53;
 
+/// An interval of p/q microseconds made so many times longer, if it can still be counted exactly.
+pub(crate) fn slower(p: u64, q: u64, times: u64) -> Option<(u64, u64)> {
+    let (longer, q) = (u128::from(p) * u128::from(times), u128::from(q));
+    let common = gcd(longer, q);
+    let (p, q) = (u64::try_from(longer / common).ok()?, u64::try_from(q / common).ok()?);
+    (u128::from(p) < EXACT).then_some((p, q))
+}
+
 pub(crate) const fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);

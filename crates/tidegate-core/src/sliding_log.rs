@@ -25,6 +25,7 @@ use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
+use crate::setting::{Setting, share_of};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in any period, exactly. The burst of the quota plays no part.
@@ -108,6 +109,14 @@ impl SlidingLog {
             Ok(period) => Ok(SlidingLog { limit, period, room: limit }),
             Err(reason) => Err(reason),
         }
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        Setting::new(b'l', [self.limit, self.period])
+    }
+
+    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
+        Some(SlidingLog { limit: share_of(self.limit, nodes)?, ..*self })
     }
 
     fn ring<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Ring {

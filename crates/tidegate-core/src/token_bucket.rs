@@ -37,6 +37,8 @@
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait, Worth};
+use crate::quota::slower;
+use crate::setting::{Setting, share_of};
 use crate::{Micros, Quota, Steadiness, Words, WordsMut};
 
 /// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
@@ -117,6 +119,21 @@ impl TokenBucket {
         let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
         TokenBucket { burst, p, q, one, full, layout, packed, worth }
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        Setting::new(b'b', [self.p, self.q, self.burst])
+    }
+
+    /// What fills the bucket, in q-ths of a microsecond.
+    pub(crate) const fn full_parts(&self) -> u64 {
+        self.full.parts(self.q)
+    }
+
+    /// As many times slower, with as many times less at once.
+    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
+        let (p, q) = slower(self.p, self.q, nodes)?;
+        Some(TokenBucket::of(p, q, share_of(self.burst, nodes)?, self.layout))
     }
 
     /// A bucket of the same pace that is filled to `full` q-ths of a microsecond.
@@ -370,6 +387,11 @@ impl Span {
             (Ok(whole), Ok(part)) if whole <= Micros::MAX.get() => Span { whole, part },
             _ => END,
         }
+    }
+
+    /// In q-ths of a microsecond.
+    pub(crate) const fn parts(self, q: u64) -> u64 {
+        self.whole * q + self.part
     }
 
     /// Microseconds above, q-ths below. Only for a narrow layout.

@@ -1,0 +1,105 @@
+//! # A rule for those who decide elsewhere
+//!
+//! A script in a database decides by the same arithmetic as this crate, but cannot hold its types. What it has to know of a
+//! rule is a letter, for the algorithm, and a few numbers:
+//!
+//! | letter | algorithm | numbers |
+//! |---|---|---|
+//! | `b` | token bucket | p, q, burst: a token each p/q microseconds |
+//! | `q` | leaky queue | p, q, full, free: the last two in q-ths of a microsecond |
+//! | `g` | leaky queue as nginx counts | rate, burst, delay: thousandths of a request |
+//! | `s` | stepped bucket | step, period, offset, burst |
+//! | `w` | fixed window by the clock | limit, period, offset |
+//! | `h` | fixed window from the first hit | limit, period |
+//! | `l` | sliding log | limit, period |
+//! | `c` | sliding window | limit, period, cells, oldest: 0 strict, 1 interpolated, 2 plain |
+//!
+//! Periods and offsets are in microseconds.
+
+use crate::Rule;
+
+/// A rule as a letter and a few numbers; what they mean is written beside each letter in the source of this module and,
+/// for Redis, in `WIRE.md`.
+///
+/// ```
+/// use tidegate_core::Rule;
+/// let rule: Rule = "fixed_window 5/min offset 10s".parse()?;
+/// assert_eq!(rule.setting().letter(), b'w');
+/// assert_eq!(rule.setting().numbers(), [5, 60_000_000, 10_000_000]);
+/// # Ok::<(), tidegate_core::InvalidQuota>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    letter: u8,
+    numbers: [u64; MOST],
+    len: usize,
+}
+
+const MOST: usize = 4;
+
+impl Setting {
+    pub(crate) fn new<const N: usize>(letter: u8, of: [u64; N]) -> Self {
+        const { assert!(N <= MOST) };
+        let mut numbers = [0; MOST];
+        numbers[..N].copy_from_slice(&of);
+        Setting { letter, numbers, len: N }
+    }
+
+    /// Which algorithm it is.
+    #[must_use]
+    pub const fn letter(&self) -> u8 {
+        self.letter
+    }
+
+    /// Its numbers, as many as the algorithm has.
+    #[must_use]
+    pub fn numbers(&self) -> &[u64] {
+        &self.numbers[..self.len]
+    }
+}
+
+impl Rule {
+    /// What whoever decides elsewhere has to know of this rule.
+    #[must_use]
+    pub fn setting(&self) -> Setting {
+        match self {
+            Rule::TokenBucket(bucket) => bucket.setting(),
+            Rule::LeakyQueue(queue) => queue.setting(),
+            Rule::NginxQueue(queue) => queue.setting(),
+            Rule::SteppedBucket(bucket) => bucket.setting(),
+            Rule::FixedWindow(window) => window.setting(),
+            Rule::SlidingLog(log) => log.setting(),
+            Rule::SlidingWindow(window) => window.setting(),
+        }
+    }
+
+    /// The share of one of `nodes` that enforce the rule each on its own: together they let no more pass than the rule does.
+    ///
+    /// `None` if the rule is too small to be shared by so many.
+    ///
+    /// ```
+    /// use tidegate_core::Rule;
+    /// let rule: Rule = "100/s burst 10".parse()?;
+    /// assert_eq!(rule.share(4), Some("25/s burst 2".parse()?));
+    /// assert_eq!(rule.share(11), None); // a burst of less than one
+    /// # Ok::<(), tidegate_core::InvalidQuota>(())
+    /// ```
+    #[must_use]
+    pub fn share(&self, nodes: u32) -> Option<Rule> {
+        let nodes = u64::from(nodes.max(1));
+        Some(match self {
+            Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.share(nodes)?),
+            Rule::LeakyQueue(queue) => Rule::LeakyQueue(queue.share(nodes)?),
+            Rule::NginxQueue(queue) => Rule::NginxQueue(queue.share(nodes)?),
+            Rule::SteppedBucket(bucket) => Rule::SteppedBucket(bucket.share(nodes)?),
+            Rule::FixedWindow(window) => Rule::FixedWindow(window.share(nodes)?),
+            Rule::SlidingLog(log) => Rule::SlidingLog(log.share(nodes)?),
+            Rule::SlidingWindow(window) => Rule::SlidingWindow(window.share(nodes)?),
+        })
+    }
+}
+
+/// An equal share of so many, if there is at least one in it.
+pub(crate) fn share_of(many: u64, nodes: u64) -> Option<u64> {
+    Some(many / nodes).filter(|share| *share > 0)
+}

@@ -1,0 +1,85 @@
+//! What a rule is elsewhere, and what a share of it is.
+
+use tidegate_core::{Algorithm, Micros, Rule};
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn every_algorithm_has_its_letter_and_its_numbers() {
+    let table: [(&str, u8, &[u64]); 11] = [
+        ("100/s", b'b', &[10_000, 1, 100]),
+        ("3/s burst 7", b'b', &[1_000_000, 3, 7]),
+        ("leaky_queue 3/s queue 5", b'q', &[1_000_000, 3, 6_000_000, 1_000_000]),
+        ("leaky_queue 10/s queue 5 delay 2", b'q', &[100_000, 1, 600_000, 300_000]),
+        ("leaky_queue 10/s queue 5 max_wait 150ms", b'q', &[100_000, 1, 250_000, 100_000]),
+        ("leaky_queue 30/min queue 2 delay 1 nginx", b'g', &[500, 2_000, 1_000]),
+        ("stepped_bucket 20/min burst 50 offset 10s", b's', &[20, 60_000_000, 10_000_000, 50]),
+        ("fixed_window 5/min offset 70s", b'w', &[5, 60_000_000, 10_000_000]),
+        ("fixed_window 5/min from first hit", b'h', &[5, 60_000_000]),
+        ("sliding_log 5/min", b'l', &[5, 60_000_000]),
+        ("sliding_window 5/s cells 10 plain", b'c', &[5, 1_000_000, 10, 2]),
+    ];
+    for (text, letter, numbers) in table {
+        let setting = rule(text).setting();
+        assert_eq!((setting.letter(), setting.numbers()), (letter, numbers), "{text}");
+    }
+    let oldest = |kind: &str| rule(&format!("sliding_window 5/s cells 10 {kind}")).setting().numbers()[3];
+    assert_eq!(["strict", "interpolated", "plain"].map(oldest), [0, 1, 2]);
+}
+
+#[test]
+fn a_share_is_as_many_times_less() {
+    let table = [
+        ("100/s burst 10", 4, Some("25/s burst 2")),
+        ("3/s burst 7", 2, Some("3 per 2s burst 3")),
+        ("10/s burst 1", 2, None),
+        ("leaky_queue 10/s queue 5 delay 2", 2, Some("leaky_queue 5/s queue 2 delay 1")),
+        ("leaky_queue 10/s queue 5 max_wait 150ms", 2, Some("leaky_queue 5/s queue 2 max_wait 150ms")),
+        ("leaky_queue 10/s queue 1", 3, None),
+        ("leaky_queue 30/min queue 3 delay 2 nginx", 2, Some("leaky_queue 15/min queue 1 delay 1 nginx")),
+        ("stepped_bucket 20/min burst 50 offset 10s", 3, Some("stepped_bucket 6/min burst 16 offset 10s")),
+        ("stepped_bucket 2/min burst 50", 3, None),
+        ("fixed_window 5/min offset 10s", 2, Some("fixed_window 2/min offset 10s")),
+        ("fixed_window 5/min from first hit", 5, Some("fixed_window 1/min from first hit")),
+        ("sliding_log 5/min", 6, None),
+        ("sliding_window 50/s cells 10", 3, Some("sliding_window 16/s cells 10")),
+    ];
+    for (text, nodes, share) in table {
+        // By what they are elsewhere: a share may have more room than the same rule made anew.
+        let setting = |rule: Rule| rule.setting();
+        assert_eq!(rule(text).share(nodes).map(setting), share.map(rule).map(setting), "{text} / {nodes}");
+    }
+    assert_eq!(rule("10/s").share(0), Some(rule("10/s")), "nobody is as good as one");
+}
+
+/// How much passes in ten seconds of asking for one unit again and again.
+fn passed(rule: &Rule) -> u64 {
+    let mut state = vec![0; rule.words()];
+    let instants = (0..10_000u64).map(|step| Micros::new(1_000_000_000 + step * 1_000));
+    instants
+        .map(|now| (0..20).filter(|_| rule.decide(&mut state[..], now, 1).is_allowed()).count() as u64)
+        .sum()
+}
+
+#[test]
+fn all_shares_together_let_no_more_pass_than_the_rule() {
+    let texts = [
+        "100/s burst 10",
+        "7/s burst 30",
+        "leaky_queue 50/s queue 9 delay 3",
+        "stepped_bucket 20/s burst 50",
+        "fixed_window 50/s",
+        "fixed_window 50/s from first hit",
+        "sliding_log 50/s",
+        "sliding_window 50/s cells 10",
+        "sliding_window 50/s cells 10 interpolated",
+    ];
+    for (text, nodes) in texts.iter().flat_map(|text| [1, 2, 3, 7].map(|nodes| (text, nodes))) {
+        let whole = passed(&rule(text));
+        let shared = rule(text).share(nodes).map_or(0, |share| passed(&share)) * u64::from(nodes);
+        assert!(shared <= whole, "{text}: {shared} by {nodes} nodes, {whole} by one");
+        assert!(nodes > 3 || shared > whole / 2, "{text}: only {shared} of {whole} by {nodes} nodes");
+    }
+}
