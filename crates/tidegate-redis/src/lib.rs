@@ -1,7 +1,40 @@
 //! # Limits shared by many machines
 //!
-//! The same rules, requests and decisions as in memory, with the states in Redis or Valkey.
-#![doc = ""]
+//! The same rules, requests and decisions as in memory, with the states in Redis or Valkey. A request is one round trip to one
+//! script, which decides by Redis's own clock, charges all rules or none, and answers with the whole decision.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `script.lua` | every algorithm, as the core has them |
+//! | `wire` | what is said to the script and what it answers; `WIRE.md` has it in words |
+//! | `keys` | how the strings in Redis are named |
+//! | `gate` | [`RedisGate`]: deadline, bound, breaker around one round trip |
+//! | `build` | [`Builder`], and what can be wrong with it |
+//! | `link`, `server` | connections that heal, and what is at the other end |
+//! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
+//! | `lost`, `local` | [`WhenLost`]: decisions without Redis |
+//! | `places` | permits that are held here and counted there |
+//! | `spread`, `wait` | several keys in a cluster; waiting |
 
-/// The script that decides. `WIRE.md` says what it is given and what it answers.
-pub const SCRIPT: &str = include_str!("script.lua");
+mod breaker;
+mod build;
+mod gate;
+mod health;
+mod keys;
+mod link;
+mod local;
+mod lost;
+mod places;
+mod server;
+mod spread;
+mod trouble;
+mod wait;
+mod watch;
+mod wire;
+
+pub use build::{Builder, InvalidGate};
+pub use gate::RedisGate;
+pub use health::{Decisions, Health};
+pub use lost::WhenLost;
+pub use trouble::Trouble;
+pub use wire::SCRIPT;

@@ -88,6 +88,15 @@ pub struct Permits(pub(crate) Vec<AnyPermit>);
 pub(crate) enum AnyPermit {
     Owned(OwnedPermit),
     Keyed(KeyedPermit),
+    Elsewhere(Box<dyn Held>),
+}
+
+/// A permit of a gate that keeps its count elsewhere. Dropped, it is given back.
+pub trait Held: fmt::Debug + Send + Sync {
+    /// Ends the work as done.
+    fn succeeded(self: Box<Self>);
+    /// Ends the work as turned away by whoever is overloaded.
+    fn overloaded(self: Box<Self>);
 }
 
 /// A request that cannot be answered, because it is not one.
@@ -214,9 +223,9 @@ impl fmt::Debug for Answer<'_> {
 // === impl Admission ===
 
 impl Admission {
-    /// For a decision that comes without permits.
+    /// For a decision that comes without permits. For those who write a gate.
     #[inline]
-    pub(crate) const fn bare(decision: Decision) -> Self {
+    pub const fn bare(decision: Decision) -> Self {
         Admission { decision, permits: Permits(Vec::new()), rules: Vec::new() }
     }
 
@@ -240,6 +249,23 @@ impl Admission {
 // === impl Permits ===
 
 impl Permits {
+    /// None yet. For those who write a gate.
+    pub const fn none() -> Self {
+        Permits(Vec::new())
+    }
+
+    /// With one more, that is counted elsewhere. For those who write a gate.
+    pub fn with(mut self, held: Box<dyn Held>) -> Self {
+        self.0.push(AnyPermit::Elsewhere(held));
+        self
+    }
+
+    /// With those of another admission, too.
+    pub fn and(mut self, others: Permits) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -257,6 +283,7 @@ impl Permits {
         self.0.into_iter().for_each(|permit| match permit {
             AnyPermit::Owned(permit) => permit.succeeded(),
             AnyPermit::Keyed(permit) => permit.succeeded(),
+            AnyPermit::Elsewhere(permit) => permit.succeeded(),
         });
     }
 
@@ -266,6 +293,7 @@ impl Permits {
         self.0.into_iter().for_each(|permit| match permit {
             AnyPermit::Owned(permit) => permit.overloaded(),
             AnyPermit::Keyed(permit) => permit.overloaded(),
+            AnyPermit::Elsewhere(permit) => permit.overloaded(),
         });
     }
 }
@@ -306,12 +334,12 @@ impl fmt::Display for InvalidRequest {
 
 impl Error for InvalidRequest {}
 
-/// Whether each part names a rule there is, and no two the same rule and key.
+/// Whether each part names a rule there is, and no two the same rule and key. For those who write a gate.
 ///
 /// # Errors
 ///
 /// [`InvalidRequest`] if not.
-pub(crate) fn validate(request: &[Part<'_>], rules: usize) -> Result<(), InvalidRequest> {
+pub fn validate(request: &[Part<'_>], rules: usize) -> Result<(), InvalidRequest> {
     if request.is_empty() {
         return Err(InvalidRequest::Empty);
     }

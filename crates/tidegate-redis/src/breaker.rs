@@ -1,0 +1,104 @@
+//! # Not asking who does not answer
+//!
+//! A server that is gone costs each request its whole deadline. After a few failures in a row nobody asks any more, until the
+//! [watch](crate::watch), which asks on its own now and then, has had an answer.
+//!
+//! ```text
+//!             a few failures in a row
+//!   closed ───────────────────────────► open: answer without Redis, at once
+//!     ▲                                   │
+//!     └──────── the watch is answered ◄───┘
+//! ```
+//!
+//! Requests are never used to find out whether the server is back: they would pay for it with their deadline.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// So many failures in a row open it.
+    most: u32,
+    failures: AtomicU32,
+    open: AtomicBool,
+    /// How often it has opened.
+    openings: AtomicU64,
+    opened: Notify,
+}
+
+impl Breaker {
+    pub(crate) fn new(most: u32) -> Self {
+        Breaker {
+            most: most.max(1),
+            failures: AtomicU32::new(0),
+            open: AtomicBool::new(false),
+            openings: AtomicU64::new(0),
+            opened: Notify::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// How often it has opened.
+    pub(crate) fn openings(&self) -> u64 {
+        self.openings.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn succeeded(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells whether this failure was the one that opened it.
+    pub(crate) fn failed(&self) -> bool {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        failures >= self.most && self.open()
+    }
+
+    /// Opens it. Tells whether it was closed.
+    pub(crate) fn open(&self) -> bool {
+        let was_closed = !self.open.swap(true, Ordering::AcqRel);
+        if was_closed {
+            self.openings.fetch_add(1, Ordering::Relaxed);
+            self.opened.notify_one();
+        }
+        was_closed
+    }
+
+    /// For the watch, which was answered.
+    pub(crate) fn close(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        self.open.store(false, Ordering::Release);
+    }
+
+    /// Comes back when it has opened.
+    pub(crate) async fn opened(&self) {
+        self.opened.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Breaker;
+
+    #[test]
+    fn failures_in_a_row_open_it_and_others_do_not() {
+        let breaker = Breaker::new(3);
+        for _ in 0..10 {
+            assert!(!breaker.failed() && !breaker.failed());
+            breaker.succeeded();
+        }
+        assert!(!breaker.is_open());
+        assert!(!breaker.failed() && !breaker.failed() && breaker.failed());
+        assert!(breaker.is_open() && !breaker.failed(), "it opens once");
+        breaker.close();
+        assert!(!breaker.is_open() && !breaker.failed(), "and begins to count again");
+        assert_eq!(breaker.openings(), 1);
+    }
+}

@@ -1,0 +1,323 @@
+//! # How a gate is made
+//!
+//! Everything that can be wrong is found here, all of it at once, and said in sentences. Whether Redis is there is not one of those
+//! things: a gate starts without it and heals by itself.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::cluster::ClusterClientBuilder;
+use redis::io::tcp::TcpSettings;
+use redis::{IntoConnectionInfo, RedisError, Script};
+use tidegate::SteadyClock;
+use tidegate_core::Rule;
+use tokio::runtime::Handle;
+
+use crate::breaker::Breaker;
+use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
+use crate::health::Counts;
+use crate::keys::Keys;
+use crate::link::{Link, Target};
+use crate::lost::{Alone, Lost, Share, WhenLost};
+use crate::watch::{self, Canary, Pace};
+use crate::wire::SCRIPT;
+
+/// A [`RedisGate`] in the making.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct Builder {
+    addresses: Addresses,
+    rules: Vec<Given>,
+    tenant: String,
+    nodes: u32,
+    deadline: Duration,
+    connections: usize,
+    in_flight: usize,
+    failures: u32,
+    canary: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Addresses {
+    Single(String),
+    Cluster(Vec<String>),
+}
+
+#[derive(Clone, Debug)]
+struct Given {
+    name: String,
+    kind: Kind,
+    when_lost: WhenLost,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Rate(Rule),
+    AtOnce { limit: u32, lease: Duration },
+}
+
+/// Why no gate can be made, every reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidGate {
+    /// Each in a sentence.
+    pub reasons: Vec<String>,
+}
+
+/// The longest name a rule may have in a key.
+const LONGEST_NAME: usize = 128;
+/// While Redis is not asked, how often the watch asks.
+const ILL: Duration = Duration::from_millis(100);
+
+impl Builder {
+    pub(crate) fn single(address: String) -> Self {
+        Builder::of(Addresses::Single(address))
+    }
+
+    pub(crate) fn cluster(addresses: Vec<String>) -> Self {
+        Builder::of(Addresses::Cluster(addresses))
+    }
+
+    fn of(addresses: Addresses) -> Self {
+        Builder {
+            addresses,
+            rules: Vec::new(),
+            tenant: String::new(),
+            nodes: 1,
+            deadline: Duration::from_millis(20),
+            connections: 2,
+            in_flight: 1_024,
+            failures: 5,
+            canary: Duration::from_secs(5),
+        }
+    }
+
+    /// Adds a limit on what passes: a quota, or any algorithm. Its name is part of the keys in Redis, so it is shared by all who
+    /// are to share the limit; a short one saves memory.
+    pub fn rule(mut self, name: impl Into<String>, rule: impl Into<Rule>) -> Self {
+        let kind = Kind::Rate(rule.into());
+        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default() });
+        self
+    }
+
+    /// Adds a limit on how many are at work at once, everywhere. A place is renewed while it is held, and free again at the
+    /// latest a `lease` after whoever held it has died.
+    pub fn at_once(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
+        let kind = Kind::AtOnce { limit, lease };
+        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default() });
+        self
+    }
+
+    /// What the rule just added does while Redis does not answer; [`WhenLost::Local`] unless said otherwise.
+    pub fn when_lost(mut self, when_lost: WhenLost) -> Self {
+        if let Some(rule) = self.rules.last_mut() {
+            rule.when_lost = when_lost;
+        }
+        self
+    }
+
+    /// Keeps the keys apart from those of others in the same Redis.
+    pub fn tenant(self, tenant: impl Into<String>) -> Self {
+        Builder { tenant: tenant.into(), ..self }
+    }
+
+    /// How many gates there are in all, among which a limit is divided while Redis does not answer; 1 unless said otherwise.
+    pub fn nodes(self, nodes: u32) -> Self {
+        Builder { nodes, ..self }
+    }
+
+    /// How long a decision may take; 20 ms unless said otherwise.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Builder { deadline, ..self }
+    }
+
+    /// How many connections are shared by all requests; 2 unless said otherwise. A cluster has one to each node, whatever is said
+    /// here.
+    pub fn connections(self, connections: usize) -> Self {
+        Builder { connections, ..self }
+    }
+
+    /// How many requests may wait for an answer at once; 1024 unless said otherwise. Those beyond are decided without Redis.
+    pub fn in_flight(self, in_flight: usize) -> Self {
+        Builder { in_flight, ..self }
+    }
+
+    /// After how many failures in a row Redis is not asked any more until it is seen to answer again; 5 unless said otherwise.
+    pub fn failures(self, failures: u32) -> Self {
+        Builder { failures, ..self }
+    }
+
+    /// How often the canary proves that limits are enforced; every 5 seconds unless said otherwise.
+    pub fn canary(self, every: Duration) -> Self {
+        Builder { canary: every, ..self }
+    }
+
+    /// The gate. It connects in the background, and until then decides as its rules say of a Redis that does not answer.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidGate`], with every reason: an address that is none, no rules, rules that cannot be told apart or cannot be counted
+    /// exactly, a zero where there must be something, no tokio runtime.
+    pub fn build(self) -> Result<RedisGate, InvalidGate> {
+        let mut reasons = self.reasons();
+        let target = self.target().map_err(|reason| reasons.push(reason)).ok();
+        let runtime = Handle::try_current()
+            .map_err(|_| reasons.push("there is no tokio runtime here; build the gate inside one".into()))
+            .ok();
+        match (target, runtime) {
+            (Some(target), Some(runtime)) if reasons.is_empty() => Ok(self.made(&target, runtime)),
+            _ => Err(InvalidGate { reasons }),
+        }
+    }
+
+    /// Everything that is wrong, whatever the address.
+    fn reasons(&self) -> Vec<String> {
+        let settings = [
+            (self.rules.is_empty(), "a gate without rules limits nothing; add one"),
+            (self.rules.len() > usize::from(u16::MAX), "more than 65535 rules; make two gates"),
+            (self.deadline.is_zero(), "a deadline of zero leaves no time to ask; say at least a millisecond"),
+            (self.connections == 0, "no connections; say at least 1"),
+            (self.in_flight == 0, "in_flight of 0 sends nothing; say at least 1"),
+            (self.nodes == 0, "0 nodes; this one is one"),
+            (self.canary.is_zero(), "a canary every 0s; say at least a second"),
+        ];
+        let settings = settings.iter().filter(|(wrong, _)| *wrong).map(|(_, reason)| (*reason).to_owned());
+        let rules = self.rules.iter().filter_map(|rule| rule.validate().err());
+        settings.chain(self.same_names()).chain(rules).collect()
+    }
+
+    fn same_names(&self) -> impl Iterator<Item = String> {
+        let twice = self
+            .rules
+            .iter()
+            .enumerate()
+            .filter(|(index, rule)| self.rules[..*index].iter().any(|other| other.name == rule.name));
+        twice.map(|(_, rule)| {
+            format!("two rules are named {:?}; they would share their states, so rename one", rule.name)
+        })
+    }
+
+    fn target(&self) -> Result<Target, String> {
+        let nodelay = TcpSettings::default().set_nodelay(true);
+        match &self.addresses {
+            Addresses::Single(address) => {
+                let info =
+                    address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
+                let client = redis::Client::open(info.set_tcp_settings(nodelay));
+                client.map(Target::Single).map_err(|error| no_address(address, &error))
+            }
+            Addresses::Cluster(addresses) => {
+                for address in addresses {
+                    address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
+                }
+                let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
+                // A redirection was not executed and may be followed; what was sent and not answered may not be sent again.
+                let client = builder.retries(2).tcp_settings(nodelay).build();
+                client.map(Target::Cluster).map_err(|error| no_address(&addresses.join(", "), &error))
+            }
+        }
+    }
+
+    fn made(self, target: &Target, runtime: Handle) -> RedisGate {
+        let clock = SteadyClock::new();
+        let ids = Ids::draw();
+        let keys = Keys::of(&self.tenant);
+        let canary = Canary::new(keys.name("canary", &ids.next()));
+        let connections = if target.is_cluster() { 1 } else { self.connections };
+        let links: Box<[_]> = (0..connections).map(|_| Arc::new(Link::new(target.clone()))).collect();
+        let shared = Arc::new(Shared {
+            rules: self.rules.iter().map(Given::shape).collect(),
+            keys,
+            sha: Script::new(SCRIPT).get_hash().to_owned(),
+            is_cluster: target.is_cluster(),
+            breaker: Arc::new(Breaker::new(self.failures)),
+            in_flight: InFlight::at_most(self.in_flight),
+            deadline: self.deadline,
+            lost: Lost::new(self.rules.iter().map(|rule| rule.alone(self.nodes)).collect(), clock),
+            counts: Counts::default(),
+            canary,
+            runtime: runtime.clone(),
+            ids,
+            links,
+        });
+        for link in &shared.links {
+            runtime.spawn(Link::keep_connected(Arc::downgrade(link)));
+        }
+        runtime.spawn(watch::watch(
+            Arc::downgrade(&shared),
+            Pace { well: self.canary, ill: ILL.min(self.canary) },
+        ));
+        RedisGate { shared }
+    }
+}
+
+fn no_address(address: &str, error: &RedisError) -> String {
+    // An address may hold a password, which belongs into no message.
+    let shown = match address.rsplit_once('@') {
+        Some((_, host)) => format!("…@{host}"),
+        None => address.to_owned(),
+    };
+    format!("{shown:?} is no address of a Redis ({error}); expected redis://[user:password@]host[:port][/db]")
+}
+
+impl Given {
+    fn validate(&self) -> Result<(), String> {
+        let name = &self.name;
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return Err(format!(
+                "the name {name:?} of a rule must have 1 to {LONGEST_NAME} bytes, for it is part of keys"
+            ));
+        }
+        match &self.kind {
+            Kind::Rate(rule) => validate_rule(name, rule),
+            Kind::AtOnce { limit: 0, .. } => {
+                Err(format!("rule {name:?} lets nobody be at work; say at least 1"))
+            }
+            Kind::AtOnce { lease, .. } if lease.as_millis() == 0 => Err(format!(
+                "rule {name:?} has a lease of {lease:?}; say a second or more, it is renewed three times in each"
+            )),
+            Kind::AtOnce { .. } => Ok(()),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        match &self.kind {
+            Kind::Rate(rule) => Shape::rate(self.name.clone(), rule),
+            Kind::AtOnce { limit, lease } => Shape::places(self.name.clone(), *limit, *lease),
+        }
+    }
+
+    fn alone(&self, nodes: u32) -> Alone {
+        let (limit, share) = match &self.kind {
+            Kind::Rate(rule) => (
+                Shape::rate(String::new(), rule).described.limit(),
+                rule.share(nodes).map_or(Share::Nothing, Share::Rate),
+            ),
+            Kind::AtOnce { limit, .. } => {
+                let share = limit / nodes.max(1);
+                (u64::from(*limit), if share == 0 { Share::Nothing } else { Share::AtOnce(share) })
+            }
+        };
+        Alone { when_lost: self.when_lost, limit, share }
+    }
+}
+
+/// What the script cannot count exactly, in numbers of 53 bits.
+fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
+    let setting = rule.setting();
+    match (setting.letter(), setting.numbers()) {
+        (b'c', [_, period, cells, _]) if period.saturating_mul(*cells) >= 1 << 53 => Err(format!(
+            "rule {name:?} has {cells} cells in {period}µs, too many to be counted exactly in Redis; take fewer"
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for InvalidGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reasons.join("; "))
+    }
+}
+
+impl Error for InvalidGate {}

@@ -1,0 +1,469 @@
+//! # The gate
+//!
+//! One round trip per request: the keys are named, the script is asked, the reply is the decision. Around that is what a network
+//! needs: a deadline, a bound on what is under way, a breaker, and an answer without Redis.
+//!
+//! ```text
+//!   request ─► open? ─► too many under way? ─► ask, until the deadline ─► decision: strict
+//!                │              │                     │ failed
+//!                └──────────────┴─────────────────────┴─► as the rules say: open, closed, local
+//! ```
+//!
+//! What was sent and not answered is not sent again: it may have been charged. Only where the script was not there, so that
+//! nothing was done, is it loaded and asked once more.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
+use tidegate_core::{Decision, Rule, RuleId, Taken};
+use tokio::runtime::Handle;
+
+use crate::breaker::Breaker;
+use crate::build::Builder;
+use crate::health::{Counts, Health};
+use crate::keys::Keys;
+use crate::link::{Connection, Link};
+use crate::lost::Lost;
+use crate::places::{Entry, Places};
+use crate::trouble::{Trouble, is_no_script};
+use crate::watch::Canary;
+use crate::wire::{self, Described, Line, Reply, Verb};
+
+/// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
+///
+/// ```no_run
+/// use tidegate::{Part, Quota};
+/// use tidegate_redis::{RedisGate, WhenLost};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let gate = RedisGate::builder("redis://127.0.0.1/")
+///     .rule("everybody", Quota::per_second(5_000)).when_lost(WhenLost::Open)
+///     .rule("user", Quota::per_second(10))
+///     .build()?;
+/// let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).unwrap());
+///
+/// let admission = gate.check(&[Part::of(everybody), Part::of(user).key("alice")]).await?;
+/// if !admission.is_allowed() {
+///     println!("{} says: {}", gate.name(admission.decision.rule).unwrap(), admission.decision);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The rules of one request are charged all or none, in one step. In a cluster that holds for rules of the same key; where keys
+/// differ they are asked one after the other, and what was taken is given back if a later one refuses.
+///
+/// Clones are the same gate.
+#[derive(Clone)]
+pub struct RedisGate {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all clones share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) rules: Box<[Shape]>,
+    pub(crate) keys: Keys,
+    pub(crate) sha: String,
+    pub(crate) links: Box<[Arc<Link>]>,
+    pub(crate) is_cluster: bool,
+    pub(crate) breaker: Arc<Breaker>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) deadline: Duration,
+    pub(crate) lost: Lost,
+    pub(crate) counts: Counts,
+    pub(crate) canary: Canary,
+    pub(crate) runtime: Handle,
+    pub(crate) ids: Ids,
+}
+
+/// A rule as it was given.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) name: String,
+    pub(crate) described: Described,
+    /// Of a rule that counts how many are at work: how long a place is held without being renewed.
+    pub(crate) lease: Duration,
+    pub(crate) is_places: bool,
+}
+
+/// How many requests wait for an answer, and how many may.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    count: AtomicUsize,
+    most: usize,
+}
+
+/// One of them.
+struct UnderWay<'a>(&'a InFlight);
+
+/// Names that no other request in the world has.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl RedisGate {
+    /// A gate for the Redis or Valkey at this address: `redis://[user:password@]host[:port][/db]`, `rediss://…` with TLS,
+    /// `unix:///path`.
+    pub fn builder(address: impl Into<String>) -> Builder {
+        Builder::single(address.into())
+    }
+
+    /// A gate for the cluster of which these are some nodes.
+    pub fn cluster<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
+        Builder::cluster(addresses.into_iter().map(Into::into).collect())
+    }
+
+    /// The number of the rule with this name, to ask for in a [`Part`].
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<RuleId> {
+        let index = self.shared.rules.iter().position(|rule| rule.name == name)?;
+        u16::try_from(index).ok().map(RuleId)
+    }
+
+    /// The name of a rule, such as the one that was binding.
+    #[must_use]
+    pub fn name(&self, rule: RuleId) -> Option<&str> {
+        self.shared.rules.get(usize::from(rule.0)).map(|rule| rule.name.as_str())
+    }
+
+    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`] if it names no rule, a rule that is not there, or one rule and key twice. Neither a refusal nor a
+    /// Redis that does not answer is an error.
+    pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.shared.validate(request)?;
+        Ok(self.shared.check(request).await)
+    }
+
+    /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may, but not beyond `timeout`. Refuses at once
+    /// where that cannot suffice.
+    ///
+    /// Who waits here is not in a line with those who wait elsewhere: whoever asks first when there is room has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check).
+    pub async fn acquire_timeout(
+        &self,
+        request: &[Part<'_>],
+        timeout: Duration,
+    ) -> Result<Admission, InvalidRequest> {
+        self.shared.validate(request)?;
+        Ok(crate::wait::acquire(&self.shared, request, timeout).await)
+    }
+
+    /// Decides as [`check`](RedisGate::check) would, and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check).
+    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Trouble>, InvalidRequest> {
+        self.shared.validate(request)?;
+        Ok(self.shared.ask_each(Verb::Peek, request).await.map(|reply| reply.0))
+    }
+
+    /// Takes as much of `most` as all parts have, which may be nothing. The costs of the parts do not matter.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check); inside, why Redis did not decide.
+    pub async fn take(
+        &self,
+        request: &[Part<'_>],
+        most: u32,
+    ) -> Result<Result<Taken, Trouble>, InvalidRequest> {
+        self.shared.validate(request)?;
+        let request: Vec<Part<'_>> = request.iter().map(|part| part.cost(most)).collect();
+        let answer = self.shared.ask_each(Verb::Take, &request).await;
+        Ok(answer.map(|(decision, amount)| Taken { amount: amount.unwrap_or(0), decision }))
+    }
+
+    /// Gives back what a recent charge took of each part, never above the limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check); inside, why Redis did not do it.
+    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+        self.shared.validate(request)?;
+        Ok(self.shared.ask_each(Verb::Refund, request).await.map(|_| ()))
+    }
+
+    /// Forgets what each part's key has used of its rule, and every place held on it.
+    ///
+    /// # Errors
+    ///
+    /// As [`refund`](RedisGate::refund).
+    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+        self.shared.validate(request)?;
+        Ok(self.shared.ask_each(Verb::Reset, request).await.map(|_| ()))
+    }
+
+    /// The name of the string in Redis that holds the state of this part, for `GET`, `PTTL` or `DEL` by hand.
+    #[must_use]
+    pub fn describe(&self, part: Part<'_>) -> Option<String> {
+        let rule = self.shared.rules.get(usize::from(part.rule.0))?;
+        Some(String::from_utf8_lossy(&self.shared.keys.name(&rule.name, part.key.bytes())).into_owned())
+    }
+
+    /// How it is doing: whether limits are really enforced, and if not, why.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+}
+
+impl Gate for RedisGate {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        if let Err(invalid) = self.shared.validate(request) {
+            return Answer::Ready(Err(invalid));
+        }
+        if self.shared.breaker.is_open() {
+            return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
+        }
+        Answer::Pending(Box::pin(async { Ok(self.shared.check(request).await) }))
+    }
+}
+
+impl fmt::Debug for RedisGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.shared.rules.iter().map(|rule| &rule.name).collect();
+        f.debug_struct("RedisGate").field("rules", &names).field("health", &self.health()).finish()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn validate(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
+        validate(request, self.rules.len())
+    }
+
+    /// Decides on a valid request.
+    pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>]) -> Admission {
+        let decided = if self.is_cluster && spans_keys(request) {
+            crate::spread::check(self, request).await
+        } else {
+            self.check_together(request).await
+        };
+        match decided {
+            Ok(admission) => {
+                self.counts.count(admission.decision.source);
+                admission
+            }
+            Err(trouble) => self.without_redis(request, &trouble),
+        }
+    }
+
+    /// In one call.
+    pub(crate) async fn check_together(self: &Arc<Self>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
+        let id = self.id_for(request);
+        let lines = self.lines(request);
+        let reply = self.ask(Verb::Check, &lines, id.as_deref()).await?;
+        let decision = bound(&reply, request);
+        let permits = match id {
+            Some(id) if decision.is_allowed() => {
+                Permits::none().with(Box::new(self.hold(id, request, lines)))
+            }
+            _ => Permits::none(),
+        };
+        Ok(Admission { permits, ..Admission::bare(decision) })
+    }
+
+    /// A name for the places that the request asks for, if it asks for any.
+    fn id_for(&self, request: &[Part<'_>]) -> Option<Vec<u8>> {
+        request.iter().any(|part| self.shape(part).is_places).then(|| self.ids.next())
+    }
+
+    fn hold(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], lines: Vec<Line<'_>>) -> Places {
+        let places = request.iter().zip(lines).filter(|(part, _)| self.shape(part).is_places);
+        let keys = places.map(|(part, line)| (line.key, usize::from(part.rule.0))).collect();
+        Places::hold(Entry { shared: self.clone(), id, keys })
+    }
+
+    /// The answer without Redis.
+    pub(crate) fn without_redis(&self, request: &[Part<'_>], trouble: &Trouble) -> Admission {
+        self.counts.saw(trouble);
+        let admission = self.lost.check(request);
+        self.counts.count(admission.decision.source);
+        admission
+    }
+
+    /// Asks the same of all parts, those of one key at a time if it must be: for verbs that change nothing or cannot be refused.
+    pub(crate) async fn ask_each(
+        &self,
+        verb: Verb,
+        request: &[Part<'_>],
+    ) -> Result<(Decision, Option<u32>), Trouble> {
+        if !(self.is_cluster && spans_keys(request)) {
+            let reply = self.ask(verb, &self.lines(request), None).await?;
+            return Ok((bound(&reply, request), reply.taken));
+        }
+        let mut strictest: Option<(Decision, Option<u32>)> = None;
+        for part in request {
+            let part = std::slice::from_ref(part);
+            let reply = self.ask(verb, &self.lines(part), None).await?;
+            let decision = bound(&reply, part);
+            strictest = Some(match strictest {
+                Some((other, taken)) => (other.and(decision), taken.min(reply.taken)),
+                None => (decision, reply.taken),
+            });
+        }
+        Ok(strictest.expect("a request has a part"))
+    }
+
+    pub(crate) fn shape(&self, part: &Part<'_>) -> &Shape {
+        &self.rules[usize::from(part.rule.0)]
+    }
+
+    pub(crate) fn lines<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
+        let line = |part: &Part<'_>| {
+            let Shape { name, described, .. } = self.shape(part);
+            Line { key: self.keys.name(name, part.key.bytes()), cost: part.cost, rule: described }
+        };
+        request.iter().map(line).collect()
+    }
+
+    /// Asks the script, unless Redis is not asked at the moment, and takes note of what comes of it.
+    pub(crate) async fn ask(
+        &self,
+        verb: Verb,
+        lines: &[Line<'_>],
+        id: Option<&[u8]>,
+    ) -> Result<Reply, Trouble> {
+        if self.breaker.is_open() {
+            return Err(Trouble::NotAsked);
+        }
+        let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
+        let answer = self.send_in_time(verb, lines, id).await;
+        match &answer {
+            Ok(_) => {
+                self.breaker.succeeded();
+                self.lost.is_over();
+            }
+            Err(_) => {
+                self.breaker.failed();
+            }
+        }
+        answer
+    }
+
+    /// Asks the script, whatever has come of it before.
+    pub(crate) async fn send_in_time(
+        &self,
+        verb: Verb,
+        lines: &[Line<'_>],
+        id: Option<&[u8]>,
+    ) -> Result<Reply, Trouble> {
+        let sent = tokio::time::timeout(self.deadline, self.send(verb, lines, id)).await;
+        sent.unwrap_or(Err(Trouble::TooLate))
+    }
+
+    async fn send(&self, verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>) -> Result<Reply, Trouble> {
+        let link = self.link_of(lines);
+        let (mut connection, number) = link.connection()?;
+        let cmd = wire::call(&self.sha, verb, lines, id);
+        let mut reply = connection.ask(&cmd).await;
+        if reply.as_ref().is_err_and(is_no_script) {
+            reply = load_and_ask(&mut connection, &cmd).await;
+        }
+        match reply {
+            Ok(value) => wire::read(&value, lines).ok_or(Trouble::Nonsense),
+            Err(error) => {
+                link.failed(number, &error);
+                Err(Trouble::of(&error))
+            }
+        }
+    }
+
+    /// Requests for one key go the same way, so that they arrive in the order they were made.
+    fn link_of(&self, lines: &[Line<'_>]) -> &Link {
+        let tag = lines.last().map_or(0, |line| usize::from(line.key[4]) + usize::from(line.key[5]));
+        &self.links[tag % self.links.len()]
+    }
+
+    fn health(&self) -> Health {
+        let found: Vec<_> = self.links.iter().map(|link| link.findings()).collect();
+        let mut warnings: Vec<String> = found.iter().flatten().flat_map(|it| it.warnings.clone()).collect();
+        warnings.sort();
+        warnings.dedup();
+        let down = found.iter().find_map(|found| found.as_ref().err().cloned());
+        Health {
+            enforced: self.counts.enforced(),
+            connections: (found.iter().flatten().count(), found.len()),
+            not_asked: self.breaker.is_open(),
+            openings: self.breaker.openings(),
+            server: found.iter().flatten().map(|it| it.server.clone()).next().unwrap_or_default(),
+            warnings,
+            last_trouble: down.or_else(|| self.counts.last_trouble()),
+            decisions: self.counts.decisions(),
+        }
+    }
+}
+
+async fn load_and_ask(
+    connection: &mut Connection,
+    cmd: &redis::Cmd,
+) -> Result<redis::Value, redis::RedisError> {
+    connection.ask(redis::cmd("SCRIPT").arg("LOAD").arg(wire::SCRIPT)).await?;
+    connection.ask(cmd).await
+}
+
+/// The decision of the binding part.
+pub(crate) fn bound(reply: &Reply, request: &[Part<'_>]) -> Decision {
+    reply.decisions[reply.binding].of_rule(request[reply.binding].rule)
+}
+
+fn spans_keys(request: &[Part<'_>]) -> bool {
+    request.iter().any(|part| part.key != request[0].key)
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    pub(crate) const fn at_most(most: usize) -> Self {
+        InFlight { count: AtomicUsize::new(0), most }
+    }
+
+    fn enter(&self) -> Option<UnderWay<'_>> {
+        let under_way = UnderWay(self);
+        (self.count.fetch_add(1, Ordering::Relaxed) < self.most).then_some(under_way)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Ids ===
+
+impl Ids {
+    pub(crate) fn draw() -> Self {
+        Ids { process: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn next(&self) -> Vec<u8> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        [self.process.to_be_bytes(), next.to_be_bytes()].concat()
+    }
+}
+
+impl Shape {
+    pub(crate) fn rate(name: String, rule: &Rule) -> Self {
+        Shape { name, described: Described::rule(rule), lease: Duration::ZERO, is_places: false }
+    }
+
+    pub(crate) fn places(name: String, limit: u32, lease: Duration) -> Self {
+        Shape { name, described: Described::places(limit, lease), lease, is_places: true }
+    }
+}

@@ -1,0 +1,107 @@
+//! # Whether limits are really enforced
+//!
+//! A rule that is open lets everything pass while Redis does not answer, and nobody notices: that is the danger of it. So
+//! every decision is counted by how it was made, and a canary, a limit of one that is asked twice every few seconds, proves
+//! that the second is refused.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::trouble::Trouble;
+use tidegate_core::Source;
+
+/// How a [`RedisGate`](crate::RedisGate) is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the canary was refused when it should be, the last time it was asked. `None` before the first time.
+    pub enforced: Option<bool>,
+    /// How many connections there are, and how many there should be.
+    pub connections: (usize, usize),
+    /// Whether Redis has failed so often that it is not asked.
+    pub not_asked: bool,
+    /// How often that has begun.
+    pub openings: u64,
+    /// What the servers call themselves.
+    pub server: String,
+    /// What is wrong with them, each in a sentence.
+    pub warnings: Vec<String>,
+    /// Why Redis did not decide, the last time it did not.
+    pub last_trouble: Option<Trouble>,
+    /// How decisions were made.
+    pub decisions: Decisions,
+}
+
+/// How many decisions were made how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decisions {
+    /// By Redis, from the one exact state.
+    pub strict: u64,
+    /// From this node's share.
+    pub local: u64,
+    /// Let through uncounted.
+    pub open: u64,
+    /// Refused uncounted.
+    pub closed: u64,
+}
+
+/// Counts as decisions are made.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    strict: AtomicU64,
+    local: AtomicU64,
+    open: AtomicU64,
+    closed: AtomicU64,
+    /// 0: not known, 1: not enforced, 2: enforced.
+    canary: AtomicU64,
+    last_trouble: RwLock<Option<Trouble>>,
+}
+
+impl Counts {
+    #[inline]
+    pub(crate) fn count(&self, source: Source) {
+        let count = match source {
+            Source::Local | Source::Sketch => &self.local,
+            Source::Open => &self.open,
+            Source::Closed => &self.closed,
+            _ => &self.strict,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn decisions(&self) -> Decisions {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Decisions {
+            strict: read(&self.strict),
+            local: read(&self.local),
+            open: read(&self.open),
+            closed: read(&self.closed),
+        }
+    }
+
+    pub(crate) fn saw_canary(&self, enforced: bool) {
+        self.canary.store(1 + u64::from(enforced), Ordering::Relaxed);
+    }
+
+    pub(crate) fn enforced(&self) -> Option<bool> {
+        match self.canary.load(Ordering::Relaxed) {
+            0 => None,
+            canary => Some(canary == 2),
+        }
+    }
+
+    pub(crate) fn saw(&self, trouble: &Trouble) {
+        if *trouble == Trouble::NotAsked {
+            return; // what came before it says more
+        }
+        let mut last = self.last_trouble.write().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() != Some(trouble) {
+            *last = Some(trouble.clone());
+        }
+    }
+
+    pub(crate) fn last_trouble(&self) -> Option<Trouble> {
+        self.last_trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,184 @@
+//! # A share that starts empty
+//!
+//! While Redis cannot be reached, each node may let its share of a limit pass. What was used before is not known, so the worst is
+//! assumed: at the instant the connection was lost everything was used up. All nodes together then let pass what comes in from
+//! that instant on, and no burst.
+//!
+//! ```text
+//!   tokens ┤                      ┌──── burst of the share
+//!          │                  ╱───┘
+//!          │              ╱───
+//!        0 ┼──────────┼───────────────► t
+//!                    lost              a key never seen since has what has come in since
+//! ```
+//!
+//! A key that is forgotten because it has been idle is taken for one never seen, and the two are the same: whoever is full
+//! again has been for as long as one that was empty when the connection was lost.
+
+use tidegate_core::{Algorithm, Decision, Micros, Rule, Steadiness, Words, WordsMut};
+
+/// A rule under which every key had used up everything at a certain instant.
+#[derive(Clone, Debug)]
+pub(crate) struct EmptyAt {
+    rule: Rule,
+    lost: Micros,
+    /// As much as can be used up.
+    all: u32,
+    /// The state of a key that has used up everything, where that is one word.
+    emptied: Option<u64>,
+}
+
+impl EmptyAt {
+    pub(crate) fn new(rule: Rule, lost: Micros) -> Self {
+        let limit = rule.peek(vec![0; rule.words()].as_slice(), lost, 0).limit();
+        EmptyAt { rule, lost, all: u32::try_from(limit).unwrap_or(u32::MAX), emptied: None }.laid_out()
+    }
+
+    fn laid_out(self) -> Self {
+        let emptied = if self.words() == 1 { self.copied([0].as_slice()).first().copied() } else { None };
+        EmptyAt { emptied, ..self }
+    }
+
+    /// A copy of the state, emptied if it has never been written.
+    fn copied<S: Words + ?Sized>(&self, state: &S) -> Vec<u64> {
+        let mut copy: Vec<u64> = (0..self.rule.words()).map(|index| state.get(index)).collect();
+        if copy.iter().all(|word| *word == 0) {
+            let _ = self.rule.force(copy.as_mut_slice(), self.lost, self.all);
+        }
+        copy
+    }
+
+    /// Does `verb` to such a copy, and keeps it if it was changed.
+    fn keeping<S: WordsMut + ?Sized, R>(
+        &self,
+        state: &mut S,
+        verb: impl FnOnce(&Rule, &mut [u64]) -> R,
+    ) -> R {
+        let before = self.copied(state);
+        let mut after = before.clone();
+        let answer = verb(&self.rule, &mut after);
+        if after != before {
+            after.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+        }
+        answer
+    }
+}
+
+impl Algorithm for EmptyAt {
+    fn words(&self) -> usize {
+        self.rule.words()
+    }
+
+    fn suited_to(self, clock: Steadiness) -> Self {
+        EmptyAt { rule: self.rule.suited_to(clock), ..self }.laid_out()
+    }
+
+    fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        self.rule.peek(self.copied(state).as_slice(), now, cost)
+    }
+
+    fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        self.keeping(state, |rule, words| rule.decide(words, now, cost))
+    }
+
+    fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
+        let from = if word == 0 { self.emptied? } else { word };
+        let (next, decision) = self.rule.decide_word(from, now, cost)?;
+        Some((if next == from { word } else { next }, decision)) // a refusal writes nothing
+    }
+
+    fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        self.keeping(state, |rule, words| rule.force(words, now, cost))
+    }
+
+    fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
+        self.keeping(state, |rule, words| rule.refund(words, now, cost));
+    }
+
+    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.keeping(state, |rule, words| rule.settle(words, now));
+    }
+
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.rule.idle_at(self.copied(state).as_slice())
+    }
+
+    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.rule.seen(state)
+    }
+
+    /// Its settings never change: each loss of the connection has limits of its own.
+    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        (0..self.words()).for_each(|index| state.set(index, from.get(index)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(rule: &str, lost: u64, instants: impl Iterator<Item = u64>) -> Vec<u64> {
+        let rule = EmptyAt::new(rule.parse().expect("a rule"), Micros::new(lost));
+        let mut state = vec![0; rule.words()];
+        instants.filter(|now| rule.decide(state.as_mut_slice(), Micros::new(*now), 1).is_allowed()).collect()
+    }
+
+    #[test]
+    fn nothing_passes_at_first_and_then_what_comes_in() {
+        let lost = 7_000_000;
+        let every_50ms = || (0..12).map(|n| lost + n * 50_000);
+        assert_eq!(
+            passes("10/s burst 5", lost, every_50ms()),
+            (1..6).map(|n| lost + n * 100_000).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            passes("fixed_window 3/s", lost, every_50ms()),
+            [],
+            "the window it was lost in is used up"
+        );
+        assert_eq!(
+            passes("sliding_log 3/s", lost, (0..30).map(|n| lost + n * 100_000)).first(),
+            Some(&8_000_000)
+        );
+    }
+
+    #[test]
+    fn who_comes_late_has_what_came_in_but_no_more_than_a_burst() {
+        let late = |after: u64| passes("10/s burst 5", 0, std::iter::repeat_n(after, 10)).len();
+        assert_eq!([0, 99_999, 100_000, 300_000, 500_000, 9_000_000].map(late), [0, 0, 1, 3, 5, 5]);
+    }
+
+    #[test]
+    fn the_short_cut_is_the_long_way() {
+        let rule: Rule = "10/s burst 5".parse().expect("a rule");
+        let rule = EmptyAt::new(rule, Micros::new(1_000_000)).suited_to(Steadiness::Steady);
+        let mut state = [0];
+        for now in (1_000_000..3_000_000).step_by(70_000).map(Micros::new) {
+            let (next, decision) = rule.decide_word(state[0], now, 2).expect("one word");
+            assert_eq!(rule.decide(state.as_mut_slice(), now, 2), decision);
+            assert_eq!(state, [next]);
+        }
+        assert_ne!(state, [0]);
+    }
+
+    #[test]
+    fn who_is_forgotten_when_idle_is_no_better_off() {
+        for text in ["10/s burst 5", "fixed_window 3/s", "sliding_log 3/s", "sliding_window 3/s cells 4"] {
+            let rule = EmptyAt::new(text.parse().expect("a rule"), Micros::new(1_000_000));
+            let mut state = vec![0; rule.words()];
+            let later = Micros::new(20_000_000);
+            assert!(rule.decide(state.as_mut_slice(), later, 2).is_allowed(), "{text}");
+            let idle = rule.idle_at(state.as_slice());
+            let forgotten = vec![0; rule.words()];
+            assert_eq!(
+                rule.peek(state.as_slice(), idle, 0),
+                rule.peek(forgotten.as_slice(), idle, 0),
+                "{text}"
+            );
+        }
+    }
+}

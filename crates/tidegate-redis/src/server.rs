@@ -1,0 +1,117 @@
+//! # What is at the other end
+//!
+//! A limiter can be connected and still not limit: to a server that drops keys when memory is short, to one node of a cluster
+//! as if it were alone, to one too old. What can be seen is looked at once per connection, and told in the health report.
+
+use redis::{RedisError, Value};
+
+use crate::link::Connection;
+
+/// What was found at the other end of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    /// As the server calls itself, as in `redis 7.0.15`.
+    pub(crate) server: String,
+    /// What is wrong with it, each in a sentence.
+    pub(crate) warnings: Vec<String>,
+}
+
+pub(crate) async fn look(connection: &mut Connection) -> Result<Findings, RedisError> {
+    let cluster = matches!(connection, Connection::Cluster(_));
+    let info = match connection.ask(redis::cmd("INFO").arg("all")).await {
+        Ok(info) => text(&info),
+        // It may be forbidden; that is no reason not to limit.
+        Err(error) if error.is_connection_dropped() => return Err(error),
+        Err(_) => return Ok(Findings::default()),
+    };
+    Ok(read(&info, cluster))
+}
+
+/// All texts in a value: a cluster answers with one for each node.
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::VerbatimString { text, .. } => text.clone(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Map(nodes) => nodes.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join("\n"),
+        Value::Array(nodes) => nodes.iter().map(text).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
+    }
+}
+
+fn read(info: &str, cluster: bool) -> Findings {
+    let field = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
+    let (redis, valkey) = (field("redis_version"), field("valkey_version"));
+    let server = match (valkey, redis) {
+        (Some(version), _) => format!("valkey {version}"),
+        (None, Some(version)) => format!("redis {version}"),
+        (None, None) => String::new(),
+    };
+    let mut warnings = Vec::new();
+    if valkey.is_none() && redis.and_then(version).is_some_and(|version| version < (6, 2)) {
+        warnings.push(format!("{server} is too old; 6.2 or later is needed"));
+    }
+    if !cluster && field("cluster_enabled") == Some("1") {
+        warnings.push(
+            "this is one node of a cluster; name the cluster by `cluster`, or keys of other nodes fail"
+                .into(),
+        );
+    }
+    let evicts = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
+    if let Some(policy) = evicts.filter(|_| field("maxmemory").is_some_and(|bytes| bytes != "0")) {
+        warnings.push(format!(
+            "maxmemory-policy is {policy}: under pressure the server forgets who has used what, and each key forgotten \
+             gets a fresh burst; set noeviction"
+        ));
+    }
+    if field("role") == Some("slave") {
+        warnings.push("this is a replica, which takes no writes; name the primary".into());
+    }
+    Findings { server, warnings }
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read;
+
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\ncluster_enabled:0\r\n";
+
+    #[test]
+    fn a_good_server_is_named_and_nothing_is_said_against_it() {
+        let findings = read(GOOD, false);
+        assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 0));
+        let valkey = format!("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n{GOOD}");
+        assert_eq!(read(&valkey, false).server, "valkey 9.1.2");
+        assert_eq!(read("", false).warnings.len(), 0, "who says nothing is not blamed");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let warned = |from: &str, to: &str, cluster| {
+            let findings = read(&GOOD.replace(from, to), cluster);
+            findings.warnings.join(" ")
+        };
+        assert!(warned("7.0.15", "6.0.9", false).contains("redis 6.0.9 is too old; 6.2 or later"));
+        assert!(warned("cluster_enabled:0", "cluster_enabled:1", false).contains("one node of a cluster"));
+        assert_eq!(warned("cluster_enabled:0", "cluster_enabled:1", true), "");
+        assert!(
+            warned(
+                "maxmemory:0\r\nmaxmemory_policy:noeviction",
+                "maxmemory:1\r\nmaxmemory_policy:allkeys-lru",
+                false
+            )
+            .contains("allkeys-lru")
+        );
+        assert_eq!(
+            warned("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru", false),
+            "",
+            "memory is not bounded"
+        );
+        assert!(warned("role:master", "role:slave", false).contains("replica"));
+    }
+}

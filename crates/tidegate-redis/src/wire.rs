@@ -1,0 +1,223 @@
+//! # What is said to the script, and what it answers
+//!
+//! `WIRE.md` in words, this in types: a call is built here and nowhere else, and a reply is read here and nowhere else.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tidegate_core::{Decision, Micros, Outcome, Rule, Wait};
+
+/// The script that decides. `WIRE.md` says what it is given and what it answers.
+pub const SCRIPT: &str = include_str!("script.lua");
+
+/// What is asked of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Check,
+    Peek,
+    Take,
+    Refund,
+    Reset,
+    Renew,
+    Release,
+}
+
+/// One rule of a call.
+#[derive(Debug)]
+pub(crate) struct Line<'a> {
+    /// The name of the string that holds the state.
+    pub(crate) key: Vec<u8>,
+    pub(crate) cost: u32,
+    pub(crate) rule: &'a Described,
+}
+
+/// A rule as the script reads it, and the limit that goes with its decisions.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    bytes: Vec<u8>,
+    limit: u64,
+}
+
+/// A reply, read.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// Redis's time.
+    pub(crate) now: Micros,
+    /// Which of the decisions is the binding one.
+    pub(crate) binding: usize,
+    /// One for each line, in order.
+    pub(crate) decisions: Vec<Decision>,
+    /// How many were taken, if that was asked.
+    pub(crate) taken: Option<u32>,
+}
+
+impl Verb {
+    const fn letter(self) -> &'static str {
+        match self {
+            Verb::Check => "c",
+            Verb::Peek => "p",
+            Verb::Take => "t",
+            Verb::Refund => "r",
+            Verb::Reset => "x",
+            Verb::Renew => "n",
+            Verb::Release => "l",
+        }
+    }
+}
+
+impl Described {
+    pub(crate) fn rule(rule: &Rule) -> Self {
+        let setting = rule.setting();
+        let limit = tidegate_core::Algorithm::peek(rule, &Fresh, Micros::ZERO, 0).limit();
+        Described { bytes: described(setting.letter(), setting.numbers()), limit }
+    }
+
+    /// So many places at once, each held for a lease at a time.
+    pub(crate) fn places(limit: u32, lease: Duration) -> Self {
+        let lease = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get());
+        Described { bytes: described(b'n', &[limit.into(), lease]), limit: limit.into() }
+    }
+
+    pub(crate) const fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+/// A state never written.
+struct Fresh;
+
+impl tidegate_core::Words for Fresh {
+    fn get(&self, _: usize) -> u64 {
+        0
+    }
+}
+
+fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
+    let numbers = numbers.iter().flat_map(|number| number.to_be_bytes());
+    std::iter::once(letter).chain(numbers).collect()
+}
+
+/// The command that asks the script `sha` for this. The `id` is whose places are meant.
+pub(crate) fn call(sha: &str, verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(sha).arg(lines.len());
+    for line in lines {
+        cmd.arg(&line.key[..]);
+    }
+    cmd.arg(verb.letter());
+    for line in lines {
+        cmd.arg(line.cost).arg(&line.rule.bytes[..]);
+    }
+    if let Some(id) = id {
+        cmd.arg(id);
+    }
+    cmd
+}
+
+/// Reads the reply to a call with these lines. `None` if it is none.
+pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
+    let Value::Array(values) = reply else { return None };
+    let mut numbers = values.iter().map(number);
+    let now = Micros::new(numbers.next()??);
+    let binding = usize::try_from(numbers.next()??).ok()?.checked_sub(1)?;
+    let mut decisions = Vec::with_capacity(lines.len());
+    for line in lines {
+        let [outcome, remaining, wait, reset] =
+            [numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()??];
+        let outcome = outcome_of(outcome, Wait::micros(wait))?;
+        decisions.push(Decision::counted(outcome, now, line.rule.limit, remaining, Wait::micros(reset)));
+    }
+    let taken = match numbers.next() {
+        Some(taken) => Some(u32::try_from(taken?).ok()?),
+        None => None,
+    };
+    (binding < decisions.len()).then_some(Reply { now, binding, decisions, taken })
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+const fn outcome_of(number: u64, wait: Wait) -> Option<Outcome> {
+    Some(match number {
+        0 => Outcome::Allowed,
+        1 => Outcome::AllowedAfter(wait),
+        2 => Outcome::RetryAfter(wait),
+        3 => Outcome::Busy,
+        4 => Outcome::Never,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket() -> Described {
+        Described::rule(&"100/s burst 7".parse().expect("a rule"))
+    }
+
+    #[test]
+    fn a_rule_is_a_letter_and_numbers_of_eight_bytes() {
+        let expected =
+            [&b"b"[..], &10_000u64.to_be_bytes(), &1u64.to_be_bytes(), &7u64.to_be_bytes()].concat();
+        assert_eq!((bucket().bytes, bucket().limit), (expected, 7));
+        let places = Described::places(3, Duration::from_secs(2));
+        assert_eq!(places.bytes, [&b"n"[..], &3u64.to_be_bytes(), &2_000_000u64.to_be_bytes()].concat());
+        assert_eq!(places.limit, 3);
+    }
+
+    #[test]
+    fn a_call_is_keys_then_arguments() {
+        let (one, two) = (bucket(), Described::places(3, Duration::from_secs(2)));
+        let lines = [
+            Line { key: b"a".to_vec(), cost: 5, rule: &one },
+            Line { key: b"b".to_vec(), cost: 1, rule: &two },
+        ];
+        let packed = call("5ha", Verb::Check, &lines, Some(b"me")).get_packed_command();
+        let args = |n: usize| format!("*{n}\r\n").into_bytes();
+        assert!(packed.starts_with(&args(11)), "{}", packed.escape_ascii());
+        let text = packed.escape_ascii().to_string();
+        assert!(
+            text.contains(
+                "EVALSHA\\r\\n$3\\r\\n5ha\\r\\n$1\\r\\n2\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n$1\\r\\nc"
+            ),
+            "{text}"
+        );
+        assert!(text.ends_with("$2\\r\\nme\\r\\n"), "{text}");
+    }
+
+    fn ints(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    #[test]
+    fn a_reply_is_read_whole_or_not_at_all() {
+        let rule = bucket();
+        let lines = [Line { key: Vec::new(), cost: 1, rule: &rule }];
+        let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &lines).expect("a reply");
+        let decision = reply.decisions[0];
+        assert_eq!((reply.now, reply.binding, reply.taken), (Micros::new(1_000), 0, None));
+        assert_eq!(decision.outcome, Outcome::RetryAfter(Wait::micros(30)));
+        assert_eq!((decision.limit(), decision.remaining()), (7, 0));
+        assert_eq!(decision.reset_after(), Wait::micros(70));
+        assert_eq!(read(&ints(&[1_000, 1, 0, 3, 0, 70, 4]), &lines).expect("a reply").taken, Some(4));
+        let nonsense = [
+            ints(&[]),
+            ints(&[1_000]),
+            ints(&[1_000, 0, 2, 0, 30, 70]),
+            ints(&[1_000, 2, 2, 0, 30, 70]),
+            ints(&[1_000, 1, 5, 0, 30, 70]),
+            ints(&[1_000, 1, 2, -1, 30, 70]),
+            ints(&[1_000, 1, 2, 0, 30]),
+            Value::Okay,
+            Value::Nil,
+        ];
+        for value in nonsense {
+            assert!(read(&value, &lines).is_none(), "{value:?}");
+        }
+    }
+}
