@@ -41,11 +41,9 @@ pub(crate) struct Described {
 /// A reply, read.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// Redis's time.
-    pub(crate) now: Micros,
     /// Which of the decisions is the binding one.
     pub(crate) binding: usize,
-    /// One for each line, in order.
+    /// One for each line, in order, at Redis's time.
     pub(crate) decisions: Vec<Decision>,
     /// How many were taken, if that was asked.
     pub(crate) taken: Option<u32>,
@@ -131,7 +129,7 @@ pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
         Some(taken) => Some(u32::try_from(taken?).ok()?),
         None => None,
     };
-    (binding < decisions.len()).then_some(Reply { now, binding, decisions, taken })
+    (binding < decisions.len()).then_some(Reply { binding, decisions, taken })
 }
 
 fn number(value: &Value) -> Option<u64> {
@@ -200,7 +198,7 @@ mod tests {
         let lines = [Line { key: Vec::new(), cost: 1, rule: &rule }];
         let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &lines).expect("a reply");
         let decision = reply.decisions[0];
-        assert_eq!((reply.now, reply.binding, reply.taken), (Micros::new(1_000), 0, None));
+        assert_eq!((decision.at(), reply.binding, reply.taken), (Micros::new(1_000), 0, None));
         assert_eq!(decision.outcome, Outcome::RetryAfter(Wait::micros(30)));
         assert_eq!((decision.limit(), decision.remaining()), (7, 0));
         assert_eq!(decision.reset_after(), Wait::micros(70));

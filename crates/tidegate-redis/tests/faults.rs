@@ -1,0 +1,230 @@
+//! What becomes of decisions when Redis, or the way there, fails: each rule does as it says, and every decision tells.
+
+mod gates;
+mod support;
+
+use std::time::Duration;
+
+use gates::{enforced, one, ready};
+use support::{Kind, Mode, Proxy, Server, until};
+use tidegate::{Quota, Source};
+use tidegate_redis::{RedisGate, Trouble, WhenLost};
+
+/// A gate on the other side of a bad network, with a rule of each kind.
+struct Bad {
+    server: Server,
+    proxy: Proxy,
+    gates: [RedisGate; 3],
+}
+
+const KINDS: [(WhenLost, Source); 3] =
+    [(WhenLost::Open, Source::Open), (WhenLost::Closed, Source::Closed), (WhenLost::Local, Source::Local)];
+
+fn gate(url: &str, when_lost: WhenLost) -> RedisGate {
+    ready(RedisGate::builder(url).rule("user", Quota::per_hour(1_000)).when_lost(when_lost).nodes(2))
+}
+
+impl Bad {
+    fn start() -> Self {
+        let server = Server::start(Kind::Redis, &[]);
+        let proxy = Proxy::start(server.port());
+        let gates = KINDS.map(|(when_lost, _)| gate(&proxy.url(), when_lost));
+        Bad { server, proxy, gates }
+    }
+
+    /// What is decided while the network does this.
+    async fn decide(&self, mode: Mode) {
+        self.proxy.set(mode.clone());
+        for (gate, (when_lost, source)) in self.gates.iter().zip(KINDS) {
+            for _ in 0..20 {
+                let decision = gate.check(&one("alice")).await.expect("a request").decision;
+                assert_eq!(decision.source, source, "{mode:?}, {when_lost:?}: {:?}", gate.health());
+                assert_eq!(decision.is_allowed(), when_lost == WhenLost::Open, "{mode:?}, {when_lost:?}");
+            }
+            until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
+            assert!(gate.health().last_trouble.is_some(), "{mode:?}");
+        }
+        self.proxy.set(Mode::Pass);
+        for gate in &self.gates {
+            enforced(gate);
+            let decision = gate.check(&one("alice")).await.expect("a request").decision;
+            assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, true), "healed from {mode:?}");
+        }
+    }
+}
+
+fn says(error: &str) -> Mode {
+    Mode::Answer(format!("-{error}\r\n").into_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_network_does_each_rule_does_as_it_says() {
+    let bad = Bad::start();
+    bad.decide(Mode::Refuse).await;
+    bad.decide(Mode::Blackhole).await;
+    bad.decide(Mode::Slow(Duration::from_millis(200))).await;
+    bad.decide(Mode::HalfClose).await;
+    bad.decide(Mode::LoseReplies).await;
+    assert!(bad.server.cli(&["PING"]).contains("PONG"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_server_says_each_rule_does_as_it_says() {
+    let bad = Bad::start();
+    bad.decide(says("LOADING Redis is loading the dataset in memory")).await;
+    bad.decide(says("OOM command not allowed when used memory > 'maxmemory'.")).await;
+    bad.decide(says("READONLY You can't write against a read only replica.")).await;
+    bad.decide(says("NOAUTH Authentication required.")).await;
+    bad.decide(Mode::Answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).await;
+    bad.decide(Mode::Answer(vec![0xff; 64])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = gate(&server.url(), WhenLost::Open);
+    server.pause();
+    for _ in 0..200 {
+        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
+    }
+    let health = gate.health();
+    assert!(health.not_asked && health.openings == 1, "{health:?}");
+    assert_eq!((health.last_trouble, health.decisions.open), (Some(Trouble::TooLate), 200));
+    server.resume();
+    enforced(&gate);
+    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    assert_eq!(decision.source, Source::Strict);
+    assert_eq!(gate.health().openings, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time() {
+    let mut server = Server::start(Kind::Redis, &[]);
+    let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).when_lost(WhenLost::Closed);
+    let gate = ready(builder);
+    for kills in 1..6 {
+        assert_eq!(gates::passed(&gate, "alice", 20).await, 5, "after {kills} starts");
+        server.kill();
+        assert_eq!(gates::passed(&gate, "alice", 20).await, 0, "closed");
+        server.restart();
+        enforced(&gate);
+    }
+    assert_ne!(gate.health().last_trouble, Some(Trouble::Nonsense));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = gate(&server.url(), WhenLost::Closed);
+    for _ in 0..50 {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let checks = (0..8).map(|_| gate.check(&[tidegate::Part::of(gates::FIRST).key("alice")]).boxed());
+        for admission in futures(checks).await {
+            assert_eq!(admission.expect("a request").decision.source, Source::Strict);
+        }
+    }
+    assert_eq!(gate.health().decisions.strict, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_script_that_blocks_is_as_a_server_that_stops() {
+    let server = Server::start(Kind::Redis, &["--busy-reply-threshold", "100"]);
+    let gate = gate(&server.url(), WhenLost::Open);
+    let url = server.url();
+    let foreign = std::thread::spawn(move || {
+        let mut connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a server");
+        let endless = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+        endless.expect_err("it is killed");
+    });
+    until("it blocks", || (gate.health().enforced == Some(false)).then_some(()));
+    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
+    until("it can be killed", || server.try_cli(&["SCRIPT", "KILL"]).ok());
+    foreign.join().expect("the foreign script ended");
+    enforced(&gate);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_rule_that_silently_does_not_limit_shows_in_the_report() {
+    let server = Server::start(Kind::Redis, &[]);
+    server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-evalsha"]);
+    let url = server.url().replace("redis://", "redis://weak:pw@");
+    let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1)).when_lost(WhenLost::Open);
+    let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
+    until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
+    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    let trouble = until("it says why", || match gate.health().last_trouble {
+        Some(trouble @ Trouble::Refused { .. }) => Some(trouble.to_string()),
+        _ => None,
+    });
+    assert!(trouble.contains("NOPERM") && trouble.contains("allow the user EVALSHA"), "{trouble}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_the_server_is_said_in_the_report() {
+    let report = |server: &Server, url: String| {
+        let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1));
+        let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
+        until(&format!("something is said of {}", server.port()), || {
+            let health = gate.health();
+            let trouble = health.last_trouble.filter(|trouble| !trouble.to_string().contains("none was made"));
+            health.warnings.first().cloned().or(trouble.map(|trouble| trouble.to_string()))
+        })
+    };
+    let evicting = Server::start(Kind::Redis, &["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    assert!(report(&evicting, evicting.url()).contains("allkeys-lru"));
+    let node = Server::start(Kind::Redis, &["--cluster-enabled", "yes"]);
+    assert!(report(&node, node.url()).contains("one node of a cluster"));
+    let locked = Server::start(Kind::Redis, &[]);
+    locked.cli(&["CONFIG", "SET", "requirepass", "right"]);
+    let wrong = report(&locked, locked.url().replace("redis://", "redis://:wrong@"));
+    assert!(wrong.contains("check user and password"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_under_way_are_decided_without_redis() {
+    let server = Server::start(Kind::Redis, &[]);
+    let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+    let gate = ready(builder.in_flight(4).failures(1_000_000).deadline(Duration::from_secs(2)));
+    server.pause();
+    let checks = (0..64).map(|_| gate.check(&[tidegate::Part::of(gates::FIRST)]).boxed());
+    let all = futures(checks);
+    let resume = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        server.resume();
+    };
+    let (all, ()) = tokio::join!(all, resume);
+    let strict = all.into_iter().flatten().filter(|admission| admission.decision.source == Source::Strict).count();
+    assert_eq!(strict, 4);
+    assert_eq!(gate.health().decisions.closed, 60);
+}
+
+// --- many futures at once
+
+type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+trait BoxedExt<'a>: Future + Send + Sized + 'a {
+    fn boxed(self) -> Boxed<'a, Self::Output> {
+        Box::pin(self)
+    }
+}
+
+impl<'a, F: Future + Send + 'a> BoxedExt<'a> for F {}
+
+/// All of them, polled together.
+async fn futures<'a, T>(all: impl Iterator<Item = Boxed<'a, T>>) -> Vec<T> {
+    let mut running: Vec<_> = all.collect();
+    let mut done = Vec::with_capacity(running.len());
+    std::future::poll_fn(move |context| {
+        running.retain_mut(|future| match future.as_mut().poll(context) {
+            std::task::Poll::Ready(answer) => {
+                done.push(answer);
+                false
+            }
+            std::task::Poll::Pending => true,
+        });
+        if running.is_empty() { std::task::Poll::Ready(std::mem::take(&mut done)) } else { std::task::Poll::Pending }
+    })
+    .await
+}
