@@ -26,7 +26,7 @@ use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::health::{Counts, Health};
 use crate::keys::Keys;
-use crate::link::{Connection, Link};
+use crate::link::Link;
 use crate::lost::Lost;
 use crate::places::{Entry, Places};
 use crate::trouble::{Trouble, is_no_script};
@@ -343,7 +343,7 @@ impl Shared {
             return Err(Trouble::NotAsked);
         }
         let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
-        let answer = self.send_in_time(verb, lines, id).await;
+        let answer = self.send_in_time(self.link_of(lines), verb, lines, id).await;
         match &answer {
             Ok(_) => {
                 self.breaker.succeeded();
@@ -359,24 +359,36 @@ impl Shared {
     /// Asks the script, whatever has come of it before.
     pub(crate) async fn send_in_time(
         &self,
+        link: &Link,
         verb: Verb,
         lines: &[Line<'_>],
         id: Option<&[u8]>,
     ) -> Result<Reply, Trouble> {
-        let sent = tokio::time::timeout(self.deadline, self.send(verb, lines, id)).await;
-        sent.unwrap_or(Err(Trouble::TooLate))
+        let sent = tokio::time::timeout(self.deadline, self.send(link, verb, lines, id)).await;
+        sent.unwrap_or_else(|_| {
+            link.is_late();
+            Err(Trouble::TooLate)
+        })
     }
 
-    async fn send(&self, verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>) -> Result<Reply, Trouble> {
-        let link = self.link_of(lines);
+    async fn send(
+        &self,
+        link: &Link,
+        verb: Verb,
+        lines: &[Line<'_>],
+        id: Option<&[u8]>,
+    ) -> Result<Reply, Trouble> {
         let (mut connection, number) = link.connection()?;
         let cmd = wire::call(&self.sha, verb, lines, id);
         let mut reply = connection.ask(&cmd).await;
         if reply.as_ref().is_err_and(is_no_script) {
-            reply = load_and_ask(&mut connection, &cmd).await;
+            reply = link.load_and_ask(&mut connection, &cmd).await;
         }
         match reply {
-            Ok(value) => wire::read(&value, lines).ok_or(Trouble::Nonsense),
+            Ok(value) => {
+                link.answered();
+                wire::read(&value, lines).ok_or(Trouble::Nonsense)
+            }
             Err(error) => {
                 link.failed(number, &error);
                 Err(Trouble::of(&error))
@@ -385,7 +397,7 @@ impl Shared {
     }
 
     /// Requests for one key go the same way, so that they arrive in the order they were made.
-    fn link_of(&self, lines: &[Line<'_>]) -> &Link {
+    pub(crate) fn link_of(&self, lines: &[Line<'_>]) -> &Link {
         let tag = lines.last().map_or(0, |line| usize::from(line.key[4]) + usize::from(line.key[5]));
         &self.links[tag % self.links.len()]
     }
@@ -407,14 +419,6 @@ impl Shared {
             decisions: self.counts.decisions(),
         }
     }
-}
-
-async fn load_and_ask(
-    connection: &mut Connection,
-    cmd: &redis::Cmd,
-) -> Result<redis::Value, redis::RedisError> {
-    connection.ask(redis::cmd("SCRIPT").arg("LOAD").arg(wire::SCRIPT)).await?;
-    connection.ask(cmd).await
 }
 
 /// The decision of the binding part.

@@ -11,16 +11,17 @@
 //!
 //! Many requests share a connection: those that come while others are under way are sent together.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::server::{self, Findings};
-use crate::trouble::{Trouble, breaks_the_connection};
+use crate::trouble::{Trouble, breaks_the_connection, is_no_script};
 use crate::wire::SCRIPT;
 
 /// Where to connect to.
@@ -41,7 +42,11 @@ pub(crate) enum Connection {
 pub(crate) struct Link {
     target: Target,
     standing: RwLock<Standing>,
+    /// How many in a row were not answered in time.
+    late: AtomicU32,
     lost: Notify,
+    /// Held by who loads the script.
+    loading: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -50,6 +55,8 @@ enum Standing {
     Not { trouble: Trouble, connected: u64 },
 }
 
+/// So many in a row that are not answered in time, and the connection is given up: a peer that has vanished sends no word of it.
+const MOST_LATE: u32 = 5;
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(1);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
@@ -59,7 +66,7 @@ impl Link {
     pub(crate) fn new(target: Target) -> Self {
         let trouble = Trouble::NotConnected { why: "none was made yet".into() };
         let standing = RwLock::new(Standing::Not { trouble, connected: 0 });
-        Link { target, standing, lost: Notify::new() }
+        Link { target, standing, late: AtomicU32::new(0), lost: Notify::new(), loading: Mutex::new(()) }
     }
 
     /// The connection and its number, or why there is none.
@@ -77,14 +84,36 @@ impl Link {
         }
     }
 
-    /// The connection with this number has failed. It is given up if it must be.
+    /// The connection with this number has answered with an error. It is given up if it must be.
     pub(crate) fn failed(&self, number: u64, error: &RedisError) {
-        if !breaks_the_connection(error) {
-            return;
+        if breaks_the_connection(error) {
+            self.give_up(number, Trouble::of(error));
+        } else {
+            self.answered();
         }
+    }
+
+    #[inline]
+    pub(crate) fn answered(&self) {
+        if self.late.load(Ordering::Relaxed) != 0 {
+            self.late.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// There was no answer in time.
+    pub(crate) fn is_late(&self) {
+        if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_LATE
+            && let Ok((_, number)) = self.connection()
+        {
+            self.give_up(number, Trouble::TooLate);
+        }
+    }
+
+    fn give_up(&self, number: u64, trouble: Trouble) {
         let mut standing = self.standing.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(&*standing, Standing::Connected { number: current, .. } if *current == number) {
-            *standing = Standing::Not { trouble: Trouble::of(error), connected: number };
+            *standing = Standing::Not { trouble, connected: number };
+            self.late.store(0, Ordering::Relaxed);
             self.lost.notify_one();
         }
     }
@@ -102,6 +131,22 @@ impl Link {
         let mut standing = self.standing.write().unwrap_or_else(PoisonError::into_inner);
         if let Standing::Not { trouble, .. } = &mut *standing {
             *trouble = why;
+        }
+    }
+
+    /// Asks again after the script was not there. Who comes while another is loading it finds it loaded.
+    pub(crate) async fn load_and_ask(
+        &self,
+        connection: &mut Connection,
+        cmd: &Cmd,
+    ) -> Result<Value, RedisError> {
+        let _loading = self.loading.lock().await;
+        match connection.ask(cmd).await {
+            Err(error) if is_no_script(&error) => {
+                connection.load().await?;
+                connection.ask(cmd).await
+            }
+            reply => reply,
         }
     }
 
@@ -142,7 +187,7 @@ impl Link {
     async fn connect(&self) -> Result<(Connection, Findings), Trouble> {
         let attempt = async {
             let mut connection = self.target.connect().await?;
-            connection.ask(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await?;
+            connection.load().await?;
             let findings = server::look(&mut connection).await?;
             Ok::<_, RedisError>((connection, findings))
         };
@@ -174,6 +219,10 @@ impl Target {
 }
 
 impl Connection {
+    async fn load(&mut self) -> Result<Value, RedisError> {
+        self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await
+    }
+
     pub(crate) async fn ask(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         match self {
             Connection::Single(connection) => connection.req_packed_command(cmd).await,

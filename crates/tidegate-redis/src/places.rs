@@ -65,8 +65,8 @@ impl Entry {
     /// Whatever comes of it: what cannot be renewed or released ends with its lease.
     async fn ask(&self, verb: Verb) {
         for (key, rule) in &self.keys {
-            let line = Line { key: key.clone(), cost: 1, rule: &self.shared.rules[*rule].described };
-            let _ = self.shared.send_in_time(verb, &[line], Some(&self.id)).await;
+            let line = [Line { key: key.clone(), cost: 1, rule: &self.shared.rules[*rule].described }];
+            let _ = self.shared.send_in_time(self.shared.link_of(&line), verb, &line, Some(&self.id)).await;
         }
     }
 }

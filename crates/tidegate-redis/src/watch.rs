@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::gate::Shared;
+use crate::link::Link;
 use crate::trouble::Trouble;
 use crate::wire::{Described, Line, Verb};
 use tidegate_core::Rule;
@@ -61,24 +62,27 @@ async fn rest(shared: Arc<Shared>, pause: Duration) {
     }
 }
 
-/// Whether the canary was let through once and refused then. `false` also if there was no answer.
+/// Whether the canary was let through once and refused then, on every connection. `false` also if there was no answer.
 async fn ask(shared: &Shared) -> bool {
-    let enforced = match try_canary(shared).await {
-        Ok(enforced) => enforced,
-        Err(trouble) => {
-            shared.counts.saw(&trouble);
-            shared.breaker.failed();
-            false
-        }
-    };
+    let mut enforced = true;
+    for link in &shared.links {
+        enforced &= match try_canary(shared, link).await {
+            Ok(enforced) => enforced,
+            Err(trouble) => {
+                shared.counts.saw(&trouble);
+                shared.breaker.failed();
+                false
+            }
+        };
+    }
     shared.counts.saw_canary(enforced);
     enforced
 }
 
-async fn try_canary(shared: &Shared) -> Result<bool, Trouble> {
+async fn try_canary(shared: &Shared, link: &Link) -> Result<bool, Trouble> {
     let line = shared.canary.line();
-    shared.send_in_time(Verb::Reset, &line, None).await?;
-    let first = shared.send_in_time(Verb::Check, &line, None).await?;
-    let second = shared.send_in_time(Verb::Check, &line, None).await?;
+    shared.send_in_time(link, Verb::Reset, &line, None).await?;
+    let first = shared.send_in_time(link, Verb::Check, &line, None).await?;
+    let second = shared.send_in_time(link, Verb::Check, &line, None).await?;
     Ok(first.decisions[0].is_allowed() && !second.decisions[0].is_allowed())
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use gates::{enforced, one, ready};
+use gates::{enforced, one, patient, ready, together};
 use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
 use tidegate_redis::{RedisGate, Trouble, WhenLost};
@@ -48,7 +48,11 @@ impl Bad {
         for gate in &self.gates {
             enforced(gate);
             let decision = gate.check(&one("alice")).await.expect("a request").decision;
-            assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, true), "healed from {mode:?}");
+            assert_eq!(
+                (decision.source, decision.is_allowed()),
+                (Source::Strict, true),
+                "healed from {mode:?}"
+            );
         }
     }
 }
@@ -101,8 +105,9 @@ async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time() {
     let mut server = Server::start(Kind::Redis, &[]);
-    let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).when_lost(WhenLost::Closed);
-    let gate = ready(builder);
+    let builder =
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).when_lost(WhenLost::Closed);
+    let gate = patient(builder);
     for kills in 1..6 {
         assert_eq!(gates::passed(&gate, "alice", 20).await, 5, "after {kills} starts");
         server.kill();
@@ -116,12 +121,13 @@ async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = gate(&server.url(), WhenLost::Closed);
+    let builder =
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+    let gate = patient(builder);
     for _ in 0..50 {
         server.cli(&["SCRIPT", "FLUSH"]);
-        let checks = (0..8).map(|_| gate.check(&[tidegate::Part::of(gates::FIRST).key("alice")]).boxed());
-        for admission in futures(checks).await {
-            assert_eq!(admission.expect("a request").decision.source, Source::Strict);
+        for admission in together(&gate, 8).await {
+            assert_eq!(admission.decision.source, Source::Strict);
         }
     }
     assert_eq!(gate.health().decisions.strict, 400);
@@ -133,7 +139,8 @@ async fn a_foreign_script_that_blocks_is_as_a_server_that_stops() {
     let gate = gate(&server.url(), WhenLost::Open);
     let url = server.url();
     let foreign = std::thread::spawn(move || {
-        let mut connection = redis::Client::open(url).and_then(|client| client.get_connection()).expect("a server");
+        let mut connection =
+            redis::Client::open(url).and_then(|client| client.get_connection()).expect("a server");
         let endless = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
         endless.expect_err("it is killed");
     });
@@ -168,7 +175,8 @@ async fn what_is_wrong_with_the_server_is_said_in_the_report() {
         let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
         until(&format!("something is said of {}", server.port()), || {
             let health = gate.health();
-            let trouble = health.last_trouble.filter(|trouble| !trouble.to_string().contains("none was made"));
+            let trouble =
+                health.last_trouble.filter(|trouble| !trouble.to_string().contains("none was made"));
             health.warnings.first().cloned().or(trouble.map(|trouble| trouble.to_string()))
         })
     };
@@ -185,46 +193,14 @@ async fn what_is_wrong_with_the_server_is_said_in_the_report() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_under_way_are_decided_without_redis() {
     let server = Server::start(Kind::Redis, &[]);
-    let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
-    let gate = ready(builder.in_flight(4).failures(1_000_000).deadline(Duration::from_secs(2)));
+    let builder =
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+    let gate = patient(builder.in_flight(4).failures(1_000_000));
     server.pause();
-    let checks = (0..64).map(|_| gate.check(&[tidegate::Part::of(gates::FIRST)]).boxed());
-    let all = futures(checks);
     let resume = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        until("those beyond are refused", || (gate.health().decisions.closed == 60).then_some(()));
         server.resume();
     };
-    let (all, ()) = tokio::join!(all, resume);
-    let strict = all.into_iter().flatten().filter(|admission| admission.decision.source == Source::Strict).count();
-    assert_eq!(strict, 4);
-    assert_eq!(gate.health().decisions.closed, 60);
-}
-
-// --- many futures at once
-
-type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-trait BoxedExt<'a>: Future + Send + Sized + 'a {
-    fn boxed(self) -> Boxed<'a, Self::Output> {
-        Box::pin(self)
-    }
-}
-
-impl<'a, F: Future + Send + 'a> BoxedExt<'a> for F {}
-
-/// All of them, polled together.
-async fn futures<'a, T>(all: impl Iterator<Item = Boxed<'a, T>>) -> Vec<T> {
-    let mut running: Vec<_> = all.collect();
-    let mut done = Vec::with_capacity(running.len());
-    std::future::poll_fn(move |context| {
-        running.retain_mut(|future| match future.as_mut().poll(context) {
-            std::task::Poll::Ready(answer) => {
-                done.push(answer);
-                false
-            }
-            std::task::Poll::Pending => true,
-        });
-        if running.is_empty() { std::task::Poll::Ready(std::mem::take(&mut done)) } else { std::task::Poll::Pending }
-    })
-    .await
+    let (all, ()) = tokio::join!(together(&gate, 64), resume);
+    assert_eq!(all.iter().filter(|admission| admission.decision.source == Source::Strict).count(), 4);
 }

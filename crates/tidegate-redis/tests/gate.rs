@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use gates::{FIRST, enforced, one, passed, ready};
+use gates::{FIRST, enforced, one, passed, patient};
 use support::{Kind, Server, until};
 use tidegate::{Gate, InvalidRequest, Part, Quota, Rule, RuleId, Source};
 use tidegate_redis::{RedisGate, WhenLost};
@@ -18,7 +18,7 @@ fn hourly(limit: u64) -> Quota {
 async fn gates_of_one_name_share_their_limits_and_others_do_not() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |tenant: &str, name: &str| {
-        ready(RedisGate::builder(server.url()).tenant(tenant).rule(name, hourly(3)))
+        patient(RedisGate::builder(server.url()).tenant(tenant).rule(name, hourly(3)))
     };
     let (one, two) = (make("", "user"), make("", "user"));
     assert_eq!(passed(&one, "alice", 2).await, 2);
@@ -31,7 +31,7 @@ async fn gates_of_one_name_share_their_limits_and_others_do_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(
+    let gate = patient(
         RedisGate::builder(server.url())
             .rule("everybody", hourly(10))
             .rule("user", "sliding_log 2/h".parse::<Rule>().expect("a rule")),
@@ -40,7 +40,10 @@ async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
     let request = [Part::of(everybody), Part::of(user).key("alice")];
     for left in [1, 0] {
         let decision = gate.check(&request).await.expect("a request").decision;
-        assert_eq!((decision.is_allowed(), decision.remaining(), decision.source), (true, left, Source::Strict));
+        assert_eq!(
+            (decision.is_allowed(), decision.remaining(), decision.source),
+            (true, left, Source::Strict)
+        );
         assert_eq!(gate.name(decision.rule), Some("user"));
     }
     let refused = gate.check(&request).await.expect("a request");
@@ -52,7 +55,7 @@ async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_verbs() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(RedisGate::builder(server.url()).rule("user", hourly(5)));
+    let gate = patient(RedisGate::builder(server.url()).rule("user", hourly(5)));
     let part = Part::of(FIRST).key("alice");
     let taken = gate.take(&[part], 3).await.expect("a request").expect("an answer");
     assert_eq!((taken.amount, taken.decision.remaining()), (3, 2));
@@ -68,7 +71,7 @@ async fn the_other_verbs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn through_the_trait_it_is_a_gate_like_any_other() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate: Box<dyn Gate> = Box::new(ready(RedisGate::builder(server.url()).rule("user", hourly(1))));
+    let gate: Box<dyn Gate> = Box::new(patient(RedisGate::builder(server.url()).rule("user", hourly(1))));
     assert!(gate.decide(&one("alice")).wait().await.expect("a request").is_allowed());
     assert!(!gate.decide(&one("alice")).wait().await.expect("a request").is_allowed());
     let unknown = gate.decide(&[Part::of(RuleId(7))]).wait().await;
@@ -78,11 +81,11 @@ async fn through_the_trait_it_is_a_gate_like_any_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_passes_as_soon_as_it_may_and_who_cannot_in_time_is_refused_at_once() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(RedisGate::builder(server.url()).rule("user", Quota::per_second(20).burst(1)));
+    let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(20).burst(1)));
     assert_eq!(passed(&gate, "alice", 1).await, 1);
     let waited = gate.acquire_timeout(&one("alice"), Duration::from_secs(20)).await.expect("a request");
     assert!(waited.is_allowed());
-    let slow = ready(RedisGate::builder(server.url()).rule("slow", hourly(1)));
+    let slow = patient(RedisGate::builder(server.url()).rule("slow", hourly(1)));
     assert_eq!(passed(&slow, "alice", 1).await, 1);
     let refused = slow.acquire_timeout(&one("alice"), Duration::from_secs(20)).await.expect("a request");
     assert!(!refused.is_allowed(), "an hour is longer than that, so it need not be tried");
@@ -91,7 +94,7 @@ async fn who_waits_passes_as_soon_as_it_may_and_who_cannot_in_time_is_refused_at
 #[tokio::test(flavor = "multi_thread")]
 async fn places_are_counted_everywhere_and_come_back() {
     let server = Server::start(Kind::Redis, &[]);
-    let make = || ready(RedisGate::builder(server.url()).at_once("work", 2, Duration::from_secs(60)));
+    let make = || patient(RedisGate::builder(server.url()).at_once("work", 2, Duration::from_secs(60)));
     let (one_gate, other) = (make(), make());
     let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
     let (first, second) = (check(&one_gate).await, check(&other).await);
@@ -114,12 +117,15 @@ async fn places_are_counted_everywhere_and_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_millis(300)));
+    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_millis(300)));
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!gate.check(&one("alice")).await.expect("a request").is_allowed(), "held for longer than its lease");
+        assert!(
+            !gate.check(&one("alice")).await.expect("a request").is_allowed(),
+            "held for longer than its lease"
+        );
     }
     drop(held);
 }
@@ -144,7 +150,7 @@ async fn it_starts_without_redis_and_heals() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_strings_can_be_found_by_hand_and_are_forgotten_in_time() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
+    let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
     let name = gate.describe(Part::of(FIRST).key("alice")).expect("a rule");
     assert_eq!(name, "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
     assert_eq!(passed(&gate, "alice", 1).await, 1);
@@ -157,11 +163,17 @@ async fn a_quota_that_changes_keeps_what_was_used() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |rule: &str| {
         let rule: Rule = rule.parse().expect("a rule");
-        ready(RedisGate::builder(server.url()).rule("user", rule))
+        patient(RedisGate::builder(server.url()).rule("user", rule))
     };
     assert_eq!(passed(&make("10/h"), "alice", 8).await, 8);
     assert_eq!(passed(&make("12/h"), "alice", 20).await, 4, "more, less what was used");
-    for other in ["fixed_window 12/h", "sliding_log 12/h", "sliding_window 12/h cells 6", "stepped_bucket 12/h", "12/d"] {
+    for other in [
+        "fixed_window 12/h",
+        "sliding_log 12/h",
+        "sliding_window 12/h cells 6",
+        "stepped_bucket 12/h",
+        "12/d",
+    ] {
         assert_eq!(passed(&make(other), "alice", 20).await, 0, "{other}: all of it is used");
     }
 }
@@ -176,12 +188,20 @@ async fn everything_wrong_is_said_at_once() {
         .build()
         .expect_err("nearly everything is wrong");
     let sentences = wrong.to_string();
-    for part in ["http://example.org", "two rules are named \"a\"", "must have 1 to 128 bytes", "deadline of zero"] {
+    for part in
+        ["http://example.org", "two rules are named \"a\"", "must have 1 to 128 bytes", "deadline of zero"]
+    {
         assert!(sentences.contains(part), "{part:?} in {sentences:?}");
     }
     let secret = RedisGate::builder("redis://me:secret@:badport/").rule("a", hourly(1)).build();
     assert!(!secret.expect_err("no port").to_string().contains("secret"));
-    assert!(RedisGate::builder("redis://localhost").build().expect_err("no rules").to_string().contains("add one"));
+    assert!(
+        RedisGate::builder("redis://localhost")
+            .build()
+            .expect_err("no rules")
+            .to_string()
+            .contains("add one")
+    );
 }
 
 #[test]

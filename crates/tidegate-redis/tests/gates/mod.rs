@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Part, RuleId};
+use tidegate::{Admission, Part, RuleId};
 use tidegate_redis::{Builder, RedisGate};
 
 use crate::support::until;
@@ -16,6 +16,11 @@ pub(crate) fn ready(builder: Builder) -> RedisGate {
     let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
     enforced(&gate);
     gate
+}
+
+/// One that has all the time in the world: for tests on a busy machine that are not about deadlines.
+pub(crate) fn patient(builder: Builder) -> RedisGate {
+    ready(builder.deadline(Duration::from_secs(20)))
 }
 
 /// Waits until limits are enforced.
@@ -38,4 +43,18 @@ pub(crate) async fn passed(gate: &RedisGate, key: &str, asked: usize) -> usize {
         passed += usize::from(gate.check(&one(key)).await.expect("a request").is_allowed());
     }
     passed
+}
+
+/// What comes of so many checks at once.
+pub(crate) async fn together(gate: &RedisGate, asked: usize) -> Vec<Admission> {
+    let check = |_| {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.check(&one("alice")).await.expect("a request") })
+    };
+    let tasks: Vec<_> = (0..asked).map(check).collect();
+    let mut done = Vec::with_capacity(asked);
+    for task in tasks {
+        done.push(task.await.expect("no panic"));
+    }
+    done
 }
