@@ -12,11 +12,18 @@
  * The clock is ahead by `offset`, or stands still at `held` if that is not zero. The pair is there twice, for it can be
  * read while it is being written: the writer writes the first and then the second, we read the second and then the first, and
  * what is the same in both is whole.
+ *
+ * Valkey reads the processor's own counter where it can, asks for the wall clock once in a millisecond only, and adds what the
+ * counter says has passed since: a clock that is held would seem to run, and a step would be seen late. It learns of the
+ * counter from /proc/cpuinfo, so that is not there. Then it asks each time.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -82,3 +89,14 @@ time_t time(time_t *into) {
     if (into) *into = now;
     return now;
 }
+
+typedef FILE *opener(const char *, const char *);
+
+static FILE *open_unless_cpuinfo(const char *name, const char *path, const char *how) {
+    if (strcmp(path, "/proc/cpuinfo") == 0) return NULL;
+    return ((opener *)dlsym(RTLD_NEXT, name))(path, how);
+}
+
+FILE *fopen(const char *restrict path, const char *restrict how) { return open_unless_cpuinfo("fopen", path, how); }
+
+FILE *fopen64(const char *restrict path, const char *restrict how) { return open_unless_cpuinfo("fopen64", path, how); }

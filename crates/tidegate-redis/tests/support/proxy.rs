@@ -328,8 +328,8 @@ impl Line {
             self.server = Some(server);
         }
         if let Some(server) = &mut self.server {
-            server.write_all(request).await?;
             self.counts.to_server.fetch_add(request.len() as u64, Ordering::SeqCst);
+            server.write_all(request).await?;
         }
         Ok(())
     }
@@ -345,9 +345,9 @@ impl Line {
     /// Gives the client the reply that has been late for long enough.
     async fn deliver(&mut self, client: &mut TcpStream) -> io::Result<()> {
         let Some((_, reply)) = self.late.pop_front() else { return Ok(()) };
-        client.write_all(&reply).await?;
+        // Counted first: who has the reply may look at the count.
         self.counts.to_client.fetch_add(reply.len() as u64, Ordering::SeqCst);
-        Ok(())
+        client.write_all(&reply).await
     }
 
     /// The server has closed the connection: so does the line, after all that it had to say.

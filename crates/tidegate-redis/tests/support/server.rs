@@ -9,6 +9,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs::{self, File};
 use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -174,13 +175,20 @@ impl Setup {
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .current_dir(self.folder())
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(self.open_log());
         command
+    }
+
+    /// The file the server writes its log to: what it says before it has read its settings goes there, too.
+    fn open_log(&self) -> File {
+        let log = File::options().append(true).create(true).open(self.folder().join("log"));
+        log.expect("the folder can be written")
     }
 
     /// What the servers said, for those who wonder why there is none.
     fn log(&self) -> String {
-        let log = std::fs::read_to_string(self.folder().join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.folder().join("log")).unwrap_or_default();
         format!("the log of {}:\n{log}", self.program.display())
     }
 }
