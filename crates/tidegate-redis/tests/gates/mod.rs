@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Admission, Part, RuleId};
+use tidegate::{Admission, Decision, Part, RuleId, Source};
 use tidegate_redis::{Builder, RedisGate};
 
 use crate::support::until;
@@ -29,6 +29,19 @@ pub(crate) fn enforced(gate: &RedisGate) {
         let health = gate.health();
         (health.enforced == Some(true) && !health.not_asked).then_some(())
     });
+}
+
+/// Asks until Redis decides: on a busy machine an answer may come too late.
+pub(crate) async fn strict(gate: &RedisGate) -> Decision {
+    enforced(gate);
+    for _ in 0..1_000 {
+        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        if decision.source == Source::Strict {
+            return decision;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("Redis does not decide: {gate:?}");
 }
 
 /// A unit of the first rule.
