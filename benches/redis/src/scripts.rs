@@ -1,0 +1,110 @@
+//! What the script takes, beside others.
+
+use bench_harness::goal::Goal;
+use bench_harness::report::Section;
+use bench_harness::rounds::Measured;
+use tidegate_redis::SCRIPT;
+
+use crate::Plan;
+use crate::raw::{Call, Raw, Took, bucket};
+use crate::support::{Kind, Server};
+
+const TIDEGATE: &str = "**tidegate**";
+const THREE_CALLS: &str = "**tidegate**, three calls";
+const MINIMAL: &str = "minimal script";
+const USUAL: &str = "usual script";
+
+const CPU: &str = "processor, 16 pipelined";
+const ONE: &str = "three rules, one request at a time";
+const PIPELINED: &str = "three rules, 16 pipelined";
+const MEMORY: &str = "bytes per key";
+
+pub(crate) const GCRA: &str = include_str!("scripts/gcra.lua");
+const TOKEN_BUCKET: &str = include_str!("scripts/token_bucket.lua");
+
+/// A case, and how its figure comes from what it took.
+struct Case {
+    what: &'static str,
+    who: &'static str,
+    calls: Vec<Call>,
+    together: usize,
+    figure: fn(Took) -> f64,
+}
+
+pub(crate) fn sections(plan: Plan) -> Vec<Section> {
+    let server = Server::start(Kind::Redis, &[]);
+    crate::gate::pin(server.pid(), 0);
+    crate::gate::pin(std::process::id(), 1);
+    let mut raw = Raw::to(&server);
+    let cases = cases(&mut raw);
+    eprintln!("The script: {} cases, {} rounds", cases.len(), plan.rounds);
+    let mut figures: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
+    for _ in 0..plan.rounds {
+        for (case, figures) in cases.iter().zip(&mut figures) {
+            raw.run(&case.calls, plan.requests / 10, case.together);
+            let took = raw.run(&case.calls, plan.requests, case.together);
+            figures.push((case.figure)(took) / plan.requests as f64);
+        }
+    }
+    let times =
+        cases.iter().zip(figures).map(|(case, rounds)| measured(case.what, case.who, rounds)).collect();
+    vec![times_section(times), memory_section(&mut raw, &cases)]
+}
+
+fn measured(what: &'static str, who: &'static str, rounds: Vec<f64>) -> Measured {
+    Measured { what, who, rounds, surprise: None }
+}
+
+fn cases(raw: &mut Raw) -> Vec<Case> {
+    let wall: fn(Took) -> f64 = |took| took.wall.as_secs_f64() * 1e6;
+    let cpu: fn(Took) -> f64 = |took| took.cpu.as_secs_f64() * 1e6;
+    // One a second, a million at once: nobody is refused.
+    let rule = bucket(1_000_000, 1_000_000);
+    let one = |raw: &mut Raw, rule_name| raw.load(SCRIPT, &[rule_name], &[b"c", b"1", &rule]);
+    let (a, b, c) = (one(raw, "abc"), one(raw, "def"), one(raw, "ghi"));
+    let three = raw.load(SCRIPT, &["abc", "def", "ghi"], &[b"c", b"1", &rule, b"1", &rule, b"1", &rule]);
+    let minimal = raw.load(GCRA, &["abc"], &[b"1000000", b"1000000000000"]);
+    let usual = raw.load(TOKEN_BUCKET, &["abc"], &[b"1", b"1000000", b"1"]);
+    let case = |what, who, calls: &[&Call], together, figure| {
+        let calls = calls.iter().map(|call| (*call).clone()).collect();
+        Case { what, who, calls, together, figure }
+    };
+    vec![
+        case(CPU, MINIMAL, &[&minimal], 16, cpu),
+        case(CPU, USUAL, &[&usual], 16, cpu),
+        case(CPU, TIDEGATE, &[&a], 16, cpu),
+        case(ONE, TIDEGATE, &[&three], 1, wall),
+        case(ONE, THREE_CALLS, &[&a, &b, &c], 1, wall),
+        case(PIPELINED, TIDEGATE, &[&three], 16, wall),
+        case(PIPELINED, THREE_CALLS, &[&a, &b, &c], 16, wall),
+    ]
+}
+
+fn times_section(measured: Vec<Measured>) -> Section {
+    Section {
+        title: "The script",
+        unit: "µs",
+        text: "Microseconds for each request: of the server's processor where it says so, else from sending to having the answer. \
+               *Three calls* are sent together and answered together; one at a time they would take longer still.",
+        measured,
+        goals: vec![
+            Goal::same(CPU, TIDEGATE, USUAL, 0.95, 0.85),
+            Goal::same(ONE, TIDEGATE, THREE_CALLS, 1.0 / 1.6, 0.5),
+            Goal::same(PIPELINED, TIDEGATE, THREE_CALLS, 1.0 / 1.4, 0.6),
+        ],
+    }
+}
+
+fn memory_section(raw: &mut Raw, cases: &[Case]) -> Section {
+    let memory = |raw: &mut Raw, who| {
+        let case = cases.iter().find(|case| case.what == CPU && case.who == who).expect("there is one");
+        measured(MEMORY, who, vec![raw.memory(&case.calls[0], 200_000)])
+    };
+    Section {
+        title: "Memory",
+        unit: "bytes",
+        text: "Of the server, for each of 200,000 keys with a name of 30 bytes, expiry included. Required: at most 160.",
+        measured: vec![memory(raw, MINIMAL), memory(raw, USUAL), memory(raw, TIDEGATE)],
+        goals: vec![Goal::same(MEMORY, TIDEGATE, USUAL, 160.0 / 185.0, 0.8)],
+    }
+}
