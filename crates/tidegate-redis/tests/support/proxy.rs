@@ -275,7 +275,7 @@ impl Line {
                         self.hear(client, &request[..length], &now).await?;
                     }
                 },
-                length = read(self.server.as_mut(), &mut reply) => match length? {
+                length = read(self.server.as_mut(), &mut reply) => match length {
                     0 if mode.borrow().has_replies() => return self.say_goodbye(client).await,
                     0 => self.forget_server(),
                     length => {
@@ -366,9 +366,10 @@ impl Line {
     }
 }
 
-async fn read(server: Option<&mut TcpStream>, into: &mut [u8]) -> io::Result<usize> {
+/// How much the server said; nothing if it has closed the connection, in good order or not.
+async fn read(server: Option<&mut TcpStream>, into: &mut [u8]) -> usize {
     match server {
-        Some(server) => server.read(into).await,
+        Some(server) => server.read(into).await.unwrap_or(0),
         None => pending().await,
     }
 }
