@@ -7,12 +7,13 @@
 //!              └──────────────────────────────────────┘
 //! ```
 //!
-//! A [`Mode`] is in force from the moment [`Proxy::set`] returns, for the connections there are and for those to come.
+//! A [`Mode`] is in force from the moment [`Proxy::set`] returns, for the connections there are and for those to
+//! come.
 //!
-//! It fails as networks do and in no other way. A network never loses the middle of a connection: had a reply been swallowed
-//! and the next one passed, the client would take it for the answer to the wrong question, and a test would find a bug that
-//! is none. So a connection on which something was lost is reset when the network is well again. It is the same if it is
-//! slow: replies are late, but keep their distance, and none waits for the one before.
+//! It fails as networks do and in no other way. A network never loses the middle of a connection: had a reply been
+//! swallowed and the next one passed, the client would take it for the answer to the wrong question, and a test would
+//! find a bug that is none. So a connection on which something was lost is reset when the network is well again. It
+//! is the same if it is slow: replies are late, but keep their distance, and none waits for the one before.
 //!
 //! It runs on threads of its own, so a test may block, or hold tokio's clock.
 
@@ -80,8 +81,8 @@ struct Counts {
 }
 
 impl Proxy {
-    /// A proxy that passes everything on to a port of this machine. It connects there when a client has sent something; if nobody
-    /// listens, the client's connection is closed.
+    /// A proxy that passes everything on to a port of this machine. It connects there when a client has sent
+    /// something; if nobody listens, the client's connection is closed.
     pub(crate) fn start(upstream: u16) -> Self {
         let (listener, port) = bind_any();
         let counts = Arc::new(Counts::default());
