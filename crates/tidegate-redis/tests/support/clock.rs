@@ -1,8 +1,9 @@
 //! A server whose wall clock the test moves.
 //!
-//! Redis decides by its own clock, and the clocks of machines are set: forward, and back by an hour. To see what becomes of
-//! limits then, a small library (`clock_shim.c`) is loaded into the server before the C library, and answers in its place when
-//! the server asks for the time of day. Everything in the server follows: `TIME`, scripts, and when keys expire.
+//! Redis decides by its own clock, and the clocks of machines are set: forward, and back by an hour. To see what
+//! becomes of limits then, a small library (`clock_shim.c`) is loaded into the server before the C library, and
+//! answers in its place when the server asks for the time of day. Everything in the server follows: `TIME`, scripts,
+//! and when keys expire.
 //!
 //! ```text
 //!   test ── writes ──► a file ◄── mapped by ── shim ◄── what time is it? ── redis-server
@@ -28,7 +29,8 @@ pub(crate) struct Clocked {
     setting: Setting,
 }
 
-/// What the shim is told: the clock is `offset` ahead, or stands still at `held` if that is not zero. In microseconds.
+/// What the shim is told: the clock is `offset` ahead, or stands still at `held` if that is not zero. In
+/// microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Setting {
     offset: i64,
@@ -64,7 +66,7 @@ impl Clocked {
         self.set(Setting { offset: offset + micros, held });
     }
 
-    /// Stops the clock at this instant, in microseconds since 1970: what follows happens at that very instant. Not zero.
+    /// Stops the clock at this instant, in microseconds since 1970: what follows happens at that very instant.
     pub(crate) fn hold_at(&mut self, micros: i64) {
         assert!(micros > 0, "a clock is held after 1970, not at {micros}");
         self.set(Setting { held: micros, ..self.setting });

@@ -1,21 +1,21 @@
 /*
  * A wall clock that a test can move.
  *
- * Loaded into a server before the C library, it answers in the library's place when the server asks what time it is. Only the
- * wall clock is moved: the steady clock, by which servers measure how long something takes, is left alone, as it is when
- * somebody sets the clock of a machine.
+ * Loaded into a server before the C library, it answers in the library's place when the server asks what time it is.
+ * Only the wall clock is moved: the steady clock, by which servers measure how long something takes, is left alone,
+ * as it is when somebody sets the clock of a machine.
  *
  * What to answer stands in a file that the test writes and we have mapped, named by TIDEGATE_CLOCK:
  *
  *     offset, held, offset, held      each 8 bytes; microseconds
  *
- * The clock is ahead by `offset`, or stands still at `held` if that is not zero. The pair is there twice, for it can be
- * read while it is being written: the writer writes the first and then the second, we read the second and then the first, and
- * what is the same in both is whole.
+ * The clock is ahead by `offset`, or stands still at `held` if that is not zero. The pair is there twice, for it can
+ * be read while it is being written: the writer writes the first and then the second, we read the second and then the
+ * first, and what is the same in both is whole.
  *
- * Valkey reads the processor's own counter where it can, asks for the wall clock once in a millisecond only, and adds what the
- * counter says has passed since: a clock that is held would seem to run, and a step would be seen late. It learns of the
- * counter from /proc/cpuinfo, so that is not there. Then it asks each time.
+ * Valkey reads the processor's own counter where it can, asks for the wall clock once in a millisecond only, and adds
+ * what the counter says has passed since: a clock that is held would seem to run, and a step would be seen late. It
+ * learns of the counter from /proc/cpuinfo, so that is not there. Then it asks each time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -70,8 +70,8 @@ impl Cluster {
         self.nodes[index].kill();
     }
 
-    /// The node that decides for `key`, in the eyes of the first node that is alive. Until the others have noticed that one is
-    /// dead it can be that one; ask again with [`until`].
+    /// The node that decides for `key`, in the eyes of the first node that is alive. Until the others have noticed
+    /// that one is dead it can be that one; ask again with [`until`].
     pub(crate) fn primary_of(&mut self, key: &str) -> usize {
         let witness = self.nodes.iter_mut().position(Server::is_alive).expect("a node is alive");
         let slot = number(&self.nodes[witness].cli(&["CLUSTER", "KEYSLOT", key]));
@@ -118,7 +118,8 @@ fn is_content(node: &Server) -> bool {
     replicas == NODES - PRIMARIES && has_copy && served
 }
 
-/// Whether a line of `CLUSTER NODES` is that of the primary of a slot. After eight words come its slots: `7` or `0-5460`.
+/// Whether a line of `CLUSTER NODES` is that of the primary of a slot. After eight words come its slots: `7` or
+/// `0-5460`.
 fn owns(line: &str, slot: u32) -> bool {
     line.split_whitespace().skip(8).any(|slots| {
         let (first, last) = slots.split_once('-').unwrap_or((slots, slots));

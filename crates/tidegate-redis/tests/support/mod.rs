@@ -1,9 +1,9 @@
-//! What the tests of this crate stand on: real servers, a real cluster, a network that fails when told to, and a clock of
-//! the server's that a test can move.
+//! What the tests of this crate stand on: real servers, a real cluster, a network that fails when told to, and a
+//! clock of the server's that a test can move.
 //!
-//! A client that was only ever tested against an imitation of Redis is tested against what its author believed of Redis. So
-//! every test starts servers of its own, on free ports of this machine, and ends them. Nothing is left running, even if a
-//! test is aborted.
+//! A client that was only ever tested against an imitation of Redis is tested against what its author believed of
+//! Redis. So every test starts servers of its own, on free ports of this machine, and ends them. Nothing is left
+//! running, even if a test is aborted.
 //!
 //! | file | gives |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Waiting for what another process does, without a guess at how long it takes: ask again and again, but not for ever.
+//! Waiting for what another process does, without a guess at how long it takes: ask again and again, but not for
+//! ever.
 
 use std::thread;
 use std::time::Duration;

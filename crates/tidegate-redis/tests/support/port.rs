@@ -1,9 +1,9 @@
 //! Ports that nobody else is given by chance.
 //!
-//! The usual way is to bind port 0, see which port that was, close it and hope. The hope is thin: the port lies in the range
-//! from which the system serves everybody who connects anywhere, so any test may be given it a moment later, and a server
-//! that is killed and restarted loses its port in between. These lie below that range (on Linux it begins at 32,768), and so
-//! do their cluster bus ports, which are 10,000 above.
+//! The usual way is to bind port 0, see which port that was, close it and hope. The hope is thin: the port lies in
+//! the range from which the system serves everybody who connects anywhere, so any test may be given it a moment
+//! later, and a server that is killed and restarted loses its port in between. These lie below that range (on Linux
+//! it begins at 32,768), and so do their cluster bus ports, which are 10,000 above.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,8 +1,8 @@
 //! A program that does not outlive the test.
 //!
-//! Ending it when dropped is not enough: a test that is aborted or killed drops nothing, and its servers would run until
-//! the machine is switched off. So a guard stands beside each: a shell that reads from a pipe which only the test holds
-//! open. However the test ends, the pipe closes, the shell reads its end, and ends the program.
+//! Ending it when dropped is not enough: a test that is aborted or killed drops nothing, and its servers would run
+//! until the machine is switched off. So a guard stands beside each: a shell that reads from a pipe which only the
+//! test holds open. However the test ends, the pipe closes, the shell reads its end, and ends the program.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

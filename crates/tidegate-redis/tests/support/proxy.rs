@@ -7,12 +7,13 @@
 //!              └──────────────────────────────────────┘
 //! ```
 //!
-//! A [`Mode`] is in force from the moment [`Proxy::set`] returns, for the connections there are and for those to come.
+//! A [`Mode`] is in force from the moment [`Proxy::set`] returns, for the connections there are and for those to
+//! come.
 //!
-//! It fails as networks do and in no other way. A network never loses the middle of a connection: had a reply been swallowed
-//! and the next one passed, the client would take it for the answer to the wrong question, and a test would find a bug that
-//! is none. So a connection on which something was lost is reset when the network is well again. It is the same if it is
-//! slow: replies are late, but keep their distance, and none waits for the one before.
+//! It fails as networks do and in no other way. A network never loses the middle of a connection: had a reply been
+//! swallowed and the next one passed, the client would take it for the answer to the wrong question, and a test would
+//! find a bug that is none. So a connection on which something was lost is reset when the network is well again. It
+//! is the same if it is slow: replies are late, but keep their distance, and none waits for the one before.
 //!
 //! It runs on threads of its own, so a test may block, or hold tokio's clock.
 
@@ -80,8 +81,8 @@ struct Counts {
 }
 
 impl Proxy {
-    /// A proxy that passes everything on to a port of this machine. It connects there when a client has sent something; if nobody
-    /// listens, the client's connection is closed.
+    /// A proxy that passes everything on to a port of this machine. It connects there when a client has sent
+    /// something; if nobody listens, the client's connection is closed.
     pub(crate) fn start(upstream: u16) -> Self {
         let (listener, port) = bind_any();
         let counts = Arc::new(Counts::default());
@@ -275,7 +276,7 @@ impl Line {
                         self.hear(client, &request[..length], &now).await?;
                     }
                 },
-                length = read(self.server.as_mut(), &mut reply) => match length? {
+                length = read(self.server.as_mut(), &mut reply) => match length {
                     0 if mode.borrow().has_replies() => return self.say_goodbye(client).await,
                     0 => self.forget_server(),
                     length => {
@@ -366,9 +367,10 @@ impl Line {
     }
 }
 
-async fn read(server: Option<&mut TcpStream>, into: &mut [u8]) -> io::Result<usize> {
+/// How much the server said; nothing if it has closed the connection, in good order or not.
+async fn read(server: Option<&mut TcpStream>, into: &mut [u8]) -> usize {
     match server {
-        Some(server) => server.read(into).await,
+        Some(server) => server.read(into).await.unwrap_or(0),
         None => pending().await,
     }
 }

@@ -1,7 +1,8 @@
 //! Where one request ends and the next one begins, in what a client sends.
 //!
-//! A proxy that answers for Redis must answer each request once. But what it reads at once may be half a request, or a dozen:
-//! clients send many requests without waiting. So the bytes are gathered, and whole requests are counted as they come.
+//! A proxy that answers for Redis must answer each request once. But what it reads at once may be half a request, or
+//! a dozen: clients send many requests without waiting. So the bytes are gathered, and whole requests are counted as
+//! they come.
 //!
 //! ```text
 //!   *2\r\n  $3\r\n GET\r\n  $1\r\n k\r\n     an array of strings, each with its length

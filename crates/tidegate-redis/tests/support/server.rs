@@ -116,7 +116,8 @@ impl Server {
             process.unwrap_or_else(|| panic!("no server starts on port {}; {}", self.port, self.setup.log()));
     }
 
-    /// Sends one command on a connection of its own and returns the answer as text: a line for each value, `nil` for none.
+    /// Sends one command on a connection of its own and returns the answer as text: a line for each value, `nil` for
+    /// none.
     ///
     /// # Panics
     ///
@@ -237,15 +238,17 @@ impl Kind {
     /// If it is nowhere; the message says how to get it.
     fn program(self) -> PathBuf {
         match self {
-            Kind::Redis => on_path("redis-server").expect("redis-server is needed: apt-get install redis-server"),
-            Kind::Valkey => valkey().expect(
-                "valkey-server is needed: scripts/test fetches it; or name it in TIDEGATE_VALKEY, or have it on the PATH",
-            ),
+            Kind::Redis => {
+                on_path("redis-server").expect("redis-server is needed: apt-get install redis-server")
+            }
+            Kind::Valkey => valkey()
+                .expect("valkey-server is needed: scripts/test fetches it; or name yours in TIDEGATE_VALKEY"),
         }
     }
 }
 
-/// The one that is named, else an installed one, else the one that `scripts/test` fetched, else that of the Python package.
+/// The one that is named, else an installed one, else the one that `scripts/test` fetched, else that of the Python
+/// package.
 fn valkey() -> Option<PathBuf> {
     let named = env::var_os("TIDEGATE_VALKEY").map(PathBuf::from);
     named.or_else(|| on_path("valkey-server")).or_else(fetched).or_else(of_python)
