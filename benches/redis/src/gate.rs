@@ -55,7 +55,7 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
         text: "Microseconds for each check of a token bucket among 100,000 keys, on one thread with 64 tasks and two connections. \
                Required is 0.85 of the peer's rate, which is 1.18 of its time.",
         measured: vec![measured(BENCHMARK, peer), measured(TIDEGATE, ours)],
-        goals: vec![Goal::same(CHECKS, TIDEGATE, BENCHMARK, 1.0 / 0.85, 1.0)],
+        goals: vec![Goal::same(CHECKS, TIDEGATE, BENCHMARK, 1.17, 1.0)],
     }
 }
 
@@ -159,8 +159,9 @@ fn p99(gate: &dyn Gate, n: usize) -> f64 {
     let mut nanos: Vec<u128> = (0..n)
         .map(|n| {
             let key = (n as u64 % 1_000).to_le_bytes();
+            let request = [Part::of(RuleId(0)).key(&key)];
             let started = Instant::now();
-            let answer = gate.decide(&[Part::of(RuleId(0)).key(&key)]);
+            let answer = gate.decide(&request);
             let took = started.elapsed().as_nanos();
             assert!(matches!(answer, tidegate::Answer::Ready(Ok(_))), "at once");
             took

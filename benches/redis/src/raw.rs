@@ -44,18 +44,27 @@ impl Raw {
         Call { sha, rules: rules.to_vec(), args: args.iter().map(|arg| arg.to_vec()).collect() }
     }
 
-    /// Makes `n` requests of `calls` each, `together` requests at a time.
+    /// Makes `n` requests of `calls` each, so many requests together; if that is one, each call after the other.
     pub(crate) fn run(&mut self, calls: &[Call], n: usize, together: usize) -> Took {
-        let batches: Vec<Vec<u8>> = (0..n / together).map(|_| self.batch(calls, together)).collect();
+        let in_batch = if together == 1 { 1 } else { together * calls.len() };
+        let batches: Vec<Vec<u8>> = match together {
+            1 => (0..n).flat_map(|_| self.apart(calls)).collect(),
+            _ => (0..n / together).map(|_| self.batch(calls, together)).collect(),
+        };
         let (before, started) = (self.cpu(), Instant::now());
         for batch in &batches {
-            let replies = self.connection.req_packed_commands(batch, 0, together * calls.len());
+            let replies = self.connection.req_packed_commands(batch, 0, in_batch);
             for reply in replies.expect("answers") {
                 reply.extract_error().expect("no error");
             }
         }
         let wall = started.elapsed();
         Took { wall, cpu: self.cpu().saturating_sub(before) }
+    }
+
+    fn apart(&mut self, calls: &[Call]) -> Vec<Vec<u8>> {
+        let key = self.key();
+        calls.iter().map(|call| call.cmd(&key).get_packed_command()).collect()
     }
 
     fn batch(&mut self, calls: &[Call], together: usize) -> Vec<u8> {

@@ -48,7 +48,7 @@ pub(crate) fn sections(plan: Plan) -> Vec<Section> {
     }
     let times =
         cases.iter().zip(figures).map(|(case, rounds)| measured(case.what, case.who, rounds)).collect();
-    vec![times_section(times), memory_section(&mut raw, &cases)]
+    vec![times_section(times), memory_section(&mut raw)]
 }
 
 fn measured(what: &'static str, who: &'static str, rounds: Vec<f64>) -> Measured {
@@ -63,8 +63,8 @@ fn cases(raw: &mut Raw) -> Vec<Case> {
     let one = |raw: &mut Raw, rule_name| raw.load(SCRIPT, &[rule_name], &[b"c", b"1", &rule]);
     let (a, b, c) = (one(raw, "abc"), one(raw, "def"), one(raw, "ghi"));
     let three = raw.load(SCRIPT, &["abc", "def", "ghi"], &[b"c", b"1", &rule, b"1", &rule, b"1", &rule]);
-    let minimal = raw.load(GCRA, &["abc"], &[b"1000000", b"1000000000000"]);
-    let usual = raw.load(TOKEN_BUCKET, &["abc"], &[b"1", b"1000000", b"1"]);
+    let minimal = raw.load(GCRA, &["min"], &[b"1000000", b"1000000000000"]);
+    let usual = raw.load(TOKEN_BUCKET, &["usu"], &[b"1", b"1000000", b"1"]);
     let case = |what, who, calls: &[&Call], together, figure| {
         let calls = calls.iter().map(|call| (*call).clone()).collect();
         Case { what, who, calls, together, figure }
@@ -85,26 +85,27 @@ fn times_section(measured: Vec<Measured>) -> Section {
         title: "The script",
         unit: "µs",
         text: "Microseconds for each request: of the server's processor where it says so, else from sending to having the answer. \
-               *Three calls* are sent together and answered together; one at a time they would take longer still.",
+               *Three calls*: one for each rule, each sent when the one before is answered, or all pipelined.",
         measured,
         goals: vec![
             Goal::same(CPU, TIDEGATE, USUAL, 0.95, 0.85),
-            Goal::same(ONE, TIDEGATE, THREE_CALLS, 1.0 / 1.6, 0.5),
-            Goal::same(PIPELINED, TIDEGATE, THREE_CALLS, 1.0 / 1.4, 0.6),
+            Goal::same(ONE, TIDEGATE, THREE_CALLS, 0.62, 0.5),
+            Goal::same(PIPELINED, TIDEGATE, THREE_CALLS, 0.71, 0.6),
         ],
     }
 }
 
-fn memory_section(raw: &mut Raw, cases: &[Case]) -> Section {
-    let memory = |raw: &mut Raw, who| {
-        let case = cases.iter().find(|case| case.what == CPU && case.who == who).expect("there is one");
-        measured(MEMORY, who, vec![raw.memory(&case.calls[0], 200_000)])
-    };
+fn memory_section(raw: &mut Raw) -> Section {
+    // One an hour, so that no key is forgotten before it is counted.
+    let minimal = raw.load(GCRA, &["min"], &[b"3600000000", b"1000000000000"]);
+    let usual = raw.load(TOKEN_BUCKET, &["usu"], &[b"0.001", b"1000", b"1"]);
+    let ours = raw.load(SCRIPT, &["abc"], &[b"c", b"1", &bucket(3_600_000_000, 1_000)]);
+    let mut memory = |who, call| measured(MEMORY, who, vec![raw.memory(&call, 200_000)]);
     Section {
         title: "Memory",
         unit: "bytes",
         text: "Of the server, for each of 200,000 keys with a name of 30 bytes, expiry included. Required: at most 160.",
-        measured: vec![memory(raw, MINIMAL), memory(raw, USUAL), memory(raw, TIDEGATE)],
-        goals: vec![Goal::same(MEMORY, TIDEGATE, USUAL, 160.0 / 185.0, 0.8)],
+        measured: vec![memory(MINIMAL, minimal), memory(USUAL, usual), memory(TIDEGATE, ours)],
+        goals: vec![Goal::same(MEMORY, TIDEGATE, USUAL, 0.86, 0.8)],
     }
 }
