@@ -51,12 +51,10 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
     local gone, used = 0, 0
     if value then
       local since, part = END, 0 -- what is no bucket goes the long way, as a clock that has stepped back does
-      if string.byte(value) < 32 then
-        if #value == 12 then
-          since, part, used = struct.unpack('>I7BI4', value)
-        elseif #value == 21 then
-          since, part, used = struct.unpack('>I7I7I7', value)
-        end
+      if #value == 12 and string.byte(value) < 32 then
+        since, part, used = struct.unpack('>I7BI4', value)
+      elseif #value == 21 and string.byte(value) < 32 then
+        since, part, used = struct.unpack('>I7I7I7', value)
       end
       gone = part < q and (now - since) * q - part or -1
     end
@@ -159,7 +157,7 @@ local function bucket_read(value, q)
 end
 
 local function is_bucket_value(value)
-  return string.byte(value) < 32 and (#value == 12 or #value == 21)
+  return (#value == 12 or #value == 21) and string.byte(value) < 32
 end
 
 if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
@@ -532,27 +530,27 @@ local BY_THE_CLOCK, FROM_FIRST_HIT = 96, 128
 
 -- Whatever kind of window was open is still open under its own length; in which window its count goes on depends on the rule.
 function window.read(rule, value)
-  local opened, length, count = now, 0, 0
+  rule.kind = rule.offset and BY_THE_CLOCK or FROM_FIRST_HIT
+  local kind, opened, length, count = rule.kind, now, 0, 0
   if value then
-    opened, length, count = struct.unpack('>xI7I7I7', value)
-    if now >= opened + length then
-      count = 0
-    end
+    kind, opened, length, count = struct.unpack('>BI7I7I7', value)
+  end
+  if now >= opened + length then
+    count = 0
   end
   if rule.offset then
     local number = beat_number(rule, now)
     rule.opened, rule.ends = beat_start(rule, number), beat_start(rule, number + 1)
   else
-    local same = value and string.byte(value) < FROM_FIRST_HIT + 32 and string.byte(value) >= FROM_FIRST_HIT
-    if same and now >= opened + rule.period then
+    if kind == rule.kind and now >= opened + rule.period then
       count = 0
     end
     -- A window that opens after now was opened by a clock that has since stepped back.
-    rule.opened = same and count > 0 and math.min(opened, now) or now
+    rule.opened = kind == rule.kind and count > 0 and math.min(opened, now) or now
     rule.ends = instant(rule.opened + rule.period)
   end
   rule.count = count
-  rule.pulled = count > 0 and (rule.opened ~= opened or rule.ends - rule.opened ~= length)
+  rule.pulled = count > 0 and (rule.kind ~= kind or rule.opened ~= opened or rule.ends - rule.opened ~= length)
 end
 
 local function window_decision(rule, outcome, wait, count)
@@ -580,8 +578,7 @@ end
 
 function window.store(rule)
   if rule.count > 0 then
-    local kind = rule.offset and BY_THE_CLOCK or FROM_FIRST_HIT
-    return struct.pack('>BI7I7I7', kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
+    return struct.pack('>BI7I7I7', rule.kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
   end
 end
 

@@ -6,10 +6,9 @@
 
 use redis::{Connection, Pipeline};
 use tidegate_core::Micros;
-use tidegate_redis::SCRIPT;
 
 use crate::server::Server;
-use crate::wire::{Ask, Reply, call, call_at};
+use crate::wire::{Ask, Reply, call, call_at, script};
 
 const CLOCK: &str = r"
 local redis = (function(real)
@@ -56,15 +55,8 @@ pub(crate) struct Clocked {
 
 impl Clocked {
     pub(crate) fn start() -> Self {
-        Clocked::running(SCRIPT)
-    }
-
-    /// With another text in place of the script.
-    pub(crate) fn running(script: &str) -> Self {
         let server = Server::start();
-        let mut connection = server.connect();
-        let text = format!("{CLOCK}{script}");
-        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection).expect("the script is Lua");
+        let (connection, sha) = server.load(&format!("{CLOCK}{}", script()));
         Clocked { connection, sha, _server: server }
     }
 

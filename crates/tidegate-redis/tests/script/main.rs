@@ -29,6 +29,7 @@ mod mistake;
 mod pace;
 #[path = "../../../tidegate/examples/conformance/pacers.rs"]
 mod pacers;
+#[expect(dead_code, reason = "a test has no last line to print")]
 #[path = "../../../tidegate/examples/conformance/report.rs"]
 mod report;
 #[path = "../../../tidegate/examples/conformance/row.rs"]

@@ -34,7 +34,7 @@ impl Reference {
         }
         match verb {
             'c' => self.check(at, costs),
-            'p' => self.clone().check(at, costs).as_peeked(),
+            'p' => self.clone().check(at, costs),
             't' => self.take(at, costs),
             'f' => self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost)),
             'r' => self.each(at, costs, |held, cost| held.refund(at, cost)),
@@ -46,8 +46,7 @@ impl Reference {
     fn check(&mut self, at: Micros, costs: &[u32]) -> Reply {
         let judged = |(held, &cost): (&Held, &u32)| held.peek(at, cost).is_allowed();
         if self.held.iter().zip(costs).all(judged) {
-            return self
-                .each(at, costs, |held, cost| held.rule.decide(held.words.as_mut_slice(), at, cost));
+            return self.each(at, costs, |held, cost| held.rule.decide(held.words.as_mut_slice(), at, cost));
         }
         self.each(at, costs, |held, cost| {
             let judged = held.peek(at, cost);
@@ -64,12 +63,7 @@ impl Reference {
         Reply { taken: Some(u64::from(amount)), ..reply }
     }
 
-    fn each(
-        &mut self,
-        at: Micros,
-        costs: &[u32],
-        mut act: impl FnMut(&mut Held, u32) -> Decision,
-    ) -> Reply {
+    fn each(&mut self, at: Micros, costs: &[u32], mut act: impl FnMut(&mut Held, u32) -> Decision) -> Reply {
         let decisions: Vec<Decision> = (0..)
             .map(RuleId)
             .zip(self.held.iter_mut().zip(costs))
@@ -121,12 +115,5 @@ impl Held {
     pub(crate) fn expiry(&self) -> Option<u64> {
         let idle_at = self.idle_at();
         (idle_at > Micros::ZERO).then(|| idle_at.get().div_ceil(1_000))
-    }
-}
-
-impl Reply {
-    /// A peek tells what a check would, but `take` is not peeked at.
-    fn as_peeked(self) -> Self {
-        Reply { taken: None, ..self }
     }
 }

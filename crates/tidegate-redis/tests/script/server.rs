@@ -50,10 +50,13 @@ impl Server {
         BufReader::new(output).lines().map_while(Result::ok).any(|line| line.contains("Ready to accept"))
     }
 
-    pub(crate) fn connect(&self) -> Connection {
+    /// A connection, and the hash of a script that was loaded.
+    pub(crate) fn load(&self, script: &str) -> (Connection, String) {
         let address = format!("redis://127.0.0.1:{}/", self.port);
         let client = redis::Client::open(address).expect("the address is well-formed");
-        client.get_connection().expect("the server is ready")
+        let mut connection = client.get_connection().expect("the server is ready");
+        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut connection);
+        (connection, sha.expect("the script is Lua"))
     }
 }
 

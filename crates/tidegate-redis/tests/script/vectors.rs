@@ -1,8 +1,8 @@
 //! # The vector files, told to the script
 //!
-//! Every row that every other subject is tested with. Left out are the few cases in which a rule changes at a later
-//! instant than the row above it: the script learns of a change only with the next request, and a change counts
-//! for it from when the key was last written. What is promised of changes is tested in `changes.rs`.
+//! Every row that every other subject is tested with. Left out are the few cases in which a bucket, a queue or cells change
+//! at a later instant than the row above: the script learns of a change only with the next request, and their new pace
+//! counts for it from when the key was last written. What is promised of changes is tested in `changes.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::Path;
 use tidegate::{Micros, Rule};
 
 use crate::clocked::Clocked;
-use crate::format::{Act, Case};
+use crate::format::{Act, Case, Step};
 use crate::report::{Report, Status};
 use crate::subject::{Answer, Kind, Subject};
 use crate::wire::{Ask, Reply};
@@ -22,14 +22,18 @@ thread_local! {
     static KEYS: Cell<u64> = const { Cell::new(0) };
 }
 
-const SCRIPT: &[Kind] = &[Kind { name: "script", runs: changes_at_once, make: Shared::boxed }];
+const SCRIPT: &[Kind] = &[Kind { name: "script", runs: is_known_in_time, make: Shared::boxed }];
 
-fn changes_at_once(case: &Case) -> bool {
-    let late = case.steps.windows(2).any(|pair| match &pair[1].act {
-        Act::Change { .. } => pair[1].at != pair[0].ends(),
+fn is_known_in_time(case: &Case) -> bool {
+    let late = |pair: &[Step]| pair[1].at != pair[0].ends() && changes_pace(&pair[1].act);
+    !case.steps.windows(2).any(late)
+}
+
+fn changes_pace(act: &Act) -> bool {
+    match act {
+        Act::Change { rule, .. } => !matches!(rule, Rule::FixedWindow(_) | Rule::SlidingLog(_)),
         _ => false,
-    });
-    !late
+    }
 }
 
 /// A key never seen before, in a server that all cases share.

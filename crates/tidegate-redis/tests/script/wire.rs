@@ -1,7 +1,17 @@
 //! # Requests and replies, as `WIRE.md` describes them
 
+use std::{env, fs};
+
 use redis::{Cmd, Pipeline};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Setting, Wait};
+
+/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
+pub(crate) fn script() -> String {
+    match env::var("TIDEGATE_SCRIPT") {
+        Ok(path) => fs::read_to_string(path).expect("a file with a script"),
+        Err(_) => tidegate_redis::SCRIPT.to_owned(),
+    }
+}
 
 /// What is asked of one rule.
 #[derive(Clone, Debug)]
