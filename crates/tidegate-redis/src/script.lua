@@ -96,78 +96,27 @@ end
 
 -- == Several buckets, checked: the same in a row ===============================================================
 
--- Whether the rule in front of decision (outcome, remaining, wait, reset) of the strictest so far is less strict than another.
-local function is_stricter(outcome, remaining, wait, reset, than_outcome, than_remaining, than_wait, than_reset)
-  if outcome ~= than_outcome then
-    return outcome > than_outcome
-  end
-  if wait ~= than_wait then
-    return wait > than_wait
-  end
-  if remaining ~= than_remaining then
-    return remaining < than_remaining
-  end
-  return reset > than_reset
-end
-
 -- The position of the strictest decision in a reply.
 local function binding(reply)
-  local strictest = 1
+  local strictest, outcome, remaining, wait, reset = 1, reply[3], reply[4], reply[5], reply[6]
   for i = 2, #KEYS do
-    local one, other = i * 4, strictest * 4
-    if is_stricter(reply[one - 1], reply[one], reply[one + 1], reply[one + 2],
-        reply[other - 1], reply[other], reply[other + 1], reply[other + 2]) then
-      strictest = i
+    local at = 4 * i
+    local by_outcome, by_wait = reply[at - 1] - outcome, reply[at + 1] - wait
+    local by_remaining, by_reset = remaining - reply[at], reply[at + 2] - reset
+    if by_outcome > 0 or (by_outcome == 0 and (by_wait > 0 or (by_wait == 0 and
+        (by_remaining > 0 or (by_remaining == 0 and by_reset > 0))))) then
+      strictest, outcome, remaining, wait, reset = i, reply[at - 1], reply[at], reply[at + 1], reply[at + 2]
     end
   end
   return strictest
 end
 
--- Writes what is to be remembered until `idle_at`.
-local function remember(key, value, idle_at)
-  redis.call('SET', key, value, 'PXAT', string.format('%d', (idle_at + 999) / 1000))
-end
-
--- `used` tokens and a stretch of `gone` q-ths since, as a value.
-local function bucket_value(used, gone, p, q)
-  local part = -gone % q
-  local since = now - (gone + part) / q
-  if since < 0 then -- just after 1970 the first token may have been used before the beginning of time: tell it from the next one on
-    part = (p - gone) % q
-    since, used = now + (p - gone - part) / q, used - 1
-  end
-  if part < 256 and used < 4294967296 then
-    return struct.pack('>I7BI4', since, part, used)
-  end
-  return struct.pack('>I7I7I7', since, part, used)
-end
-
--- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if the clock stepped back.
-local function bucket_read(value, q)
-  local since, part, used
-  if #value == 12 then
-    since, part, used = struct.unpack('>I7BI4', value)
-  else
-    since, part, used = struct.unpack('>I7I7I7', value)
-  end
-  if part >= q then -- written under another quota, whose microseconds had more parts
-    since, part = since + 1, 0
-  end
-  return used, (now - since) * q - part
-end
-
-local function is_bucket_value(value)
-  return (#value == 12 or #value == 21) and string.byte(value) < 32
-end
-
 if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
   local values = redis.call('MGET', unpack(KEYS))
-  local reply, refused, plain = { now, 1 }, false, true
-  local owing, goings = {}, {}
+  local reply, refused, plain, owing = { now, 1 }, false, true, {}
   for i = 1, #KEYS do
     local cost, rule, value = tonumber(ARGV[2 * i]), ARGV[2 * i + 1], values[i]
     plain = #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
-      and (not value or is_bucket_value(value))
     for j = 1, i - 1 do
       plain = plain and KEYS[i] ~= KEYS[j]
     end
@@ -175,9 +124,15 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
       break
     end
     local p, q, burst = struct.unpack('>xI8I8I8', rule)
-    local full, used, gone = p * burst, 0, 0
+    local full, gone, used = p * burst, 0, 0
     if value then
-      used, gone = bucket_read(value, q)
+      local since, part = END, 0
+      if #value == 12 and string.byte(value) < 32 then
+        since, part, used = struct.unpack('>I7BI4', value)
+      elseif #value == 21 and string.byte(value) < 32 then
+        since, part, used = struct.unpack('>I7I7I7', value)
+      end
+      gone = part < q and (now - since) * q - part or -1
     end
     plain = gone >= 0 and full > 0 and q > 0 and now + full <= END and used <= burst
     if not plain then
@@ -190,25 +145,31 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
       gone, used = gone - back * p, used - back
     end
     local taken, at = used + cost, i * 4
-    owing[i], goings[i] = taken, gone
+    owing[i] = used * p - gone
     if taken <= burst then
+      local part = -gone % q
+      local since = now - (gone + part) / q
+      if part < 256 and taken < 4294967296 then
+        values[i] = struct.pack('>I7BI4', since, part, taken)
+      else
+        values[i] = struct.pack('>I7I7I7', since, part, taken)
+      end
       reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, 0, math.ceil((taken * p - gone) / q)
     else
-      refused = true
-      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 4, burst - used, 0, math.ceil((used * p - gone) / q)
-      if cost <= burst then
-        reply[at - 1], reply[at + 1] = 2, math.ceil(((taken - burst) * p - gone) / q)
-      end
+      local wait = math.ceil(((taken - burst) * p - gone) / q)
+      local never = cost > burst
+      reply[at - 1], reply[at], reply[at + 1] = never and 4 or 2, burst - used, never and 0 or wait
+      reply[at + 2], refused = math.ceil(owing[i] / q), true
     end
   end
   if plain then
     for i = 1, #KEYS do
-      local p, q, burst = struct.unpack('>xI8I8I8', ARGV[2 * i + 1])
+      local at = i * 4
       if not refused then
-        remember(KEYS[i], bucket_value(owing[i], goings[i], p, q), now + reply[i * 4 + 2])
-      elseif reply[i * 4 - 1] == 0 then -- it would have passed: it is told as it was found
-        local used = owing[i] - tonumber(ARGV[2 * i])
-        reply[i * 4], reply[i * 4 + 2] = burst - used, math.ceil((used * p - goings[i]) / q)
+        redis.call('SET', KEYS[i], values[i], 'PXAT', string.format('%d', (now + reply[at + 2] + 999) / 1000))
+      elseif reply[at - 1] == 0 then -- it would have passed: it is told as it was found
+        local _, q = struct.unpack('>xI8I8', ARGV[2 * i + 1])
+        reply[at], reply[at + 2] = reply[at] + ARGV[2 * i], math.ceil(owing[i] / q)
       end
     end
     reply[2] = binding(reply)
@@ -241,9 +202,42 @@ local function instant(micros)
   return micros < END and micros or END
 end
 
+-- Writes what is to be remembered until `idle_at`.
+local function remember(key, value, idle_at)
+  redis.call('SET', key, value, 'PXAT', string.format('%d', (idle_at + 999) / 1000))
+end
+
 -- == Token bucket ==============================================================================================
 
 local function bucket()
+  -- `used` tokens and a stretch of `gone` q-ths since, as a value.
+  local function value_of(used, gone, p, q)
+    local part = -gone % q
+    local since = now - (gone + part) / q
+    if since < 0 then -- just after 1970 the first token may have been used before the beginning of time: tell it from the next one on
+      part = (p - gone) % q
+      since, used = now + (p - gone - part) / q, used - 1
+    end
+    if part < 256 and used < 4294967296 then
+      return struct.pack('>I7BI4', since, part, used)
+    end
+    return struct.pack('>I7I7I7', since, part, used)
+  end
+
+  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if the clock stepped back.
+  local function tokens(value, q)
+    local since, part, used
+    if #value == 12 then
+      since, part, used = struct.unpack('>I7BI4', value)
+    else
+      since, part, used = struct.unpack('>I7I7I7', value)
+    end
+    if part >= q then -- written under another quota, whose microseconds had more parts
+      since, part = since + 1, 0
+    end
+    return used, (now - since) * q - part
+  end
+
   -- How much may be owed at most: what fills the bucket, but nothing beyond the end of the time line.
   local function line(rule)
     return math.min(rule.full, (END - now) * rule.q)
@@ -255,7 +249,7 @@ local function bucket()
     if not value then
       return
     end
-    local p, used, gone = rule.p, bucket_read(value, rule.q)
+    local p, used, gone = rule.p, tokens(value, rule.q)
     if gone >= used * p then
       return
     end
@@ -332,12 +326,12 @@ local function bucket()
 
   local function store(rule)
     if rule.used > 0 then
-      return bucket_value(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
+      return value_of(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
     end
   end
 
   local function used(value)
-    return (bucket_read(value, 1))
+    return (tokens(value, 1))
   end
 
   return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
