@@ -1,9 +1,10 @@
 -- # The script that decides
 --
--- Many machines share one limit by asking one Redis, and Redis asks this script. It is given keys, a verb, and for each key a
--- cost and a rule; it reads its own clock, judges, charges and answers in one step that nobody can get between. WIRE.md says what it
--- is sent and what it answers. What each rule means is told in `tidegate-core`, one file per algorithm; the functions here
--- have the names of their twins there, and a test walks both through the same hundred thousand steps.
+-- Many machines share one limit by asking one Redis, and Redis asks this script. It is given keys, a verb, and for
+-- each key a cost and a rule; it reads its own clock, judges, charges and answers in one step that nobody can get
+-- between. WIRE.md says what it is sent and what it answers. What each rule means is told in `tidegate-core`, one
+-- file per algorithm; the functions here have the names of their twins there, and a test walks both through the same
+-- hundred thousand steps.
 --
 --   EVALSHA ─► one bucket, checked? ──yes──► decide, write, answer            no function is made on this way
 --                 │ no
@@ -11,25 +12,28 @@
 --                 │ no
 --                 └─ read the arguments ─► read every state ─► judge all ─► charge all or none ─► answer
 --
--- Numbers here are doubles, exact for whole numbers up to 2^53. Instants are microseconds and end there; intervals are fractions
--- p/q, and time is counted in q-ths of a microsecond. As long as a < 2^53, math.floor(a / b), math.ceil(a / b) and a % b are exact.
--- Where a number may grow beyond that, the comment says why the answer is still right.
+-- Numbers here are doubles, exact for whole numbers up to 2^53. Instants are microseconds and end there; intervals
+-- are fractions p/q, and time is counted in q-ths of a microsecond. As long as a < 2^53, math.floor(a / b),
+-- math.ceil(a / b) and a % b are exact. Where a number may grow beyond that, the comment says why the answer is still
+-- right.
 --
--- A bucket in Redis keeps its books as *so many tokens were used, as of then*, a then less than one interval before it was
--- written. That is the core's instant at which a key owes nothing again, told in whole tokens:
+-- A bucket in Redis keeps its books as *so many tokens were used, as of then*, a then less than one interval before
+-- it was written. That is the core's instant at which a key owes nothing again, told in whole tokens:
 --
 --        since          now                       owes nothing
 --   ───────┼──────────────┼────────────────────────────┼──────► t
---          ├── gone ──┤          used · p/q ──────────►│
+--          ├──── gone ────┤                            │
+--          ├──────────────── used · p/q ───────────────┤
 --
--- Unlike an instant it survives a change of the quota, because it counts tokens and not time; and after a far step back of the
--- clock it still knows what was owed. Every value begins with a byte whose top three bits number the algorithm:
+-- Unlike an instant it survives a change of the quota, because it counts tokens and not time; and after a far step
+-- back of the clock it still knows what was owed. Every value begins with a byte whose top three bits number the
+-- algorithm:
 --
 --   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then
 --   1  nginx's queue   number, last (ms), owed (thousandths of a request)
 --   2  stepped bucket  number, first instant of the step, used
---   3  fixed window    number, opened, length, count               by the clock
---   4                  number, opened, length, count               from the first hit
+--   3  fixed window    number and end, count: 7 + 5 bytes, or 7 + 7   by the clock
+--   4                  number, opened, length, count                  from the first hit
 --   5  sliding log     number, instants, the oldest first
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, entries: expires, cost, length of the id, id
@@ -50,10 +54,12 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
     local value = redis.call('GET', KEYS[1])
     local gone, used = 0, 0
     if value then
-      local since, part = END, 0 -- what is no bucket goes the long way, as a clock that has stepped back does
-      if #value == 12 and string.byte(value) < 32 then
+      -- What is no bucket goes the long way, as a clock that has stepped back does: the number of another algorithm,
+      -- in the topmost bits, makes an instant beyond the end of time.
+      local since, part = END, 0
+      if #value == 12 then
         since, part, used = struct.unpack('>I7BI4', value)
-      elseif #value == 21 and string.byte(value) < 32 then
+      elseif #value == 21 then
         since, part, used = struct.unpack('>I7I7I7', value)
       end
       gone = part < q and (now - since) * q - part or -1
@@ -127,9 +133,9 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
     local full, gone, used = p * burst, 0, 0
     if value then
       local since, part = END, 0
-      if #value == 12 and string.byte(value) < 32 then
+      if #value == 12 then
         since, part, used = struct.unpack('>I7BI4', value)
-      elseif #value == 21 and string.byte(value) < 32 then
+      elseif #value == 21 then
         since, part, used = struct.unpack('>I7I7I7', value)
       end
       gone = part < q and (now - since) * q - part or -1
@@ -179,15 +185,15 @@ end
 
 -- == What the algorithms share =================================================================================
 --
--- From here on a rule is a table: its numbers by name, its key, cost and value, and the state as it stands at `now`. Each
--- algorithm is a function that makes the functions below, so that only those which a call needs are made:
+-- From here on a rule is a table: its numbers by name, its key, cost and value, and the state as it stands at `now`.
+-- Each algorithm is a function that makes the functions below, so that only those which a call needs are made:
 --
---   read(rule, value)   makes the state of a value of its own, or of none; `rule.pulled` says that an honest history could not have
---                       left it behind, or that it was written under another setting: then even a refusal writes it
+--   read(rule, value)   makes the state of a value of its own, or none; `rule.pulled` says that no honest history could
+--                       have left it behind, or that it was written under another setting: even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
 --   refund(rule, cost)  gives back
---   store(rule)         the value, and the instant at which it makes no difference any more (idle_at); nothing for a key at rest
+--   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
 --   used(value)         what the value counts as used, for another algorithm that takes the key over
 
@@ -214,7 +220,7 @@ local function bucket()
   local function value_of(used, gone, p, q)
     local part = -gone % q
     local since = now - (gone + part) / q
-    if since < 0 then -- just after 1970 the first token may have been used before the beginning of time: tell it from the next one on
+    if since < 0 then -- just after 1970 a token may have been used before time began: tell it from the next one on
       part = (p - gone) % q
       since, used = now + (p - gone - part) / q, used - 1
     end
@@ -224,7 +230,8 @@ local function bucket()
     return struct.pack('>I7I7I7', since, part, used)
   end
 
-  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if the clock stepped back.
+  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if
+  -- the clock stepped back.
   local function tokens(value, q)
     local since, part, used
     if #value == 12 then
@@ -255,7 +262,8 @@ local function bucket()
     end
     local back = math.floor(gone / p)
     rule.used, rule.gone = used - back, gone - back * p
-    -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the core.)
+    -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the
+    -- core.)
     if gone < 0 and rule.used * p - rule.gone > line(rule) then
       rule.used, rule.gone, rule.pulled = used, 0, true
     end
@@ -268,7 +276,7 @@ local function bucket()
 
   -- Remaining and reset of a key that owes so much.
   local function level(rule, owes)
-    local spare = rule.full % rule.p -- a queue that ends between two requests is whole again a little before nothing is owed
+    local spare = rule.full % rule.p -- a queue that ends between two requests is whole a little before nothing is owed
     return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil((owes - spare) / rule.q))
   end
 
@@ -306,14 +314,11 @@ local function bucket()
   end
 
   local function force(rule, cost)
-    if cost > 0 then
-      -- A debt of more than 2^53 parts is not told from one of that size.
-      local most = math.max(rule.used, math.floor(END / rule.p))
-      rule.used = math.min(rule.used + cost, most)
-    end
     if cost == 0 then
       return decision(rule, ALLOWED, 0, owed(rule))
     end
+    -- A debt of more than 2^53 q-ths of a microsecond is not told from one of that size.
+    rule.used = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p)))
     return with_turn(rule, owed(rule))
   end
 
@@ -511,31 +516,51 @@ end
 -- == Fixed window ==============================================================================================
 
 local function fixed_window()
-  local BY_THE_CLOCK, FROM_FIRST_HIT = 96, 128
+  local BY_THE_CLOCK, FROM_FIRST_HIT = 3, 4
+  local HIGH = 2 ^ 48 -- the number of the kind and 5 bits of the instant share a byte
 
-  -- Whatever kind of window was open is still open under its own length; in which window its count goes on depends on the rule.
-  local function read(rule, value)
-    rule.kind = rule.offset and BY_THE_CLOCK or FROM_FIRST_HIT
-    local kind, opened, length, count = rule.kind, now, 0, 0
-    if value then
-      kind, opened, length, count = struct.unpack('>BI7I7I7', value)
+  -- What a value says of a window: its kind, when it opened, when it ends, what was counted. One by the clock need
+  -- not know when it opened.
+  local function open(value)
+    local kind = math.floor(string.byte(value) / 32)
+    if kind == BY_THE_CLOCK then
+      local high, low, count = struct.unpack(#value == 12 and '>BI6I5' or '>BI6I7', value)
+      return kind, nil, high % 32 * HIGH + low, count
     end
-    if now >= opened + length then
-      count = 0
+    local opened, length, count = struct.unpack('>xI7I7I7', value)
+    return kind, opened, opened + length, count
+  end
+
+  local function aligned(rule)
+    local number = beat_number(rule, now)
+    rule.kind, rule.opened, rule.ends = BY_THE_CLOCK, beat_start(rule, number), beat_start(rule, number + 1)
+  end
+
+  -- From the first hit. One that opened after now was opened by a clock that has since stepped back.
+  local function opened_at(rule, at)
+    rule.kind, rule.opened = FROM_FIRST_HIT, math.min(at, now)
+    rule.ends = instant(rule.opened + rule.period)
+  end
+
+  -- A window that was open is still open until its own end; in which window its count goes on depends on the rule.
+  local function read(rule, value)
+    local kind, opened, ends, count
+    if value then
+      kind, opened, ends, count = open(value)
     end
     if rule.offset then
-      local number = beat_number(rule, now)
-      rule.opened, rule.ends = beat_start(rule, number), beat_start(rule, number + 1)
+      aligned(rule)
     else
-      if kind == rule.kind and now >= opened + rule.period then
-        count = 0
-      end
-      -- A window that opens after now was opened by a clock that has since stepped back.
-      rule.opened = kind == rule.kind and count > 0 and math.min(opened, now) or now
-      rule.ends = instant(rule.opened + rule.period)
+      opened_at(rule, opened or now)
+    end
+    if not value or now >= ends or now >= rule.ends then
+      count = 0
+    end
+    if count == 0 and not rule.offset then
+      opened_at(rule, now)
     end
     rule.count = count
-    rule.pulled = count > 0 and (rule.kind ~= kind or rule.opened ~= opened or rule.ends - rule.opened ~= length)
+    rule.pulled = count > 0 and (rule.kind ~= kind or rule.ends ~= ends)
   end
 
   local function decision(rule, outcome, wait, count)
@@ -563,7 +588,12 @@ local function fixed_window()
 
   local function store(rule)
     if rule.count > 0 then
-      return struct.pack('>BI7I7I7', rule.kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
+      if rule.kind == FROM_FIRST_HIT then
+        return struct.pack('>BI7I7I7', 32 * rule.kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
+      end
+      local low = rule.ends % HIGH
+      local head = 32 * rule.kind + (rule.ends - low) / HIGH
+      return struct.pack(rule.count < 2 ^ 40 and '>BI6I5' or '>BI6I7', head, low, rule.count), rule.ends
     end
   end
 
@@ -572,8 +602,8 @@ local function fixed_window()
   end
 
   local function used(value)
-    local opened, length, count = struct.unpack('>xI7I7I7', value)
-    return now < opened + length and count or 0
+    local _, _, ends, count = open(value)
+    return now < ends and count or 0
   end
 
   return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
@@ -605,7 +635,8 @@ local function sliding_log()
     return before
   end
 
-  -- The newest entries, as many as the limit has room for: who has more than that in debt has used all, and for longest.
+  -- The newest entries, as many as the limit has room for: who has more than that in debt has used all, and for
+  -- longest.
   local function keep(rule, entries)
     rule.live = math.min(#entries / 7, rule.limit)
     rule.entries = from_position(entries, #entries / 7 - rule.live + 1)
@@ -711,7 +742,8 @@ local function sliding_window()
     return rule.period - at % rule.period * rule.cells % rule.period
   end
 
-  -- The whole part of a · b ÷ m and the rest, exactly, for b ≤ m < 2^53 and whatever a · b is: doubling and adding, bit by bit from the top.
+  -- The whole part of a · b ÷ m and the rest, exactly, for b ≤ m < 2^53 and whatever a · b is: doubling and adding,
+  -- bit by bit from the top.
   local function muldiv(a, b, m)
     local product = a * b
     if product <= END then
@@ -819,7 +851,8 @@ local function sliding_window()
     if rule.oldest ~= INTERPOLATED then
       return nil
     end
-    local left = muldiv(rule.period, spare, oldest) -- what `left` must have fallen to; spare < oldest, or it would have fitted
+    -- What `left` must have fallen to. The spare is less than the oldest cell holds, or it would have fitted.
+    local left = muldiv(rule.period, spare, oldest)
     local found = cell_instant(rule, current, rule.period - left)
     return found < cell_start(rule, current + 1) and found or nil
   end
@@ -927,8 +960,8 @@ end
 
 -- == Places: so many at once ===================================================================================
 --
--- Places are not used up, they are held: by an id, until it gives them back, or until its lease is over. One that asks again with the
--- same id has not heard the answer; it is not counted twice.
+-- Places are not used up, they are held: by an id, until it gives them back, or until its lease is over. One that
+-- asks again with the same id has not heard the answer; it is not counted twice.
 
 local function places()
   -- The entries of a value whose lease is not over.
@@ -1044,7 +1077,10 @@ local function places()
     return sum
   end
 
-  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used, there = there, renew = renew }
+  return {
+    read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
+    there = there, renew = renew,
+  }
 end
 
 -- == Which algorithm ===========================================================================================
@@ -1069,7 +1105,9 @@ local function number_of(value)
     fits = length == 12 or length == 21
   elseif number <= 2 then
     fits = length == 15
-  elseif number <= 4 then
+  elseif number == 3 then
+    fits = length == 12 or length == 14
+  elseif number == 4 then
     fits = length == 22
   elseif number == 5 then
     fits = length % 7 == 1
@@ -1208,7 +1246,8 @@ for i = 1, #KEYS do
   end
   local needs_id = verb == 'n' or verb == 'l' or (rule.letter == 'n' and verb ~= 'p' and verb ~= 'x')
   if needs_id and (not id or id == '') then
-    return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)), 'the id of who holds the places, as the last argument')
+    return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)),
+      'the id of who holds the places, as the last argument')
   end
   seen[key], rules[i], rule.algorithm = true, rule, algorithm(rule.number)
 end
@@ -1249,7 +1288,8 @@ local function tell(i, outcome, remaining, wait, reset)
   reply[4 * i - 1], reply[4 * i], reply[4 * i + 1], reply[4 * i + 2] = outcome, remaining, wait, reset
 end
 
--- What the costs would come to: every rule as it would be if all pass, else each refusal, and the others as they were found.
+-- What the costs would come to: every rule as it would be if all pass, else each refusal, and the others as they were
+-- found.
 local function judge()
   local passes = true
   for i, rule in ipairs(rules) do
