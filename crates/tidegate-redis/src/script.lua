@@ -1,9 +1,10 @@
 -- # The script that decides
 --
--- Many machines share one limit by asking one Redis, and Redis asks this script. It is given keys, a verb, and for each key a
--- cost and a rule; it reads its own clock, judges, charges and answers in one step that nobody can get between. WIRE.md says what it
--- is sent and what it answers. What each rule means is told in `tidegate-core`, one file per algorithm; the functions here
--- have the names of their twins there, and a test walks both through the same hundred thousand steps.
+-- Many machines share one limit by asking one Redis, and Redis asks this script. It is given keys, a verb, and for
+-- each key a cost and a rule; it reads its own clock, judges, charges and answers in one step that nobody can get
+-- between. WIRE.md says what it is sent and what it answers. What each rule means is told in `tidegate-core`, one
+-- file per algorithm; the functions here have the names of their twins there, and a test walks both through the same
+-- hundred thousand steps.
 --
 --   EVALSHA ─► one bucket, checked? ──yes──► decide, write, answer            no function is made on this way
 --                 │ no
@@ -11,25 +12,28 @@
 --                 │ no
 --                 └─ read the arguments ─► read every state ─► judge all ─► charge all or none ─► answer
 --
--- Numbers here are doubles, exact for whole numbers up to 2^53. Instants are microseconds and end there; intervals are fractions
--- p/q, and time is counted in q-ths of a microsecond. As long as a < 2^53, math.floor(a / b), math.ceil(a / b) and a % b are exact.
--- Where a number may grow beyond that, the comment says why the answer is still right.
+-- Numbers here are doubles, exact for whole numbers up to 2^53. Instants are microseconds and end there; intervals
+-- are fractions p/q, and time is counted in q-ths of a microsecond. As long as a < 2^53, math.floor(a / b),
+-- math.ceil(a / b) and a % b are exact. Where a number may grow beyond that, the comment says why the answer is still
+-- right.
 --
--- A bucket in Redis keeps its books as *so many tokens were used, as of then*, a then less than one interval before it was
--- written. That is the core's instant at which a key owes nothing again, told in whole tokens:
+-- A bucket in Redis keeps its books as *so many tokens were used, as of then*, a then less than one interval before
+-- it was written. That is the core's instant at which a key owes nothing again, told in whole tokens:
 --
 --        since          now                       owes nothing
 --   ───────┼──────────────┼────────────────────────────┼──────► t
---          ├── gone ──┤          used · p/q ──────────►│
+--          ├──── gone ────┤                            │
+--          ├──────────────── used · p/q ───────────────┤
 --
--- Unlike an instant it survives a change of the quota, because it counts tokens and not time; and after a far step back of the
--- clock it still knows what was owed. Every value begins with a byte whose top three bits number the algorithm:
+-- Unlike an instant it survives a change of the quota, because it counts tokens and not time; and after a far step
+-- back of the clock it still knows what was owed. Every value begins with a byte whose top three bits number the
+-- algorithm:
 --
 --   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then
 --   1  nginx's queue   number, last (ms), owed (thousandths of a request)
 --   2  stepped bucket  number, first instant of the step, used
---   3  fixed window    number, opened, length, count               by the clock
---   4                  number, opened, length, count               from the first hit
+--   3  fixed window    number and end, count: 7 + 5 bytes, or 7 + 7   by the clock
+--   4                  number, opened, length, count                  from the first hit
 --   5  sliding log     number, instants, the oldest first
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, entries: expires, cost, length of the id, id
@@ -50,13 +54,13 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
     local value = redis.call('GET', KEYS[1])
     local gone, used = 0, 0
     if value then
-      local since, part = END, 0 -- what is no bucket goes the long way, as a clock that has stepped back does
-      if string.byte(value) < 32 then
-        if #value == 12 then
-          since, part, used = struct.unpack('>I7BI4', value)
-        elseif #value == 21 then
-          since, part, used = struct.unpack('>I7I7I7', value)
-        end
+      -- What is no bucket goes the long way, as a clock that has stepped back does: the number of another algorithm,
+      -- in the topmost bits, makes an instant beyond the end of time.
+      local since, part = END, 0
+      if #value == 12 then
+        since, part, used = struct.unpack('>I7BI4', value)
+      elseif #value == 21 then
+        since, part, used = struct.unpack('>I7I7I7', value)
       end
       gone = part < q and (now - since) * q - part or -1
     end
@@ -98,78 +102,27 @@ end
 
 -- == Several buckets, checked: the same in a row ===============================================================
 
--- Whether the rule in front of decision (outcome, remaining, wait, reset) of the strictest so far is less strict than another.
-local function is_stricter(outcome, remaining, wait, reset, than_outcome, than_remaining, than_wait, than_reset)
-  if outcome ~= than_outcome then
-    return outcome > than_outcome
-  end
-  if wait ~= than_wait then
-    return wait > than_wait
-  end
-  if remaining ~= than_remaining then
-    return remaining < than_remaining
-  end
-  return reset > than_reset
-end
-
 -- The position of the strictest decision in a reply.
 local function binding(reply)
-  local strictest = 1
+  local strictest, outcome, remaining, wait, reset = 1, reply[3], reply[4], reply[5], reply[6]
   for i = 2, #KEYS do
-    local one, other = i * 4, strictest * 4
-    if is_stricter(reply[one - 1], reply[one], reply[one + 1], reply[one + 2],
-        reply[other - 1], reply[other], reply[other + 1], reply[other + 2]) then
-      strictest = i
+    local at = 4 * i
+    local by_outcome, by_wait = reply[at - 1] - outcome, reply[at + 1] - wait
+    local by_remaining, by_reset = remaining - reply[at], reply[at + 2] - reset
+    if by_outcome > 0 or (by_outcome == 0 and (by_wait > 0 or (by_wait == 0 and
+        (by_remaining > 0 or (by_remaining == 0 and by_reset > 0))))) then
+      strictest, outcome, remaining, wait, reset = i, reply[at - 1], reply[at], reply[at + 1], reply[at + 2]
     end
   end
   return strictest
 end
 
--- Writes what is to be remembered until `idle_at`.
-local function remember(key, value, idle_at)
-  redis.call('SET', key, value, 'PXAT', string.format('%d', (idle_at + 999) / 1000))
-end
-
--- `used` tokens and a stretch of `gone` q-ths since, as a value.
-local function bucket_value(used, gone, p, q)
-  local part = -gone % q
-  local since = now - (gone + part) / q
-  if since < 0 then -- just after 1970 the first token may have been used before the beginning of time: tell it from the next one on
-    part = (p - gone) % q
-    since, used = now + (p - gone - part) / q, used - 1
-  end
-  if part < 256 and used < 4294967296 then
-    return struct.pack('>I7BI4', since, part, used)
-  end
-  return struct.pack('>I7I7I7', since, part, used)
-end
-
--- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if the clock stepped back.
-local function bucket_read(value, q)
-  local since, part, used
-  if #value == 12 then
-    since, part, used = struct.unpack('>I7BI4', value)
-  else
-    since, part, used = struct.unpack('>I7I7I7', value)
-  end
-  if part >= q then -- written under another quota, whose microseconds had more parts
-    since, part = since + 1, 0
-  end
-  return used, (now - since) * q - part
-end
-
-local function is_bucket_value(value)
-  return string.byte(value) < 32 and (#value == 12 or #value == 21)
-end
-
 if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
   local values = redis.call('MGET', unpack(KEYS))
-  local reply, refused, plain = { now, 1 }, false, true
-  local owing, goings = {}, {}
+  local reply, refused, plain, owing = { now, 1 }, false, true, {}
   for i = 1, #KEYS do
     local cost, rule, value = tonumber(ARGV[2 * i]), ARGV[2 * i + 1], values[i]
     plain = #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
-      and (not value or is_bucket_value(value))
     for j = 1, i - 1 do
       plain = plain and KEYS[i] ~= KEYS[j]
     end
@@ -177,9 +130,15 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
       break
     end
     local p, q, burst = struct.unpack('>xI8I8I8', rule)
-    local full, used, gone = p * burst, 0, 0
+    local full, gone, used = p * burst, 0, 0
     if value then
-      used, gone = bucket_read(value, q)
+      local since, part = END, 0
+      if #value == 12 then
+        since, part, used = struct.unpack('>I7BI4', value)
+      elseif #value == 21 then
+        since, part, used = struct.unpack('>I7I7I7', value)
+      end
+      gone = part < q and (now - since) * q - part or -1
     end
     plain = gone >= 0 and full > 0 and q > 0 and now + full <= END and used <= burst
     if not plain then
@@ -192,25 +151,31 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
       gone, used = gone - back * p, used - back
     end
     local taken, at = used + cost, i * 4
-    owing[i], goings[i] = taken, gone
+    owing[i] = used * p - gone
     if taken <= burst then
+      local part = -gone % q
+      local since = now - (gone + part) / q
+      if part < 256 and taken < 4294967296 then
+        values[i] = struct.pack('>I7BI4', since, part, taken)
+      else
+        values[i] = struct.pack('>I7I7I7', since, part, taken)
+      end
       reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, 0, math.ceil((taken * p - gone) / q)
     else
-      refused = true
-      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 4, burst - used, 0, math.ceil((used * p - gone) / q)
-      if cost <= burst then
-        reply[at - 1], reply[at + 1] = 2, math.ceil(((taken - burst) * p - gone) / q)
-      end
+      local wait = math.ceil(((taken - burst) * p - gone) / q)
+      local never = cost > burst
+      reply[at - 1], reply[at], reply[at + 1] = never and 4 or 2, burst - used, never and 0 or wait
+      reply[at + 2], refused = math.ceil(owing[i] / q), true
     end
   end
   if plain then
     for i = 1, #KEYS do
-      local p, q, burst = struct.unpack('>xI8I8I8', ARGV[2 * i + 1])
+      local at = i * 4
       if not refused then
-        remember(KEYS[i], bucket_value(owing[i], goings[i], p, q), now + reply[i * 4 + 2])
-      elseif reply[i * 4 - 1] == 0 then -- it would have passed: it is told as it was found
-        local used = owing[i] - tonumber(ARGV[2 * i])
-        reply[i * 4], reply[i * 4 + 2] = burst - used, math.ceil((used * p - goings[i]) / q)
+        redis.call('SET', KEYS[i], values[i], 'PXAT', string.format('%d', (now + reply[at + 2] + 999) / 1000))
+      elseif reply[at - 1] == 0 then -- it would have passed: it is told as it was found
+        local _, q = struct.unpack('>xI8I8', ARGV[2 * i + 1])
+        reply[at], reply[at + 2] = reply[at] + ARGV[2 * i], math.ceil(owing[i] / q)
       end
     end
     reply[2] = binding(reply)
@@ -220,19 +185,19 @@ end
 
 -- == What the algorithms share =================================================================================
 --
--- From here on a rule is a table: its numbers by name, its key, cost and value, and the state as it stands at `now`. Each
--- algorithm is a table of functions on such rules:
+-- From here on a rule is a table: its numbers by name, its key, cost and value, and the state as it stands at `now`.
+-- Each algorithm is a function that makes the functions below, so that only those which a call needs are made:
 --
---   read(rule, value)   makes the state of a value of its own, or of none; `rule.pulled` says that an honest history could not have
---                       left it behind, or that it was written under another setting: then even a refusal writes it
+--   read(rule, value)   makes the state of a value of its own, or none; `rule.pulled` says that no honest history could
+--                       have left it behind, or that it was written under another setting: even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
 --   refund(rule, cost)  gives back
---   store(rule)         the value, and the instant at which it makes no difference any more (idle_at); nothing for a key at rest
+--   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
+--   used(value)         what the value counts as used, for another algorithm that takes the key over
 
 local ALLOWED, AFTER, RETRY, BUSY, NEVER = 0, 1, 2, 3, 4
-local MOST_CELLS, MOST_ENTRIES, MOST_ID = 1000, 16384, 64
 
 local function at_least_zero(number)
   return number > 0 and number or 0
@@ -243,219 +208,235 @@ local function instant(micros)
   return micros < END and micros or END
 end
 
--- The whole part of a · b ÷ m and the rest, exactly, for b ≤ m < 2^53 and whatever a · b is: doubling and adding, bit by bit from the top.
-local function muldiv(a, b, m)
-  local product = a * b
-  if product <= END then
-    return math.floor(product / m), product % m
-  end
-  local bit, quotient, rest = 1, 0, 0
-  while bit * 2 <= a do
-    bit = bit * 2
-  end
-  while bit >= 1 do
-    quotient = quotient * 2
-    if rest >= m - rest then
-      quotient, rest = quotient + 1, rest - (m - rest)
-    else
-      rest = rest + rest
-    end
-    if a >= bit then
-      a = a - bit
-      if rest >= m - b then
-        quotient, rest = quotient + 1, rest - (m - b)
-      else
-        rest = rest + b
-      end
-    end
-    bit = bit / 2
-  end
-  return quotient, rest
+-- Writes what is to be remembered until `idle_at`.
+local function remember(key, value, idle_at)
+  redis.call('SET', key, value, 'PXAT', string.format('%d', (idle_at + 999) / 1000))
 end
 
 -- == Token bucket ==============================================================================================
 
-local bucket = {}
-
--- How much may be owed at most: what fills the bucket, but nothing beyond the end of the time line.
-local function line(rule)
-  return math.min(rule.full, (END - now) * rule.q)
-end
-
-function bucket.read(rule, value)
-  rule.full = rule.full or rule.p * rule.burst
-  rule.used, rule.gone = 0, 0
-  if not value then
-    return
+local function bucket()
+  -- `used` tokens and a stretch of `gone` q-ths since, as a value.
+  local function value_of(used, gone, p, q)
+    local part = -gone % q
+    local since = now - (gone + part) / q
+    if since < 0 then -- just after 1970 a token may have been used before time began: tell it from the next one on
+      part = (p - gone) % q
+      since, used = now + (p - gone - part) / q, used - 1
+    end
+    if part < 256 and used < 4294967296 then
+      return struct.pack('>I7BI4', since, part, used)
+    end
+    return struct.pack('>I7I7I7', since, part, used)
   end
-  local p, used, gone = rule.p, bucket_read(value, rule.q)
-  if gone >= used * p then
-    return
-  end
-  local back = math.floor(gone / p)
-  rule.used, rule.gone = used - back, gone - back * p
-  -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the core.)
-  if gone < 0 and rule.used * p - rule.gone > line(rule) then
-    rule.used, rule.gone, rule.pulled = used, 0, true
-  end
-end
 
--- What is owed, in q-ths of a microsecond, and at most until the end of the time line.
-local function owed(rule)
-  return math.min(rule.used * rule.p - rule.gone, (END - now) * rule.q)
-end
-
--- Remaining and reset of a key that owes so much.
-local function level(rule, owes)
-  local spare = rule.full % rule.p -- a queue that ends between two requests is whole again a little before nothing is owed
-  return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil((owes - spare) / rule.q))
-end
-
-local function bucket_decision(rule, outcome, wait, owes)
-  local remaining, reset = level(rule, owes)
-  return outcome, remaining, wait, reset
-end
-
--- The decision on a cost that is charged: in a queue it may have to wait until its turn.
-local function with_turn(rule, owes)
-  local wait = rule.free and math.ceil((owes - rule.free) / rule.q) or 0
-  if wait > 0 then
-    return bucket_decision(rule, AFTER, wait, owes)
+  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if
+  -- the clock stepped back.
+  local function tokens(value, q)
+    local since, part, used
+    if #value == 12 then
+      since, part, used = struct.unpack('>I7BI4', value)
+    else
+      since, part, used = struct.unpack('>I7I7I7', value)
+    end
+    if part >= q then -- written under another quota, whose microseconds had more parts
+      since, part = since + 1, 0
+    end
+    return used, (now - since) * q - part
   end
-  return bucket_decision(rule, ALLOWED, 0, owes)
-end
 
-function bucket.peek(rule, cost)
-  local owes = owed(rule)
-  if cost == 0 then
-    return bucket_decision(rule, ALLOWED, 0, owes)
+  -- How much may be owed at most: what fills the bucket, but nothing beyond the end of the time line.
+  local function line(rule)
+    return math.min(rule.full, (END - now) * rule.q)
   end
-  if cost > bucket.most(rule) then
-    return bucket_decision(rule, NEVER, 0, owes)
-  end
-  local short = owes - (line(rule) - cost * rule.p)
-  if short > 0 then
-    return bucket_decision(rule, RETRY, math.ceil(short / rule.q), owes)
-  end
-  return with_turn(rule, owes + cost * rule.p)
-end
 
-function bucket.force(rule, cost)
-  if cost > 0 then
-    -- A debt of more than 2^53 parts is not told from one of that size.
-    local most = math.max(rule.used, math.floor(END / rule.p))
-    rule.used = math.min(rule.used + cost, most)
-  end
-  if cost == 0 then
-    return bucket_decision(rule, ALLOWED, 0, owed(rule))
-  end
-  return with_turn(rule, owed(rule))
-end
-
-function bucket.refund(rule, cost)
-  rule.used = rule.used - cost
-  if rule.used <= 0 then
+  local function read(rule, value)
+    rule.full = rule.full or rule.p * rule.burst
     rule.used, rule.gone = 0, 0
+    if not value then
+      return
+    end
+    local p, used, gone = rule.p, tokens(value, rule.q)
+    if gone >= used * p then
+      return
+    end
+    local back = math.floor(gone / p)
+    rule.used, rule.gone = used - back, gone - back * p
+    -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the
+    -- core.)
+    if gone < 0 and rule.used * p - rule.gone > line(rule) then
+      rule.used, rule.gone, rule.pulled = used, 0, true
+    end
   end
-end
 
-function bucket.store(rule)
-  if rule.used > 0 then
-    return bucket_value(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
+  -- What is owed, in q-ths of a microsecond, and at most until the end of the time line.
+  local function owed(rule)
+    return math.min(rule.used * rule.p - rule.gone, (END - now) * rule.q)
   end
-end
 
-function bucket.most(rule)
-  return math.floor(rule.full / rule.p)
+  -- Remaining and reset of a key that owes so much.
+  local function level(rule, owes)
+    local spare = rule.full % rule.p -- a queue that ends between two requests is whole a little before nothing is owed
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil((owes - spare) / rule.q))
+  end
+
+  local function decision(rule, outcome, wait, owes)
+    local remaining, reset = level(rule, owes)
+    return outcome, remaining, wait, reset
+  end
+
+  -- The decision on a cost that is charged: in a queue it may have to wait until its turn.
+  local function with_turn(rule, owes)
+    local wait = rule.free and math.ceil((owes - rule.free) / rule.q) or 0
+    if wait > 0 then
+      return decision(rule, AFTER, wait, owes)
+    end
+    return decision(rule, ALLOWED, 0, owes)
+  end
+
+  local function most(rule)
+    return math.floor(rule.full / rule.p)
+  end
+
+  local function peek(rule, cost)
+    local owes = owed(rule)
+    if cost == 0 then
+      return decision(rule, ALLOWED, 0, owes)
+    end
+    if cost > most(rule) then
+      return decision(rule, NEVER, 0, owes)
+    end
+    local short = owes - (line(rule) - cost * rule.p)
+    if short > 0 then
+      return decision(rule, RETRY, math.ceil(short / rule.q), owes)
+    end
+    return with_turn(rule, owes + cost * rule.p)
+  end
+
+  local function force(rule, cost)
+    if cost == 0 then
+      return decision(rule, ALLOWED, 0, owed(rule))
+    end
+    -- A debt of more than 2^53 q-ths of a microsecond is not told from one of that size.
+    rule.used = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p)))
+    return with_turn(rule, owed(rule))
+  end
+
+  local function refund(rule, cost)
+    rule.used = rule.used - cost
+    if rule.used <= 0 then
+      rule.used, rule.gone = 0, 0
+    end
+  end
+
+  local function store(rule)
+    if rule.used > 0 then
+      return value_of(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
+    end
+  end
+
+  local function used(value)
+    return (tokens(value, 1))
+  end
+
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Leaky queue, as nginx counts ==============================================================================
 
-local nginx = {}
-local REQUEST, MILLI, FAR_BACK = 1000, 1000, 60000
-local millis = math.floor(now / MILLI)
+local function nginx_queue()
+  local REQUEST, MILLI, FAR_BACK = 1000, 1000, 60000
+  local millis = math.floor(now / MILLI)
 
--- What is owed at `now`, as nginx works it out at each visit, and since when.
-local function nginx_standing(rule)
-  local passed = rule.far_back and 1 or at_least_zero(millis - rule.last)
-  if passed == 0 then
-    return rule.owed, rule.last
+  -- What is owed at `now`, as nginx works it out at each visit, and since when.
+  local function standing(rule)
+    local passed = rule.far_back and 1 or at_least_zero(millis - rule.last)
+    if passed == 0 then
+      return rule.owed, rule.last
+    end
+    return at_least_zero(rule.owed - math.floor(rule.rate * passed / MILLI)), millis
   end
-  return at_least_zero(rule.owed - math.floor(rule.rate * passed / MILLI)), millis
-end
 
-function nginx.read(rule, value)
-  rule.owed, rule.last = 0, 0
-  if value then
-    rule.last, rule.owed = struct.unpack('>xI7I7', value)
+  local function read(rule, value)
+    rule.owed, rule.last = 0, 0
+    if value then
+      rule.last, rule.owed = struct.unpack('>xI7I7', value)
+    end
+    rule.far_back = rule.last > millis + FAR_BACK
+    if rule.far_back then
+      rule.last, rule.pulled = millis, true
+    end
   end
-  rule.far_back = rule.last > millis + FAR_BACK
-  if rule.far_back then
-    rule.last, rule.pulled = millis, true
+
+  local function leaked_at(rule, last, less)
+    return instant((last + math.ceil(less * MILLI / rule.rate)) * MILLI)
   end
-end
 
-local function leaked_at(rule, last, less)
-  return instant((last + math.ceil(less * MILLI / rule.rate)) * MILLI)
-end
-
-local function turn(rule, owes)
-  local excess = at_least_zero(at_least_zero(owes - REQUEST) - rule.delay)
-  return math.floor(excess * MILLI / rule.rate) * MILLI
-end
-
--- A decision after which so much is owed, and which leaves `written` behind since `last`.
-local function nginx_decision(rule, outcome, wait, owes, written, last)
-  local remaining = math.floor(at_least_zero(rule.burst + REQUEST - owes) / REQUEST)
-  local reset = owes == 0 and 0 or at_least_zero(leaked_at(rule, last, written) - now)
-  return outcome, remaining, wait, reset
-end
-
-local function nginx_allowed(rule, owes, last)
-  local wait = turn(rule, owes)
-  return nginx_decision(rule, wait > 0 and AFTER or ALLOWED, wait, owes, owes, last)
-end
-
-function nginx.peek(rule, cost)
-  local stands, last = nginx_standing(rule)
-  local asked = cost * REQUEST
-  if cost == 0 then
-    return nginx_decision(rule, ALLOWED, 0, stands, rule.owed, rule.last)
+  local function turn(rule, owes)
+    local excess = at_least_zero(at_least_zero(owes - REQUEST) - rule.delay)
+    return math.floor(excess * MILLI / rule.rate) * MILLI
   end
-  if asked > rule.burst + REQUEST then
-    return nginx_decision(rule, NEVER, 0, stands, rule.owed, rule.last)
-  end
-  if stands + asked - REQUEST > rule.burst then
-    -- From what is written, since a refusal writes nothing.
-    local over = at_least_zero(rule.owed + asked - (rule.burst + REQUEST))
-    local wait = at_least_zero(leaked_at(rule, rule.last, over) - now)
-    return nginx_decision(rule, RETRY, wait, stands, rule.owed, rule.last)
-  end
-  return nginx_allowed(rule, stands + asked, last)
-end
 
-function nginx.force(rule, cost)
-  if cost == 0 then
-    return nginx.peek(rule, 0)
+  -- A decision after which so much is owed, and which leaves `written` behind since `last`.
+  local function decision(rule, outcome, wait, owes, written, last)
+    local remaining = math.floor(at_least_zero(rule.burst + REQUEST - owes) / REQUEST)
+    local reset = owes == 0 and 0 or at_least_zero(leaked_at(rule, last, written) - now)
+    return outcome, remaining, wait, reset
   end
-  local stands, last = nginx_standing(rule)
-  rule.owed, rule.last, rule.far_back = math.min(stands + cost * REQUEST, END + 1), last, false
-  return nginx_allowed(rule, rule.owed, last)
-end
 
-function nginx.refund(rule, cost)
-  local stands, last = nginx_standing(rule)
-  rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
-end
-
-function nginx.store(rule)
-  if rule.owed > 0 then
-    return struct.pack('>BI7I7', 32, rule.last, rule.owed), leaked_at(rule, rule.last, rule.owed)
+  local function allowed(rule, owes, last)
+    local wait = turn(rule, owes)
+    return decision(rule, wait > 0 and AFTER or ALLOWED, wait, owes, owes, last)
   end
-end
 
-function nginx.most(rule)
-  return math.floor(rule.burst / REQUEST) + 1
+  local function peek(rule, cost)
+    local stands, last = standing(rule)
+    local asked = cost * REQUEST
+    if cost == 0 then
+      return decision(rule, ALLOWED, 0, stands, rule.owed, rule.last)
+    end
+    if asked > rule.burst + REQUEST then
+      return decision(rule, NEVER, 0, stands, rule.owed, rule.last)
+    end
+    if stands + asked - REQUEST > rule.burst then
+      -- From what is written, since a refusal writes nothing.
+      local over = at_least_zero(rule.owed + asked - (rule.burst + REQUEST))
+      local wait = at_least_zero(leaked_at(rule, rule.last, over) - now)
+      return decision(rule, RETRY, wait, stands, rule.owed, rule.last)
+    end
+    return allowed(rule, stands + asked, last)
+  end
+
+  local function force(rule, cost)
+    if cost == 0 then
+      return peek(rule, 0)
+    end
+    local stands, last = standing(rule)
+    rule.owed, rule.last, rule.far_back = math.min(stands + cost * REQUEST, END + 1), last, false
+    return allowed(rule, rule.owed, last)
+  end
+
+  local function refund(rule, cost)
+    local stands, last = standing(rule)
+    rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
+  end
+
+  local function store(rule)
+    if rule.owed > 0 then
+      return struct.pack('>BI7I7', 32, rule.last, rule.owed), leaked_at(rule, rule.last, rule.owed)
+    end
+  end
+
+  local function most(rule)
+    return math.floor(rule.burst / REQUEST) + 1
+  end
+
+  local function used(value)
+    local _, owes = struct.unpack('>xI7I7', value)
+    return math.ceil(owes / REQUEST)
+  end
+
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Stretches of time: steps and windows ======================================================================
@@ -471,569 +452,649 @@ end
 
 -- == Stepped bucket ============================================================================================
 
-local stepped = {}
-
-function stepped.read(rule, value)
-  rule.number, rule.used = beat_number(rule, now), 0
-  if value then
-    local start, used = struct.unpack('>xI7I7', value)
-    local written = beat_number(rule, start)
-    rule.used = at_least_zero(used - at_least_zero(rule.number - written) * rule.step)
-    rule.pulled = written > rule.number
+local function stepped_bucket()
+  local function read(rule, value)
+    rule.number, rule.used = beat_number(rule, now), 0
+    if value then
+      local start, used = struct.unpack('>xI7I7', value)
+      local written = beat_number(rule, start)
+      rule.used = at_least_zero(used - at_least_zero(rule.number - written) * rule.step)
+      rule.pulled = written > rule.number
+    end
   end
-end
 
-local function until_refilled(rule, amount)
-  if amount == 0 then
-    return 0
+  local function until_refilled(rule, amount)
+    if amount == 0 then
+      return 0
+    end
+    return at_least_zero(beat_start(rule, rule.number + math.ceil(amount / rule.step)) - now)
   end
-  return at_least_zero(beat_start(rule, rule.number + math.ceil(amount / rule.step)) - now)
-end
 
-local function stepped_decision(rule, outcome, wait, used)
-  return outcome, at_least_zero(rule.burst - used), wait, until_refilled(rule, used)
-end
-
-function stepped.peek(rule, cost)
-  local over = at_least_zero(rule.used + cost - rule.burst)
-  if cost > rule.burst then
-    return stepped_decision(rule, NEVER, 0, rule.used)
+  local function decision(rule, outcome, wait, used)
+    return outcome, at_least_zero(rule.burst - used), wait, until_refilled(rule, used)
   end
-  if over == 0 or cost == 0 then
-    return stepped_decision(rule, ALLOWED, 0, rule.used + cost)
+
+  local function peek(rule, cost)
+    local over = at_least_zero(rule.used + cost - rule.burst)
+    if cost > rule.burst then
+      return decision(rule, NEVER, 0, rule.used)
+    end
+    if over == 0 or cost == 0 then
+      return decision(rule, ALLOWED, 0, rule.used + cost)
+    end
+    return decision(rule, RETRY, until_refilled(rule, over), rule.used)
   end
-  return stepped_decision(rule, RETRY, until_refilled(rule, over), rule.used)
-end
 
-function stepped.force(rule, cost)
-  rule.used = math.min(rule.used + cost, END)
-  return stepped_decision(rule, ALLOWED, 0, rule.used)
-end
-
-function stepped.refund(rule, cost)
-  rule.used = at_least_zero(rule.used - cost)
-end
-
-function stepped.store(rule)
-  if rule.used > 0 then
-    local idle_at = beat_start(rule, rule.number + math.ceil(rule.used / rule.step))
-    return struct.pack('>BI7I7', 64, beat_start(rule, rule.number), rule.used), idle_at
+  local function force(rule, cost)
+    rule.used = math.min(rule.used + cost, END)
+    return decision(rule, ALLOWED, 0, rule.used)
   end
-end
 
-function stepped.most(rule)
-  return rule.burst
+  local function refund(rule, cost)
+    rule.used = at_least_zero(rule.used - cost)
+  end
+
+  local function store(rule)
+    if rule.used > 0 then
+      local idle_at = beat_start(rule, rule.number + math.ceil(rule.used / rule.step))
+      return struct.pack('>BI7I7', 64, beat_start(rule, rule.number), rule.used), idle_at
+    end
+  end
+
+  local function most(rule)
+    return rule.burst
+  end
+
+  local function used(value)
+    local _, count = struct.unpack('>xI7I7', value)
+    return count
+  end
+
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Fixed window ==============================================================================================
 
-local window = {}
-local BY_THE_CLOCK, FROM_FIRST_HIT = 96, 128
+local function fixed_window()
+  local BY_THE_CLOCK, FROM_FIRST_HIT = 3, 4
+  local HIGH = 2 ^ 48 -- the number of the kind and 5 bits of the instant share a byte
 
--- Whatever kind of window was open is still open under its own length; in which window its count goes on depends on the rule.
-function window.read(rule, value)
-  local opened, length, count = now, 0, 0
-  if value then
-    opened, length, count = struct.unpack('>xI7I7I7', value)
-    if now >= opened + length then
-      count = 0
+  -- What a value says of a window: its kind, when it opened, when it ends, what was counted. One by the clock need
+  -- not know when it opened.
+  local function open(value)
+    local kind = math.floor(string.byte(value) / 32)
+    if kind == BY_THE_CLOCK then
+      local high, low, count = struct.unpack(#value == 12 and '>BI6I5' or '>BI6I7', value)
+      return kind, nil, high % 32 * HIGH + low, count
     end
+    local opened, length, count = struct.unpack('>xI7I7I7', value)
+    return kind, opened, opened + length, count
   end
-  if rule.offset then
+
+  local function aligned(rule)
     local number = beat_number(rule, now)
-    rule.opened, rule.ends = beat_start(rule, number), beat_start(rule, number + 1)
-  else
-    local same = value and string.byte(value) < FROM_FIRST_HIT + 32 and string.byte(value) >= FROM_FIRST_HIT
-    if same and now >= opened + rule.period then
-      count = 0
-    end
-    -- A window that opens after now was opened by a clock that has since stepped back.
-    rule.opened = same and count > 0 and math.min(opened, now) or now
+    rule.kind, rule.opened, rule.ends = BY_THE_CLOCK, beat_start(rule, number), beat_start(rule, number + 1)
+  end
+
+  -- From the first hit. One that opened after now was opened by a clock that has since stepped back.
+  local function opened_at(rule, at)
+    rule.kind, rule.opened = FROM_FIRST_HIT, math.min(at, now)
     rule.ends = instant(rule.opened + rule.period)
   end
-  rule.count = count
-  rule.pulled = count > 0 and (rule.opened ~= opened or rule.ends - rule.opened ~= length)
-end
 
-local function window_decision(rule, outcome, wait, count)
-  return outcome, at_least_zero(rule.limit - count), wait, count == 0 and 0 or at_least_zero(rule.ends - now)
-end
-
-function window.peek(rule, cost)
-  if cost > rule.limit then
-    return window_decision(rule, NEVER, 0, rule.count)
+  -- A window that was open is still open until its own end; in which window its count goes on depends on the rule.
+  local function read(rule, value)
+    local kind, opened, ends, count
+    if value then
+      kind, opened, ends, count = open(value)
+    end
+    if rule.offset then
+      aligned(rule)
+    else
+      opened_at(rule, opened or now)
+    end
+    if not value or now >= ends or now >= rule.ends then
+      count = 0
+    end
+    if count == 0 and not rule.offset then
+      opened_at(rule, now)
+    end
+    rule.count = count
+    rule.pulled = count > 0 and (rule.kind ~= kind or rule.ends ~= ends)
   end
-  if cost == 0 or rule.count + cost <= rule.limit then
-    return window_decision(rule, ALLOWED, 0, rule.count + cost)
+
+  local function decision(rule, outcome, wait, count)
+    return outcome, at_least_zero(rule.limit - count), wait, count == 0 and 0 or at_least_zero(rule.ends - now)
   end
-  return window_decision(rule, RETRY, at_least_zero(rule.ends - now), rule.count)
-end
 
-function window.force(rule, cost)
-  rule.count = math.min(rule.count + cost, END)
-  return window_decision(rule, ALLOWED, 0, rule.count)
-end
-
-function window.refund(rule, cost)
-  rule.count = at_least_zero(rule.count - cost)
-end
-
-function window.store(rule)
-  if rule.count > 0 then
-    local kind = rule.offset and BY_THE_CLOCK or FROM_FIRST_HIT
-    return struct.pack('>BI7I7I7', kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
+  local function peek(rule, cost)
+    if cost > rule.limit then
+      return decision(rule, NEVER, 0, rule.count)
+    end
+    if cost == 0 or rule.count + cost <= rule.limit then
+      return decision(rule, ALLOWED, 0, rule.count + cost)
+    end
+    return decision(rule, RETRY, at_least_zero(rule.ends - now), rule.count)
   end
-end
 
-function window.most(rule)
-  return rule.limit
+  local function force(rule, cost)
+    rule.count = math.min(rule.count + cost, END)
+    return decision(rule, ALLOWED, 0, rule.count)
+  end
+
+  local function refund(rule, cost)
+    rule.count = at_least_zero(rule.count - cost)
+  end
+
+  local function store(rule)
+    if rule.count > 0 then
+      if rule.kind == FROM_FIRST_HIT then
+        return struct.pack('>BI7I7I7', 32 * rule.kind, rule.opened, rule.ends - rule.opened, rule.count), rule.ends
+      end
+      local low = rule.ends % HIGH
+      local head = 32 * rule.kind + (rule.ends - low) / HIGH
+      return struct.pack(rule.count < 2 ^ 40 and '>BI6I5' or '>BI6I7', head, low, rule.count), rule.ends
+    end
+  end
+
+  local function most(rule)
+    return rule.limit
+  end
+
+  local function used(value)
+    local _, _, ends, count = open(value)
+    return now < ends and count or 0
+  end
+
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Sliding log ===============================================================================================
 
-local log = {}
+local function sliding_log()
+  -- The instants lie end to end in a string, 7 bytes each, the oldest first. This is the one at a position from 1.
+  local function entry(entries, position)
+    return (struct.unpack('>I7', entries, position * 7 - 6))
+  end
 
--- The instants lie end to end in a string, 7 bytes each, the oldest first. This is the one at a position from 1.
-local function entry(entries, position)
-  return (struct.unpack('>I7', entries, position * 7 - 6))
-end
+  local function from_position(entries, position)
+    return string.sub(entries, position * 7 - 6)
+  end
 
-local function from_position(entries, position)
-  return string.sub(entries, position * 7 - 6)
-end
+  -- How many entries, from the oldest, are not after an instant. Found by halving, since they are in order.
+  local function up_to(entries, at)
+    local before, after = 0, #entries / 7 + 1
+    while after - before > 1 do
+      local middle = math.floor((before + after) / 2)
+      if entry(entries, middle) <= at then
+        before = middle
+      else
+        after = middle
+      end
+    end
+    return before
+  end
 
--- How many entries, from the oldest, are not after an instant. Found by halving, since they are in order.
-local function up_to(entries, at)
-  local before, after = 0, #entries / 7 + 1
-  while after - before > 1 do
-    local middle = math.floor((before + after) / 2)
-    if entry(entries, middle) <= at then
-      before = middle
-    else
-      after = middle
+  -- The newest entries, as many as the limit has room for: who has more than that in debt has used all, and for
+  -- longest.
+  local function keep(rule, entries)
+    rule.live = math.min(#entries / 7, rule.limit)
+    rule.entries = from_position(entries, #entries / 7 - rule.live + 1)
+  end
+
+  local function read(rule, value)
+    local entries = value and string.sub(value, 2) or ''
+    entries = from_position(entries, up_to(entries, now - rule.period) + 1)
+    local past = up_to(entries, now)
+    local ahead = #entries / 7 - past
+    if ahead > 0 then -- the clock has stepped back; they count as made now
+      entries = string.sub(entries, 1, past * 7) .. string.rep(struct.pack('>I7', now), ahead)
+      rule.pulled = true
+    end
+    keep(rule, entries)
+  end
+
+  -- How long until the `count` oldest entries have left.
+  local function until_left(rule, count)
+    return count == 0 and 0 or entry(rule.entries, count) + rule.period - now
+  end
+
+  local function decision(rule, outcome, wait, live, reset)
+    return outcome, at_least_zero(rule.limit - live), wait, reset
+  end
+
+  local function peek(rule, cost)
+    local reset = until_left(rule, rule.live)
+    if cost > rule.limit then
+      return decision(rule, NEVER, 0, rule.live, reset)
+    end
+    if cost == 0 then
+      return decision(rule, ALLOWED, 0, rule.live, reset)
+    end
+    if rule.live + cost <= rule.limit then
+      return decision(rule, ALLOWED, 0, rule.live + cost, rule.period)
+    end
+    local over = math.min(rule.live + cost - rule.limit, rule.live)
+    return decision(rule, RETRY, until_left(rule, over), rule.live, reset)
+  end
+
+  local function force(rule, cost)
+    keep(rule, rule.entries .. string.rep(struct.pack('>I7', now), math.min(cost, rule.limit)))
+    return decision(rule, ALLOWED, 0, rule.live, until_left(rule, rule.live))
+  end
+
+  -- The oldest: taking back the newest would let the others leave too early.
+  local function refund(rule, cost)
+    keep(rule, from_position(rule.entries, math.min(cost, rule.live) + 1))
+  end
+
+  local function store(rule)
+    if rule.live > 0 then
+      return string.char(160) .. rule.entries, instant(entry(rule.entries, rule.live) + rule.period)
     end
   end
-  return before
-end
 
-function log.read(rule, value)
-  local entries = value and string.sub(value, 2) or ''
-  entries = from_position(entries, up_to(entries, now - rule.period) + 1)
-  local past = up_to(entries, now)
-  local ahead = #entries / 7 - past
-  if ahead > 0 then -- the clock has stepped back; they count as made now
-    entries = string.sub(entries, 1, past * 7) .. string.rep(struct.pack('>I7', now), ahead)
-    rule.pulled = true
+  local function most(rule)
+    return rule.limit
   end
-  log.keep(rule, entries)
-end
 
--- The newest entries, as many as the limit has room for: who has more than that in debt has used all, and for longest.
-function log.keep(rule, entries)
-  rule.live = math.min(#entries / 7, rule.limit)
-  rule.entries = from_position(entries, #entries / 7 - rule.live + 1)
-end
-
--- How long until the `count` oldest entries have left.
-local function until_left(rule, count)
-  return count == 0 and 0 or entry(rule.entries, count) + rule.period - now
-end
-
-local function log_decision(rule, outcome, wait, live, reset)
-  return outcome, at_least_zero(rule.limit - live), wait, reset
-end
-
-function log.peek(rule, cost)
-  local reset = until_left(rule, rule.live)
-  if cost > rule.limit then
-    return log_decision(rule, NEVER, 0, rule.live, reset)
+  local function used(value)
+    return (#value - 1) / 7
   end
-  if cost == 0 then
-    return log_decision(rule, ALLOWED, 0, rule.live, reset)
-  end
-  if rule.live + cost <= rule.limit then
-    return log_decision(rule, ALLOWED, 0, rule.live + cost, rule.period)
-  end
-  local over = math.min(rule.live + cost - rule.limit, rule.live)
-  return log_decision(rule, RETRY, until_left(rule, over), rule.live, reset)
-end
 
-function log.force(rule, cost)
-  log.keep(rule, rule.entries .. string.rep(struct.pack('>I7', now), math.min(cost, rule.limit)))
-  return log_decision(rule, ALLOWED, 0, rule.live, until_left(rule, rule.live))
-end
-
--- The oldest: taking back the newest would let the others leave too early.
-function log.refund(rule, cost)
-  log.keep(rule, from_position(rule.entries, math.min(cost, rule.live) + 1))
-end
-
-function log.store(rule)
-  if rule.live > 0 then
-    return string.char(160) .. rule.entries, instant(entry(rule.entries, rule.live) + rule.period)
-  end
-end
-
-function log.most(rule)
-  return rule.limit
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Sliding window by cells ===================================================================================
 
-local cells = {}
-local STRICT, INTERPOLATED, PLAIN = 0, 1, 2
-local MOST_IN_CELL = 4294967295 -- a larger count is not told from it
+local function sliding_window()
+  local STRICT, INTERPOLATED, PLAIN = 0, 1, 2
+  local MOST_IN_CELL = 4294967295 -- a larger count is not told from it
 
--- The number of the cell that an instant lies in. By whole periods first, because at · cells may not be exact.
-local function cell(rule, at)
-  local rest = at % rule.period
-  return (at - rest) / rule.period * rule.cells + math.floor(rest * rule.cells / rule.period)
-end
-
--- The first instant `parts` cells · µs after the beginning of a cell.
-local function cell_instant(rule, number, parts)
-  local rest = number % rule.cells
-  return (number - rest) / rule.cells * rule.period + math.ceil((rest * rule.period + parts) / rule.cells)
-end
-
-local function cell_start(rule, number)
-  return cell_instant(rule, number, 0)
-end
-
-local function cell_count(rule, number)
-  return number <= rule.newest and rule.newest - number <= rule.cells and rule.counts[number] or 0
-end
-
--- How many of the `period` parts of the oldest cell are left.
-local function cell_left(rule, at)
-  if rule.oldest == STRICT then
-    return rule.period
+  -- The number of the cell that an instant lies in. By whole periods first, because at · cells may not be exact.
+  local function cell(rule, at)
+    local rest = at % rule.period
+    return (at - rest) / rule.period * rule.cells + math.floor(rest * rule.cells / rule.period)
   end
-  if rule.oldest == PLAIN then
-    return 0
-  end
-  return rule.period - at % rule.period * rule.cells % rule.period
-end
 
--- What the oldest cell counts for, rounded up.
-local function weighed(rule, oldest, left)
-  local whole, rest = muldiv(oldest, left, rule.period)
-  return rest > 0 and whole + 1 or whole
-end
+  -- The first instant `parts` cells · µs after the beginning of a cell.
+  local function cell_instant(rule, number, parts)
+    local rest = number % rule.cells
+    return (number - rest) / rule.cells * rule.period + math.ceil((rest * rule.period + parts) / rule.cells)
+  end
 
--- The cells of a value as { number = count }, with the number of the newest.
-local function cells_of(value)
-  local period, many, newest = struct.unpack('>xI7I2I7', value)
-  local counts, length = {}, (#value - 17) / 4
-  local list = { struct.unpack('>' .. string.rep('I4', length), value, 18) }
-  for i = 1, length do
-    counts[newest - length + i] = list[i]
+  local function cell_start(rule, number)
+    return cell_instant(rule, number, 0)
   end
-  return { period = period, cells = many, newest = newest, counts = counts }
-end
 
--- Everything in a ring that still counts at `now`, at least in part.
-local function cells_sum(ring)
-  local sum = 0
-  for number = math.max(cell(ring, now), ring.newest) - ring.cells, ring.newest do
-    sum = sum + cell_count(ring, number)
+  local function cell_count(rule, number)
+    return number <= rule.newest and rule.newest - number <= rule.cells and rule.counts[number] or 0
   end
-  return sum
-end
 
-function cells.read(rule, value)
-  local current = cell(rule, now)
-  rule.current, rule.newest, rule.counts = current, current, {}
-  if not value then
-    return
+  -- How many of the `period` parts of the oldest cell are left.
+  local function cell_left(rule, at)
+    if rule.oldest == STRICT then
+      return rule.period
+    end
+    if rule.oldest == PLAIN then
+      return 0
+    end
+    return rule.period - at % rule.period * rule.cells % rule.period
   end
-  local ring = cells_of(value)
-  if ring.period ~= rule.period or ring.cells ~= rule.cells then
-    rule.counts[current], rule.pulled = cells_sum(ring), true
-    return
-  end
-  rule.newest, rule.counts = ring.newest, ring.counts
-  if ring.newest > current then
-    cells.settle(rule)
-  end
-end
 
--- Moves what a clock that has stepped back left behind in later cells into the current one.
-function cells.settle(rule)
-  local counts, moved = {}, 0
-  for number = rule.newest - rule.cells, rule.newest do
-    if number < rule.current then
-      counts[number] = rule.counts[number]
-    else
-      moved = moved + cell_count(rule, number)
+  -- The whole part of a · b ÷ m and the rest, exactly, for b ≤ m < 2^53 and whatever a · b is: doubling and adding,
+  -- bit by bit from the top.
+  local function muldiv(a, b, m)
+    local product = a * b
+    if product <= END then
+      return math.floor(product / m), product % m
+    end
+    local bit, quotient, rest = 1, 0, 0
+    while bit * 2 <= a do
+      bit = bit * 2
+    end
+    while bit >= 1 do
+      quotient = quotient * 2
+      if rest >= m - rest then
+        quotient, rest = quotient + 1, rest - (m - rest)
+      else
+        rest = rest + rest
+      end
+      if a >= bit then
+        a = a - bit
+        if rest >= m - b then
+          quotient, rest = quotient + 1, rest - (m - b)
+        else
+          rest = rest + b
+        end
+      end
+      bit = bit / 2
+    end
+    return quotient, rest
+  end
+
+  -- What the oldest cell counts for, rounded up.
+  local function weighed(rule, oldest, left)
+    local whole, rest = muldiv(oldest, left, rule.period)
+    return rest > 0 and whole + 1 or whole
+  end
+
+  -- The cells of a value as { number = count }, with the number of the newest.
+  local function cells_of(value)
+    local period, many, newest = struct.unpack('>xI7I2I7', value)
+    local counts, length = {}, (#value - 17) / 4
+    local list = { struct.unpack('>' .. string.rep('I4', length), value, 18) }
+    for i = 1, length do
+      counts[newest - length + i] = list[i]
+    end
+    return { period = period, cells = many, newest = newest, counts = counts }
+  end
+
+  -- Everything in a ring that still counts at `now`, at least in part.
+  local function cells_sum(ring)
+    local sum = 0
+    for number = math.max(cell(ring, now), ring.newest) - ring.cells, ring.newest do
+      sum = sum + cell_count(ring, number)
+    end
+    return sum
+  end
+
+  -- Moves what a clock that has stepped back left behind in later cells into the current one.
+  local function settle(rule)
+    local counts, moved = {}, 0
+    for number = rule.newest - rule.cells, rule.newest do
+      if number < rule.current then
+        counts[number] = rule.counts[number]
+      else
+        moved = moved + cell_count(rule, number)
+      end
+    end
+    counts[rule.current] = moved
+    rule.newest, rule.counts, rule.pulled = rule.current, counts, true
+  end
+
+  local function read(rule, value)
+    local current = cell(rule, now)
+    rule.current, rule.newest, rule.counts = current, current, {}
+    if not value then
+      return
+    end
+    local ring = cells_of(value)
+    if ring.period ~= rule.period or ring.cells ~= rule.cells then
+      rule.counts[current], rule.pulled = cells_sum(ring), true
+      return
+    end
+    rule.newest, rule.counts = ring.newest, ring.counts
+    if ring.newest > current then
+      settle(rule)
     end
   end
-  counts[rule.current] = moved
-  rule.newest, rule.counts, rule.pulled = rule.current, counts, true
-end
 
--- What counts in full at `now`, and what the oldest cell holds.
-local function usage(rule)
-  local full = 0
-  for number = rule.current - rule.cells + 1, rule.newest do
-    full = full + cell_count(rule, number)
-  end
-  return full, cell_count(rule, rule.current - rule.cells)
-end
-
--- The first instant from `at` on, still in cell `current`, at which at most `most` is used.
-local function within_cell(rule, full, oldest, current, at, most)
-  local spare = most - full
-  if spare < 0 then
-    return nil
-  end
-  if weighed(rule, oldest, cell_left(rule, at)) <= spare then
-    return at
-  end
-  if rule.oldest ~= INTERPOLATED then
-    return nil
-  end
-  local left = muldiv(rule.period, spare, oldest) -- what `left` must have fallen to; spare < oldest, or it would have fitted
-  local found = cell_instant(rule, current, rule.period - left)
-  return found < cell_start(rule, current + 1) and found or nil
-end
-
--- The first instant from `now` on at which at most `most` is used, if nobody takes.
-local function when_at_most(rule, most)
-  local full, oldest = usage(rule)
-  local current, at = rule.current, now
-  while true do
-    local found = within_cell(rule, full, oldest, current, at, most)
-    if found then
-      return found
+  -- What counts in full at `now`, and what the oldest cell holds.
+  local function usage(rule)
+    local full = 0
+    for number = rule.current - rule.cells + 1, rule.newest do
+      full = full + cell_count(rule, number)
     end
-    -- On to the next cell: one that counted in full becomes the oldest.
-    current = current + 1
-    at = cell_start(rule, current)
-    local leaving = current - rule.cells
-    if leaving == rule.current then
-      oldest = full -- whatever is left lies in the cell of `now`
-    else
-      oldest = leaving < rule.current and cell_count(rule, leaving) or 0
+    return full, cell_count(rule, rule.current - rule.cells)
+  end
+
+  -- The first instant from `at` on, still in cell `current`, at which at most `most` is used.
+  local function within_cell(rule, full, oldest, current, at, most)
+    local spare = most - full
+    if spare < 0 then
+      return nil
     end
-    full = full - oldest
+    if weighed(rule, oldest, cell_left(rule, at)) <= spare then
+      return at
+    end
+    if rule.oldest ~= INTERPOLATED then
+      return nil
+    end
+    -- What `left` must have fallen to. The spare is less than the oldest cell holds, or it would have fitted.
+    local left = muldiv(rule.period, spare, oldest)
+    local found = cell_instant(rule, current, rule.period - left)
+    return found < cell_start(rule, current + 1) and found or nil
   end
-end
 
--- After how many cells one no longer counts at all.
-local function cells_until_gone(rule)
-  return rule.oldest == PLAIN and rule.cells or rule.cells + 1
-end
-
--- Remaining and reset as they are.
-local function cells_unchanged(rule, outcome, wait)
-  local full, oldest = usage(rule)
-  local remaining = at_least_zero(rule.limit - full - weighed(rule, oldest, cell_left(rule, now)))
-  return outcome, remaining, wait, when_at_most(rule, 0) - now
-end
-
-function cells.peek(rule, cost)
-  if cost == 0 then
-    return cells_unchanged(rule, ALLOWED, 0)
-  end
-  local full, oldest = usage(rule)
-  local remaining = rule.limit - full - weighed(rule, oldest, cell_left(rule, now)) - cost
-  if remaining >= 0 then
-    return ALLOWED, remaining, 0, cell_start(rule, rule.current + cells_until_gone(rule)) - now
-  end
-  if cost > rule.limit then
-    return cells_unchanged(rule, NEVER, 0)
-  end
-  return cells_unchanged(rule, RETRY, when_at_most(rule, rule.limit - cost) - now)
-end
-
-function cells.force(rule, cost)
-  if cost > 0 then
-    local count = cell_count(rule, rule.current)
-    rule.newest = rule.current
-    rule.counts[rule.current] = math.min(count + cost, MOST_IN_CELL)
-  end
-  return cells_unchanged(rule, ALLOWED, 0)
-end
-
--- From the oldest cells first, as a log does.
-function cells.refund(rule, cost)
-  if rule.counts[rule.current] then
-    rule.counts[rule.current] = math.min(rule.counts[rule.current], MOST_IN_CELL)
-  end
-  for number = rule.current + 1 - cells_until_gone(rule), rule.newest do
-    local count = cell_count(rule, number)
-    local back = math.min(count, cost)
-    if back > 0 then
-      rule.counts[number], cost = count - back, cost - back
+  -- The first instant from `now` on at which at most `most` is used, if nobody takes.
+  local function when_at_most(rule, most)
+    local full, oldest = usage(rule)
+    local current, at = rule.current, now
+    while true do
+      local found = within_cell(rule, full, oldest, current, at, most)
+      if found then
+        return found
+      end
+      -- On to the next cell: one that counted in full becomes the oldest.
+      current = current + 1
+      at = cell_start(rule, current)
+      local leaving = current - rule.cells
+      if leaving == rule.current then
+        oldest = full -- whatever is left lies in the cell of `now`
+      else
+        oldest = leaving < rule.current and cell_count(rule, leaving) or 0
+      end
+      full = full - oldest
     end
   end
-end
 
-function cells.store(rule)
-  local list, last = {}, nil
-  for number = rule.newest - rule.cells, rule.newest do
-    local count = cell_count(rule, number)
-    if count > 0 then
-      last = number
+  -- After how many cells one no longer counts at all.
+  local function cells_until_gone(rule)
+    return rule.oldest == PLAIN and rule.cells or rule.cells + 1
+  end
+
+  -- Remaining and reset as they are.
+  local function unchanged(rule, outcome, wait)
+    local full, oldest = usage(rule)
+    local remaining = at_least_zero(rule.limit - full - weighed(rule, oldest, cell_left(rule, now)))
+    return outcome, remaining, wait, when_at_most(rule, 0) - now
+  end
+
+  local function peek(rule, cost)
+    if cost == 0 then
+      return unchanged(rule, ALLOWED, 0)
+    end
+    local full, oldest = usage(rule)
+    local remaining = rule.limit - full - weighed(rule, oldest, cell_left(rule, now)) - cost
+    if remaining >= 0 then
+      return ALLOWED, remaining, 0, cell_start(rule, rule.current + cells_until_gone(rule)) - now
+    end
+    if cost > rule.limit then
+      return unchanged(rule, NEVER, 0)
+    end
+    return unchanged(rule, RETRY, when_at_most(rule, rule.limit - cost) - now)
+  end
+
+  local function force(rule, cost)
+    if cost > 0 then
+      local count = cell_count(rule, rule.current)
+      rule.newest = rule.current
+      rule.counts[rule.current] = math.min(count + cost, MOST_IN_CELL)
+    end
+    return unchanged(rule, ALLOWED, 0)
+  end
+
+  -- From the oldest cells first, as a log does.
+  local function refund(rule, cost)
+    if rule.counts[rule.current] then
+      rule.counts[rule.current] = math.min(rule.counts[rule.current], MOST_IN_CELL)
+    end
+    for number = rule.current + 1 - cells_until_gone(rule), rule.newest do
+      local count = cell_count(rule, number)
+      local back = math.min(count, cost)
+      if back > 0 then
+        rule.counts[number], cost = count - back, cost - back
+      end
+    end
+  end
+
+  local function store(rule)
+    local list, last = {}, nil
+    for number = rule.newest - rule.cells, rule.newest do
+      local count = cell_count(rule, number)
+      if count > 0 then
+        last = number
+      end
+      if last then
+        list[#list + 1] = math.min(count, MOST_IN_CELL)
+      end
     end
     if last then
-      list[#list + 1] = math.min(count, MOST_IN_CELL)
+      local head = struct.pack('>BI7I2I7', 192, rule.period, rule.cells, rule.newest)
+      local value = head .. struct.pack('>' .. string.rep('I4', #list), unpack(list))
+      return value, instant(cell_start(rule, last + cells_until_gone(rule)))
     end
   end
-  if last then
-    local head = struct.pack('>BI7I2I7', 192, rule.period, rule.cells, rule.newest)
-    local value = head .. struct.pack('>' .. string.rep('I4', #list), unpack(list))
-    return value, instant(cell_start(rule, last + cells_until_gone(rule)))
-  end
-end
 
-function cells.most(rule)
-  return rule.limit
+  local function most(rule)
+    return rule.limit
+  end
+
+  local function used(value)
+    return cells_sum(cells_of(value))
+  end
+
+  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
 end
 
 -- == Places: so many at once ===================================================================================
 --
--- Places are not used up, they are held: by an id, until it gives them back, or until its lease is over. One that asks again with the
--- same id has not heard the answer; it is not counted twice.
+-- Places are not used up, they are held: by an id, until it gives them back, or until its lease is over. One that
+-- asks again with the same id has not heard the answer; it is not counted twice.
 
-local places = {}
-
--- The entries of a value whose lease is not over.
-local function held_places(value)
-  local held, at = {}, 2
-  while at <= #value do
-    local expires, cost, length = struct.unpack('>I7I4B', value, at)
-    if expires > now then
-      held[#held + 1] = { id = string.sub(value, at + 12, at + 11 + length), expires = expires, cost = cost }
+local function places()
+  -- The entries of a value whose lease is not over.
+  local function held_places(value)
+    local held, at = {}, 2
+    while at <= #value do
+      local expires, cost, length = struct.unpack('>I7I4B', value, at)
+      if expires > now then
+        held[#held + 1] = { id = string.sub(value, at + 12, at + 11 + length), expires = expires, cost = cost }
+      end
+      at = at + 12 + length
     end
-    at = at + 12 + length
+    return held
   end
-  return held
-end
 
-function places.read(rule, value)
-  rule.held = value and held_places(value) or {}
-  for _, place in ipairs(rule.held) do
-    if place.expires > now + rule.lease then -- the clock has stepped back, or the lease is shorter than it was
-      place.expires, rule.pulled = now + rule.lease, true
-    end
-  end
-end
-
--- How many places are held by others than `id`; by all if there is none.
-local function held_beside(rule, id)
-  local used = 0
-  for _, place in ipairs(rule.held) do
-    if place.id ~= id then
-      used = used + place.cost
+  local function read(rule, value)
+    rule.held = value and held_places(value) or {}
+    for _, place in ipairs(rule.held) do
+      if place.expires > now + rule.lease then -- the clock has stepped back, or the lease is shorter than it was
+        place.expires, rule.pulled = now + rule.lease, true
+      end
     end
   end
-  return used
-end
 
-local function places_left(rule)
-  return at_least_zero(rule.limit - held_beside(rule, nil))
-end
-
-local function own_place(rule)
-  for position, place in ipairs(rule.held) do
-    if place.id == rule.id then
-      return position, place
+  -- How many places are held by others than `id`; by all if there is none.
+  local function held_beside(rule, id)
+    local used = 0
+    for _, place in ipairs(rule.held) do
+      if place.id ~= id then
+        used = used + place.cost
+      end
     end
-  end
-end
-
-function places.peek(rule, cost)
-  if cost == 0 then
-    return ALLOWED, places_left(rule), 0, 0
-  end
-  if cost > rule.limit then
-    return NEVER, places_left(rule), 0, 0
-  end
-  local left = rule.limit - held_beside(rule, rule.id) - cost
-  if left < 0 then
-    return BUSY, places_left(rule), 0, 0
-  end
-  return ALLOWED, left, 0, 0
-end
-
-function places.force(rule, cost)
-  if cost > 0 then
-    local position = own_place(rule) or #rule.held + 1
-    rule.held[position] = { id = rule.id, expires = now + rule.lease, cost = cost }
-  end
-  return ALLOWED, places_left(rule), 0, 0
-end
-
-function places.refund(rule, cost)
-  local position, place = own_place(rule)
-  if place then
-    place.cost = place.cost - cost
-    if place.cost <= 0 then
-      table.remove(rule.held, position)
-    end
-  end
-end
-
--- Holds what the id holds for another lease; whether it held anything.
-function places.renew(rule)
-  local _, place = own_place(rule)
-  if place then
-    place.expires = now + rule.lease
-  end
-  return place ~= nil
-end
-
-function places.store(rule)
-  local parts, idle_at = { string.char(224) }, 0
-  for _, place in ipairs(rule.held) do
-    parts[#parts + 1] = struct.pack('>I7I4B', place.expires, place.cost, #place.id) .. place.id
-    idle_at = math.max(idle_at, place.expires)
-  end
-  if idle_at > 0 then
-    return table.concat(parts), idle_at
-  end
-end
-
-function places.most(rule)
-  return rule.limit
-end
-
--- == States left behind by another algorithm ===================================================================
-
--- What the value counts as used, as of when it was written.
-local function used_in(number, value)
-  if number == 0 then
-    return (bucket_read(value, 1))
-  elseif number == 1 then
-    local _, owes = struct.unpack('>xI7I7', value)
-    return math.ceil(owes / REQUEST)
-  elseif number == 2 then
-    local _, used = struct.unpack('>xI7I7', value)
     return used
-  elseif number <= 4 then
-    local opened, length, count = struct.unpack('>xI7I7I7', value)
-    return now < opened + length and count or 0
-  elseif number == 5 then
-    return (#value - 1) / 7
-  elseif number == 6 then
-    return cells_sum(cells_of(value))
   end
-  local used = 0
-  for _, place in ipairs(held_places(value)) do
-    used = used + place.cost
+
+  local function left(rule)
+    return at_least_zero(rule.limit - held_beside(rule, nil))
   end
-  return used
+
+  -- How many the id could hold: its own are as good as free.
+  local function there(rule)
+    return at_least_zero(rule.limit - held_beside(rule, rule.id))
+  end
+
+  local function own_place(rule)
+    for position, place in ipairs(rule.held) do
+      if place.id == rule.id then
+        return position, place
+      end
+    end
+  end
+
+  local function peek(rule, cost)
+    if cost == 0 then
+      return ALLOWED, left(rule), 0, 0
+    end
+    if cost > rule.limit then
+      return NEVER, left(rule), 0, 0
+    end
+    if cost > there(rule) then
+      return BUSY, left(rule), 0, 0
+    end
+    return ALLOWED, there(rule) - cost, 0, 0
+  end
+
+  local function force(rule, cost)
+    if cost > 0 then
+      local position = own_place(rule) or #rule.held + 1
+      rule.held[position] = { id = rule.id, expires = now + rule.lease, cost = cost }
+    end
+    return ALLOWED, left(rule), 0, 0
+  end
+
+  local function refund(rule, cost)
+    local position, place = own_place(rule)
+    if place then
+      place.cost = place.cost - cost
+      if place.cost <= 0 then
+        table.remove(rule.held, position)
+      end
+    end
+  end
+
+  -- Holds what the id holds for another lease, if it still holds anything.
+  local function renew(rule)
+    local _, place = own_place(rule)
+    if place then
+      place.expires = now + rule.lease
+    end
+    return place and ALLOWED or BUSY, left(rule), 0, 0
+  end
+
+  local function store(rule)
+    local parts, idle_at = { string.char(224) }, 0
+    for _, place in ipairs(rule.held) do
+      parts[#parts + 1] = struct.pack('>I7I4B', place.expires, place.cost, #place.id) .. place.id
+      idle_at = math.max(idle_at, place.expires)
+    end
+    if idle_at > 0 then
+      return table.concat(parts), idle_at
+    end
+  end
+
+  local function most(rule)
+    return rule.limit
+  end
+
+  local function used(value)
+    local sum = 0
+    for _, place in ipairs(held_places(value)) do
+      sum = sum + place.cost
+    end
+    return sum
+  end
+
+  return {
+    read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
+    there = there, renew = renew,
+  }
 end
 
--- Charges what another algorithm counted as used, as if it had been used now; as far as the rule can hold it.
-local function carry_over(rule, used)
-  local algorithm, id = rule.algorithm, rule.id
-  algorithm.read(rule, nil)
-  rule.id = '' -- places used before belong to nobody; they are free again after a lease
-  algorithm.force(rule, math.min(used, algorithm.most(rule), 4294967295))
-  rule.id, rule.pulled = id, true
+-- == Which algorithm ===========================================================================================
+
+local ALGORITHMS = {
+  [0] = bucket, nginx_queue, stepped_bucket, fixed_window, fixed_window, sliding_log, sliding_window, places,
+}
+local made = {}
+
+-- The functions of the algorithm with a number.
+local function algorithm(number)
+  local make = ALGORITHMS[number]
+  made[make] = made[make] or make()
+  return made[make]
 end
 
 -- Which algorithm wrote the value, or nothing if none of them did.
@@ -1044,7 +1105,9 @@ local function number_of(value)
     fits = length == 12 or length == 21
   elseif number <= 2 then
     fits = length == 15
-  elseif number <= 4 then
+  elseif number == 3 then
+    fits = length == 12 or length == 14
+  elseif number == 4 then
     fits = length == 22
   elseif number == 5 then
     fits = length % 7 == 1
@@ -1056,23 +1119,16 @@ local function number_of(value)
   return fits and number or nil
 end
 
--- == Reading the arguments =====================================================================================
+-- Charges what another algorithm counted as used, as if it had been used now; as far as the rule can hold it.
+local function carry_over(rule, used)
+  local id, own = rule.id, rule.algorithm
+  own.read(rule, nil)
+  rule.id = '' -- places used before belong to nobody; they are free again after a lease
+  own.force(rule, math.min(used, own.most(rule), 4294967295))
+  rule.id, rule.pulled = id, true
+end
 
--- What each letter stands for: its algorithm, the numbers of the algorithms whose values it can read, and what follows the letter, each
--- number with the least and the largest it may be.
-local LARGEST = END + 1
-local RULES = {
-  b = { bucket, { [0] = true }, { 'p', 1, END }, { 'q', 1, END }, { 'burst', 1, END } },
-  q = { bucket, { [0] = true }, { 'p', 1, END }, { 'q', 1, END }, { 'full', 1, END }, { 'free', 1, END } },
-  g = { nginx, { true }, { 'rate', 1, END }, { 'burst', 0, END }, { 'delay', 0, LARGEST } },
-  s = { stepped, { [2] = true }, { 'step', 1, END }, { 'period', 1, END }, { 'offset', 0, END }, { 'burst', 1, END } },
-  w = { window, { [3] = true, [4] = true }, { 'limit', 1, END }, { 'period', 1, END }, { 'offset', 0, END } },
-  h = { window, { [3] = true, [4] = true }, { 'limit', 1, END }, { 'period', 1, END } },
-  l = { log, { [5] = true }, { 'limit', 1, MOST_ENTRIES }, { 'period', 1, END } },
-  c = { cells, { [6] = true }, { 'limit', 1, 4294967295 }, { 'period', 1, END }, { 'cells', 1, MOST_CELLS }, { 'oldest', 0, 2 } },
-  n = { places, { [7] = true }, { 'limit', 1, 4294967295 }, { 'lease', 1, END } },
-}
-local VERBS = { c = true, p = true, t = true, f = true, r = true, x = true, n = true, l = true }
+-- == Reading the arguments =====================================================================================
 
 local function quoted(text)
   local shown = string.gsub(string.sub(text, 1, 40), '[%c\127-\255]', '?')
@@ -1087,36 +1143,71 @@ local function in_range(number, least, largest)
   return number ~= nil and number >= least and number <= largest and number % 1 == 0
 end
 
--- Takes a rule apart; or tells what is wrong with it.
-local function parse_rule(text, position)
-  local letter, name = string.sub(text, 1, 1), string.format('rule %d is ', position)
-  local kind = RULES[letter]
-  if not kind then
-    return nil, mistake(name .. quoted(text), 'one of the letters b, q, g, s, w, h, l, c, n and its numbers')
+local function called(rule)
+  return string.format('rule %d is %s', rule.position, quoted(rule.letter))
+end
+
+-- What follows the letter of a rule: each number by its name, with the least and the largest it may be.
+local function numbers(rule, text, ...)
+  local fields = { ... }
+  if #text ~= 1 + 8 * #fields / 3 then
+    return string.format('%s and %d bytes', called(rule), #text - 1),
+      string.format('%d bytes after the letter, 8 for each number', 8 * #fields / 3)
   end
-  if #text ~= 1 + 8 * (#kind - 2) then
-    local found, wanted = string.format('%d bytes', #text - 1), string.format('%d', 8 * (#kind - 2))
-    return nil, mistake(name .. quoted(letter) .. ' and ' .. found, wanted .. ' bytes after the letter, 8 for each number')
-  end
-  local rule = { letter = letter, algorithm = kind[1], reads = kind[2] }
-  for i = 3, #kind do
-    local field, least, largest = unpack(kind[i])
-    local number = struct.unpack('>I8', text, 8 * (i - 3) + 2)
+  for i = 1, #fields, 3 do
+    local field, least, largest = fields[i], fields[i + 1], fields[i + 2]
+    local number = struct.unpack('>I8', text, 8 * (i - 1) / 3 + 2)
     if not in_range(number, least, largest) then
-      local found = string.format('%s%s with %s %.0f', name, quoted(letter), field, number)
-      return nil, mistake(found, string.format('%s from %.0f to %.0f', field, least, largest))
+      return string.format('%s with %s %.0f', called(rule), field, number),
+        string.format('%s from %.0f to %.0f', field, least, largest)
     end
     rule[field] = number
   end
-  local product = rule.burst and rule.p and rule.p * rule.burst or rule.cells and rule.period * rule.cells or 0
+end
+
+-- Takes a rule apart, and gives it the number of its algorithm; or tells what was found and what was expected instead.
+local function parse(rule, text)
+  local letter = rule.letter
+  if letter == 'b' then
+    rule.number = 0
+    return numbers(rule, text, 'p', 1, END, 'q', 1, END, 'burst', 1, END)
+  elseif letter == 'q' then
+    rule.number = 0
+    return numbers(rule, text, 'p', 1, END, 'q', 1, END, 'full', 1, END, 'free', 1, END)
+  elseif letter == 'g' then
+    rule.number = 1
+    return numbers(rule, text, 'rate', 1, END, 'burst', 0, END, 'delay', 0, END + 1)
+  elseif letter == 's' then
+    rule.number = 2
+    return numbers(rule, text, 'step', 1, END, 'period', 1, END, 'offset', 0, END, 'burst', 1, END)
+  elseif letter == 'w' then
+    rule.number = 3
+    return numbers(rule, text, 'limit', 1, END, 'period', 1, END, 'offset', 0, END)
+  elseif letter == 'h' then
+    rule.number = 4
+    return numbers(rule, text, 'limit', 1, END, 'period', 1, END)
+  elseif letter == 'l' then
+    rule.number = 5
+    return numbers(rule, text, 'limit', 1, 16384, 'period', 1, END)
+  elseif letter == 'c' then
+    rule.number = 6
+    return numbers(rule, text, 'limit', 1, 4294967295, 'period', 1, END, 'cells', 1, 1000, 'oldest', 0, 2)
+  elseif letter == 'n' then
+    rule.number = 7
+    return numbers(rule, text, 'limit', 1, 4294967295, 'lease', 1, END)
+  end
+  return called(rule), 'one of the letters b, q, g, s, w, h, l, c, n and its numbers'
+end
+
+-- What no number shows alone.
+local function inexact(rule)
+  local product = rule.p and rule.p * (rule.burst or 1) or rule.cells and rule.period * rule.cells or 0
   if product > END then
-    return nil, mistake(string.format('%s%s with a product of %.0f', name, quoted(letter), product),
-      'p · burst, or period · cells, below 2^53')
+    return string.format('%s with a product of %.0f', called(rule), product), 'p · burst, or period · cells, below 2^53'
   end
   if rule.offset and rule.offset >= rule.period then
-    return nil, mistake(string.format('%s%s with offset %.0f', name, quoted(letter), rule.offset), 'an offset below the period')
+    return string.format('%s with offset %.0f', called(rule), rule.offset), 'an offset below the period'
   end
-  return rule
 end
 
 local verb, id = ARGV[1], ARGV[2 * #KEYS + 2]
@@ -1124,10 +1215,10 @@ if #KEYS == 0 or (#ARGV ~= 2 * #KEYS + 1 and #ARGV ~= 2 * #KEYS + 2) then
   return mistake(string.format('%d keys and %d arguments', #KEYS, #ARGV),
     'at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id')
 end
-if not VERBS[verb] then
+if #verb ~= 1 or not string.find('cptfrxnl', verb, 1, true) then
   return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, x, n, l')
 end
-if id and #id > MOST_ID then
+if id and #id > 64 then
   return mistake(string.format('id %s of %d bytes', quoted(id), #id), 'at most 64 bytes')
 end
 
@@ -1143,16 +1234,22 @@ for i = 1, #KEYS do
   if verb == 't' and i > 1 and cost ~= rules[1].cost then
     return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'the same cost for every rule of a take')
   end
-  local rule, wrong = parse_rule(ARGV[2 * i + 1], i)
-  if not rule then
-    return wrong
+  local text = ARGV[2 * i + 1]
+  local letter = string.sub(text, 1, 1)
+  local rule = { letter = letter, key = key, cost = cost, id = id, position = i }
+  local found, expected = parse(rule, text)
+  if not found then
+    found, expected = inexact(rule)
+  end
+  if found then
+    return mistake(found, expected)
   end
   local needs_id = verb == 'n' or verb == 'l' or (rule.letter == 'n' and verb ~= 'p' and verb ~= 'x')
   if needs_id and (not id or id == '') then
-    return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)), 'the id of who holds the places, as the last argument')
+    return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)),
+      'the id of who holds the places, as the last argument')
   end
-  seen[key], rules[i] = true, rule
-  rule.key, rule.cost, rule.id = key, cost, id
+  seen[key], rules[i], rule.algorithm = true, rule, algorithm(rule.number)
 end
 
 -- == Reading the states ========================================================================================
@@ -1166,8 +1263,8 @@ for i, rule in ipairs(rules) do
       'what this script has written there')
   end
   rule.value = value
-  if verb ~= 'x' and number and not rule.reads[number] then
-    carry_over(rule, used_in(number, value))
+  if verb ~= 'x' and number and algorithm(number) ~= rule.algorithm then
+    carry_over(rule, algorithm(number).used(value))
   else
     rule.algorithm.read(rule, verb ~= 'x' and value or nil)
   end
@@ -1191,7 +1288,8 @@ local function tell(i, outcome, remaining, wait, reset)
   reply[4 * i - 1], reply[4 * i], reply[4 * i + 1], reply[4 * i + 2] = outcome, remaining, wait, reset
 end
 
--- What the costs would come to: every rule as it would be if all pass, else each refusal, and the others as they were found.
+-- What the costs would come to: every rule as it would be if all pass, else each refusal, and the others as they were
+-- found.
 local function judge()
   local passes = true
   for i, rule in ipairs(rules) do
@@ -1238,11 +1336,9 @@ end
 local function take()
   local amount = rules[1].cost
   for _, rule in ipairs(rules) do
-    local _, there = rule.algorithm.peek(rule, 0)
-    if rule.letter == 'n' then
-      there = at_least_zero(rule.limit - held_beside(rule, id))
-    end
-    amount = math.min(amount, there)
+    local _, remaining = rule.algorithm.peek(rule, 0)
+    local there = rule.algorithm.there
+    amount = math.min(amount, there and there(rule) or remaining)
   end
   for _, rule in ipairs(rules) do
     rule.cost = amount
@@ -1271,23 +1367,24 @@ local function reset()
   return true -- it was not read, so it is written as a key at rest
 end
 
-local function release(rule)
-  if rule.letter == 'n' then
-    places.refund(rule, LARGEST)
-  end
-  return rule.letter == 'n'
-end
-
-local function renew()
+-- Does something to the places of the id, and tells how they are; rules that are no places are left out.
+local function for_places(act)
   for i, rule in ipairs(rules) do
-    local lost = rule.letter == 'n' and not places.renew(rule)
-    if rule.letter ~= 'n' then
-      tell(i, ALLOWED, 0, 0, 0)
-    else
+    tell(i, ALLOWED, 0, 0, 0)
+    if rule.letter == 'n' then
+      tell(i, act(rule))
       write(rule)
-      tell(i, lost and BUSY or ALLOWED, places_left(rule), 0, 0)
     end
   end
+end
+
+local function release(rule)
+  rule.algorithm.refund(rule, END)
+  return rule.algorithm.peek(rule, 0)
+end
+
+local function renew(rule)
+  return rule.algorithm.renew(rule)
 end
 
 if verb == 'c' then
@@ -1303,14 +1400,9 @@ elseif verb == 'r' then
 elseif verb == 'x' then
   change(reset)
 elseif verb == 'n' then
-  renew()
+  for_places(renew)
 else
-  change(release)
-  for i, rule in ipairs(rules) do
-    if rule.letter ~= 'n' then
-      tell(i, ALLOWED, 0, 0, 0)
-    end
-  end
+  for_places(release)
 end
 
 reply[2] = binding(reply)

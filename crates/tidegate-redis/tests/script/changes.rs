@@ -1,0 +1,136 @@
+//! # Rules change, states stay
+//!
+//! The script learns of a change with the next request. What was used stays used: under another quota as many tokens, under another
+//! algorithm as much as it can hold, as if it had been used at that moment.
+
+use tidegate_core::{Micros, Rule};
+
+use crate::clocked::Clocked;
+use crate::wire::{Ask, Reply, Told, limit};
+
+const NOON: Micros = Micros::new(1_700_000_040_000_000); // a full minute
+
+/// One of each algorithm, with room for ten at once.
+const EACH: [&str; 9] = [
+    "10/min",
+    "leaky_queue 10/min queue 9 nodelay",
+    "leaky_queue 10/min queue 9 nodelay nginx",
+    "stepped_bucket 10/min",
+    "fixed_window 10/min",
+    "fixed_window 10/min from first hit",
+    "sliding_log 10/min",
+    "sliding_window 10/min cells 6",
+    "places",
+];
+
+fn rule(text: &str) -> Rule {
+    text.parse().expect("a rule")
+}
+
+fn ask(text: &str, cost: u32) -> [Ask; 1] {
+    if text == "places" {
+        return [Ask::places("key", cost, 10, 60_000_000)];
+    }
+    [Ask::new("key", cost, &rule(text))]
+}
+
+struct Changing(Clocked);
+
+impl Changing {
+    fn start() -> Self {
+        Changing(Clocked::start())
+    }
+
+    fn ask(&mut self, at: Micros, verb: char, cost: u32, text: &str) -> Told {
+        let Reply { rules, .. } = self.0.ask(at, verb, &ask(text, cost), Some(b"id"));
+        rules[0]
+    }
+}
+
+#[test]
+fn another_algorithm_is_charged_what_was_used() {
+    let mut changing = Changing::start();
+    for old in EACH {
+        for new in EACH {
+            for used in [1, 6, 10] {
+                changing.0.clear();
+                changing.ask(NOON, 'c', used, old);
+                let found = changing.ask(NOON, 'p', 0, new);
+                assert_eq!(found.remaining, u64::from(10 - used), "{used} used by {old}, seen by {new}");
+                if old != new && old != "places" && new != "places" {
+                    let refused = changing.ask(NOON, 'c', 10, new);
+                    assert_eq!(refused.outcome, 2, "{used} used by {old}, asked of {new}");
+                    kept(&mut changing, refused.wait, old, new);
+                }
+            }
+        }
+    }
+}
+
+/// A refusal has written what it has carried over, so that what it promised holds.
+fn kept(changing: &mut Changing, wait: u64, old: &str, new: &str) {
+    let early = changing.ask(NOON.plus(wait - 1), 'p', 10, new);
+    assert_eq!((early.outcome, early.wait), (2, 1), "{old}, {new}");
+    assert_eq!(changing.ask(NOON.plus(wait), 'p', 10, new).outcome, 0, "{old}, {new}");
+}
+
+#[test]
+fn another_algorithm_is_charged_no_more_than_it_can_hold() {
+    let mut changing = Changing::start();
+    for old in ["fixed_window 10/min", "sliding_log 50/min", "sliding_window 10/min cells 6"] {
+        for new in ["2/min", "leaky_queue 2/min queue 1", "stepped_bucket 1/min burst 2"] {
+            changing.0.clear();
+            changing.ask(NOON, 'f', 50, old);
+            let found = changing.ask(NOON, 'p', 2, new);
+            let nothing_before = if new.starts_with("stepped") { 120_000_000 } else { 60_000_000 };
+            assert_eq!((found.outcome, found.remaining, found.reset), (2, 0, nothing_before), "{old}, {new}");
+        }
+    }
+}
+
+#[test]
+fn under_another_quota_as_many_tokens_are_used() {
+    let mut changing = Changing::start();
+    let (fine, coarse) = ("999983/s", "1/s burst 10");
+    changing.ask(NOON, 'c', 3, fine);
+    changing.ask(NOON.plus(1), 'c', 3, fine); // now since a fraction of a microsecond that 1/s does not know
+    assert_eq!(changing.ask(NOON.plus(2), 'p', 0, coarse).remaining, 4);
+    assert_eq!(changing.ask(NOON.plus(1_000_002), 'p', 0, coarse).remaining, 5);
+    assert_eq!(changing.ask(NOON.plus(1_000_002), 'c', 1, coarse).remaining, 4);
+    assert_eq!(changing.ask(NOON.plus(1_000_002), 'p', 0, "1/h burst 100").remaining, 94);
+    assert_eq!(changing.ask(NOON.plus(1_000_002), 'p', 0, "1/h burst 5").remaining, 0);
+}
+
+#[test]
+fn a_window_that_is_still_open_keeps_its_count() {
+    let mut changing = Changing::start();
+    let at = |seconds: u64| NOON.plus(seconds * 1_000_000);
+    changing.ask(NOON, 'c', 4, "fixed_window 10/min");
+    assert_eq!(changing.ask(at(59), 'p', 0, "fixed_window 10/h").remaining, 6);
+    assert_eq!(changing.ask(at(60), 'p', 0, "fixed_window 10/h").remaining, 10);
+    assert_eq!(changing.ask(at(59), 'p', 0, "fixed_window 10 per 7s from first hit").reset, 7_000_000);
+    // A refusal under the new rule takes it over.
+    changing.ask(at(59), 'c', 10, "fixed_window 10/h");
+    assert_eq!(changing.ask(at(61), 'p', 0, "fixed_window 10/h").remaining, 6);
+
+    changing.0.clear();
+    changing.ask(NOON, 'c', 4, "fixed_window 10 per 30s from first hit");
+    assert_eq!(changing.ask(at(10), 'p', 0, "fixed_window 10 per 20s from first hit").reset, 10_000_000);
+    assert_eq!(changing.ask(at(20), 'p', 0, "fixed_window 10 per 20s from first hit").remaining, 10);
+    assert_eq!(changing.ask(at(29), 'p', 0, "fixed_window 10 per 40s from first hit").reset, 11_000_000);
+    assert_eq!(changing.ask(at(29), 'p', 0, "fixed_window 10/min").reset, 31_000_000);
+}
+
+#[test]
+fn other_cells_count_everything_as_made_now() {
+    let mut changing = Changing::start();
+    let at = |millis: u64| NOON.plus(millis * 1_000);
+    let (five, ten) = ("sliding_window 5/s cells 5", "sliding_window 5/s cells 10");
+    changing.ask(NOON, 'c', 3, five);
+    assert_eq!(limit(&rule(ten)), 5);
+    let refused = changing.ask(at(400), 'c', 3, ten);
+    assert_eq!((refused.outcome, refused.remaining, refused.wait), (2, 2, 1_100_000));
+    let refused = changing.ask(at(1_500).minus(1), 'c', 3, ten);
+    assert_eq!((refused.outcome, refused.remaining, refused.wait), (2, 2, 1));
+    assert_eq!(changing.ask(at(1_500), 'c', 5, ten).outcome, 0);
+}

@@ -1,0 +1,97 @@
+//! # The script on a clock that the test sets
+//!
+//! The piece below goes before the script's text and stands between it and Redis: `TIME` is answered from a key, and the
+//! expiry of a value is written down instead of being handed to the server, whose clock is another one. With
+//! `test:forgets` set, values expire by the test's clock, when somebody looks.
+
+use redis::{Connection, Pipeline};
+use tidegate_core::Micros;
+
+use crate::server::Server;
+use crate::wire::{Ask, Reply, call, call_at, script};
+
+const CLOCK: &str = r"
+local redis = (function(real)
+  local function now()
+    return tonumber(real.call('GET', 'test:now'))
+  end
+  local function forget(keys)
+    for _, key in ipairs(keys) do
+      local idle_at = real.call('HGET', 'test:expiries', key)
+      if idle_at and tonumber(idle_at) * 1000 <= now() then
+        real.call('DEL', key)
+        real.call('HDEL', 'test:expiries', key)
+      end
+    end
+  end
+  local function call(command, ...)
+    local arguments = { ... }
+    if command == 'TIME' then
+      local at = now()
+      return { string.format('%d', math.floor(at / 1000000)), string.format('%d', at % 1000000) }
+    elseif command == 'SET' then
+      local key, value, how, idle_at = unpack(arguments)
+      if #arguments ~= 4 or how ~= 'PXAT' or type(idle_at) ~= 'string' then
+        error('a value without an expiry')
+      end
+      real.call('HSET', 'test:expiries', key, idle_at)
+      return real.call('SET', key, value)
+    elseif command == 'DEL' then
+      real.call('HDEL', 'test:expiries', unpack(arguments))
+    elseif real.call('EXISTS', 'test:forgets') == 1 then
+      forget(arguments)
+    end
+    return real.call(command, ...)
+  end
+  return { call = call, error_reply = real.error_reply }
+end)(redis)
+";
+
+pub(crate) struct Clocked {
+    pub(crate) connection: Connection,
+    pub(crate) sha: String,
+    _server: Server,
+}
+
+impl Clocked {
+    pub(crate) fn start() -> Self {
+        let server = Server::start();
+        let (connection, sha) = server.load(&format!("{CLOCK}{}", script()));
+        Clocked { connection, sha, _server: server }
+    }
+
+    pub(crate) fn ask(&mut self, at: Micros, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Reply {
+        let mut pipe = redis::pipe();
+        call_at(&mut pipe, at, call(&self.sha, verb, asks, id));
+        self.answers(&pipe).remove(0)
+    }
+
+    /// The answers to many requests at once.
+    pub(crate) fn answers(&mut self, pipe: &Pipeline) -> Vec<Reply> {
+        let answers: Vec<Vec<u64>> = pipe.query(&mut self.connection).expect("the script answers");
+        answers.iter().map(|numbers| Reply::read(numbers)).collect()
+    }
+
+    /// Until which millisecond a key is remembered; `None` if it is not there.
+    pub(crate) fn expiry(&mut self, key: &str) -> Option<u64> {
+        let exists: bool = redis::cmd("EXISTS").arg(key).query(&mut self.connection).expect("an answer");
+        let expiry: Option<u64> =
+            redis::cmd("HGET").arg("test:expiries").arg(key).query(&mut self.connection).expect("an answer");
+        assert_eq!(exists, expiry.is_some(), "{key}");
+        expiry
+    }
+
+    /// Whether values expire by the test's clock.
+    pub(crate) fn forget(&mut self, forgets: bool) {
+        let mut command = redis::cmd(if forgets { "SET" } else { "DEL" });
+        command.arg("test:forgets");
+        if forgets {
+            command.arg("1");
+        }
+        command.exec(&mut self.connection).expect("an answer");
+    }
+
+    pub(crate) fn clear(&mut self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).expect("an answer");
+    }
+}

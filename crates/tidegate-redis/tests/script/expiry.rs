@@ -1,0 +1,57 @@
+//! # Nothing stays for ever
+//!
+//! On the server's own clock, with the script as it ships.
+
+use redis::Connection;
+use tidegate_core::Rule;
+
+use crate::server::Server;
+use crate::walk::RULES;
+use crate::wire::{Ask, Reply, call, script};
+
+/// Expiry in milliseconds since 1970, or −1 for a key that stays and −2 for one that is not there.
+fn expires(connection: &mut Connection, key: &str) -> i64 {
+    redis::cmd("PEXPIRETIME").arg(key).query(connection).expect("an answer")
+}
+
+#[test]
+fn every_key_expires_and_not_before_it_makes_no_difference() {
+    let server = Server::start();
+    let (mut connection, sha) = server.load(&script());
+    for text in RULES {
+        let rule: Rule = text.parse().expect("a rule");
+        for (verb, cost) in [('f', 3), ('c', 1), ('t', 2)] {
+            let asks = [Ask::new(text, cost, &rule)];
+            let numbers: Vec<u64> =
+                call(&sha, verb, &asks, None).query(&mut connection).expect("the script answers");
+            let reply = Reply::read(&numbers);
+            let until = expires(&mut connection, text);
+            if until == -2 {
+                continue; // the fastest rules have forgotten by the time they are looked at
+            }
+            let idle_at = i64::try_from(reply.now + reply.rules[0].reset).expect("before 2255");
+            assert!(
+                until * 1_000 >= idle_at,
+                "{text} is forgotten too early after {verb}: {until}, {idle_at}"
+            );
+        }
+        let asks = [Ask::new(text, 0, &rule)];
+        let _: Vec<u64> = call(&sha, 'x', &asks, None).query(&mut connection).expect("the script answers");
+        assert_eq!(expires(&mut connection, text), -2, "{text} is still there after a reset");
+    }
+}
+
+#[test]
+fn what_is_given_back_leaves_nothing_behind() {
+    let server = Server::start();
+    let (mut connection, sha) = server.load(&script());
+    for text in RULES {
+        let rule: Rule = text.parse().expect("a rule");
+        for verb in ['f', 'r'] {
+            let asks = [Ask::new(text, 2, &rule)];
+            let _: Vec<u64> =
+                call(&sha, verb, &asks, None).query(&mut connection).expect("the script answers");
+        }
+        assert_eq!(expires(&mut connection, text), -2, "{text} is still there");
+    }
+}

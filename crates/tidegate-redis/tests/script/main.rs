@@ -1,0 +1,45 @@
+//! # The script decides as the core does
+//!
+//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held against each
+//! other on a real server: every row of the vector files, and a long walk of random requests on which every number
+//! of every answer must be equal. The rest is about what only the script has: values with an expiry, arguments that
+//! may be wrong, rules that change under a state that stays, and places.
+//!
+//! Time is the test's: before the script's text goes a piece that answers `TIME` from a key (`clocked.rs`). The script
+//! itself is the one that ships.
+
+mod changes;
+mod clocked;
+mod expiry;
+mod places;
+mod reference;
+mod sentences;
+mod server;
+mod vectors;
+mod walk;
+mod wire;
+
+#[path = "../../../tidegate/examples/conformance/format.rs"]
+mod format;
+#[path = "../../../tidegate/examples/conformance/line.rs"]
+mod line;
+#[path = "../../../tidegate/examples/conformance/mistake.rs"]
+mod mistake;
+#[path = "../../../tidegate/examples/conformance/pace.rs"]
+mod pace;
+#[path = "../../../tidegate/examples/conformance/pacers.rs"]
+mod pacers;
+#[expect(dead_code, reason = "a test has no last line to print")]
+#[path = "../../../tidegate/examples/conformance/report.rs"]
+mod report;
+#[path = "../../../tidegate/examples/conformance/row.rs"]
+mod row;
+#[path = "../../../tidegate/examples/conformance/run.rs"]
+mod run;
+#[expect(dead_code, reason = "the other subjects are tested where they live")]
+#[path = "../../../tidegate/examples/conformance/subject.rs"]
+mod subject;
+#[path = "../../../tidegate/examples/conformance/table.rs"]
+mod table;
+#[path = "../../../tidegate/examples/conformance/time.rs"]
+mod time;

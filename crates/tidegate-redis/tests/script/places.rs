@@ -1,0 +1,181 @@
+//! # Places: held, renewed, given back, lost
+
+use tidegate_core::Micros;
+
+use crate::clocked::Clocked;
+use crate::walk::Random;
+use crate::wire::{Ask, Reply, Told};
+
+const LEASE: u64 = 30_000_000;
+const LIMIT: u32 = 3;
+const NOON: Micros = Micros::new(1_700_000_000_000_000);
+
+fn seconds(seconds: u64) -> Micros {
+    NOON.plus(seconds * 1_000_000)
+}
+
+/// What is asked of one gate with three places.
+struct Gate(Clocked);
+
+impl Gate {
+    fn open() -> Self {
+        Gate(Clocked::start())
+    }
+
+    fn ask(&mut self, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+        let asks = [Ask::places("places", cost, u64::from(LIMIT), LEASE)];
+        let id = (!id.is_empty()).then_some(id.as_bytes());
+        let Reply { now, binding, rules, .. } = self.0.ask(at, verb, &asks, id);
+        assert_eq!((now, binding, rules.len()), (at.get(), 1, 1));
+        rules[0]
+    }
+}
+
+fn told(outcome: u64, remaining: u64) -> Told {
+    Told { outcome, remaining, wait: 0, reset: 0 }
+}
+
+#[test]
+fn as_many_as_there_are_places_are_held_at_once() {
+    let mut gate = Gate::open();
+    assert_eq!(gate.ask(NOON, 'p', 1, ""), told(0, 2));
+    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, 'c', 2, "b"), told(0, 0));
+    assert_eq!(gate.ask(NOON, 'c', 1, "c"), told(3, 0));
+    assert_eq!(gate.ask(NOON, 'c', 4, "c"), told(4, 0));
+    assert_eq!(gate.ask(NOON, 'c', 0, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, 'p', 1, ""), told(3, 0));
+    assert_eq!(gate.ask(NOON, 'l', 0, "b"), told(0, 2));
+    assert_eq!(gate.ask(NOON, 'l', 0, "b"), told(0, 2), "given back twice is given back once");
+    assert_eq!(gate.ask(NOON, 'c', 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, 'x', 0, ""), told(0, 3));
+    assert_eq!(gate.0.expiry("places"), None);
+}
+
+#[test]
+fn who_asks_again_is_not_counted_twice() {
+    let mut gate = Gate::open();
+    assert_eq!(gate.ask(NOON, 'c', 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), 'c', 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), 'p', 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), 'p', 3, ""), told(3, 1));
+    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), 'c', 3, "a"), told(3, 0), "two of its own and one of another's");
+    assert_eq!(gate.ask(seconds(1), 'f', 3, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), 'r', 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), 'r', 9, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), 'r', 1, "a"), told(0, 1));
+}
+
+#[test]
+fn places_that_are_not_renewed_are_lost() {
+    let mut gate = Gate::open();
+    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), told(0, 1));
+    assert_eq!(gate.ask(seconds(20), 'n', 0, "a"), told(0, 1));
+    assert_eq!(gate.0.expiry("places"), Some(seconds(50).get() / 1_000));
+    assert_eq!(gate.ask(seconds(31).minus(1), 'p', 0, ""), told(0, 1));
+    assert_eq!(gate.ask(seconds(31), 'p', 0, ""), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), 'n', 0, "b"), told(3, 2));
+    assert_eq!(gate.ask(seconds(50), 'n', 0, "a"), told(3, 3));
+    assert_eq!(gate.0.expiry("places"), None, "what makes no difference is not kept");
+}
+
+#[test]
+fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
+    let mut gate = Gate::open();
+    assert_eq!(gate.ask(seconds(3_600), 'c', 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(NOON, 'c', 1, "b"), told(3, 0));
+    assert_eq!(gate.0.expiry("places"), Some(seconds(30).get() / 1_000), "a refusal has written it");
+    assert_eq!(gate.ask(seconds(30).minus(1), 'c', 1, "b"), told(3, 0));
+    assert_eq!(gate.ask(seconds(30), 'c', 1, "b"), told(0, 2));
+}
+
+#[test]
+fn places_and_other_rules_are_charged_together_or_not_at_all() {
+    let mut clocked = Clocked::start();
+    let bucket = "10/s burst 2".parse().expect("a quota");
+    let mut ask = |verb, id: &str| {
+        let asks = [Ask::new("bucket", 1, &bucket), Ask::places("places", 1, 1, LEASE)];
+        clocked.ask(NOON, verb, &asks, Some(id.as_bytes()))
+    };
+    let passed = |remaining, reset| Told { outcome: 0, remaining, wait: 0, reset };
+    assert_eq!(ask('c', "a").rules, [passed(1, 100_000), passed(0, 0)]);
+    let refused = ask('c', "b");
+    assert_eq!((refused.binding, &*refused.rules), (2, &[passed(1, 100_000), told(3, 0)][..]));
+    assert_eq!(ask('l', "b").rules, [passed(0, 0), passed(0, 0)], "the bucket is left out");
+    assert_eq!(ask('n', "a").rules, [passed(0, 0), passed(0, 0)]);
+    assert_eq!(ask('l', "a").rules, [passed(0, 0), passed(1, 0)]);
+    assert_eq!(ask('t', "b").taken, Some(1));
+    assert_eq!(ask('t', "c").taken, Some(0), "neither a token nor a place");
+    assert_eq!(ask('x', "b").rules, [passed(2, 0), passed(1, 0)]);
+}
+
+/// The same in the plainest way: who holds how much until when.
+#[derive(Clone, Debug, Default)]
+struct Model(Vec<(String, u64, u64)>);
+
+impl Model {
+    fn ask(&mut self, now: u64, verb: char, cost: u64, id: &str) -> Told {
+        let found = self.clone();
+        let pulled = self.0.iter().any(|(_, expires, _)| *expires > now + LEASE);
+        let told = self.judge(now, verb, cost, id);
+        let refused = verb == 'c' && told.outcome != 0;
+        let asked = verb == 'p' || (cost == 0 && matches!(verb, 'c' | 'f'));
+        if asked || refused && !pulled {
+            *self = found; // nothing is written
+        }
+        told
+    }
+
+    fn judge(&mut self, now: u64, verb: char, cost: u64, id: &str) -> Told {
+        self.0.retain(|(_, expires, _)| *expires > now);
+        self.0.iter_mut().for_each(|place| place.1 = place.1.min(now + LEASE));
+        let others: u64 = self.0.iter().filter(|place| place.0 != id).map(|place| place.2).sum();
+        let mut outcome = 0;
+        match verb {
+            'c' | 'p' if cost > u64::from(LIMIT) => outcome = 4,
+            'c' | 'p' if cost > 0 && others + cost > u64::from(LIMIT) => outcome = 3,
+            'c' | 'p' | 'f' if cost > 0 => self.hold(id, now + LEASE, cost),
+            'n' => match self.0.iter_mut().find(|place| place.0 == id) {
+                Some(place) => place.1 = now + LEASE,
+                None => outcome = 3,
+            },
+            'l' => self.0.retain(|place| place.0 != id),
+            'x' => self.0.clear(),
+            _ => {}
+        }
+        let used = self.0.iter().map(|place| place.2).sum();
+        told(outcome, u64::from(LIMIT).saturating_sub(used))
+    }
+
+    fn hold(&mut self, id: &str, expires: u64, cost: u64) {
+        self.0.retain(|place| place.0 != id);
+        self.0.push((id.to_owned(), expires, cost));
+    }
+}
+
+#[test]
+fn a_long_walk_among_places() {
+    let (mut gate, mut model, mut random) = (Gate::open(), Model::default(), Random(7));
+    let mut now = NOON;
+    for step in 0..4_000 {
+        now = match random.below(12) {
+            0..5 => now,
+            5..8 => now.plus(random.below(LEASE / 4)),
+            8 => now.plus(LEASE),
+            9 => now.plus(LEASE - 1),
+            10 => now.minus(random.below(LEASE / 2)),
+            _ => now.minus(random.below(LEASE * 10)),
+        };
+        let verb = random.one_of(&['c', 'c', 'c', 'c', 'p', 'f', 'n', 'n', 'l', 'l', 'x']);
+        let verb = if verb == 'x' && random.below(10) > 0 { 'c' } else { verb };
+        let (cost, id) = (random.one_of(&[0, 1, 1, 1, 2, 3, 4]), random.one_of(&["a", "b", "c", "d", "e"]));
+        let want = model.ask(now.get(), verb, u64::from(cost), id);
+        assert_eq!(
+            gate.ask(now, verb, cost, id),
+            want,
+            "step {step}: {verb} {cost} by {id} at {now}; {model:?}"
+        );
+    }
+}

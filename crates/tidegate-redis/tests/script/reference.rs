@@ -1,0 +1,119 @@
+//! # The core, spoken to as the script is
+//!
+//! Several rules, each with a cost of its own. What a policy does in the core is done here by hand, because there all costs are
+//! the same.
+
+use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId};
+
+use crate::wire::{Reply, Told};
+
+/// One rule and its words.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) rule: Rule,
+    pub(crate) words: Vec<u64>,
+}
+
+/// One key under several rules, as the core has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    pub(crate) held: Vec<Held>,
+    /// Whether states are forgotten when they expire, which is the first whole millisecond at which they make no difference.
+    pub(crate) forgets: bool,
+}
+
+impl Reference {
+    pub(crate) fn new(rules: &[Rule], forgets: bool) -> Self {
+        let held = rules.iter().map(|&rule| Held { rule, words: vec![0; rule.words()] }).collect();
+        Reference { held, forgets }
+    }
+
+    pub(crate) fn ask(&mut self, at: Micros, verb: char, costs: &[u32]) -> Reply {
+        if self.forgets {
+            self.held.iter_mut().for_each(|held| held.forget_expired(at));
+        }
+        match verb {
+            'c' => self.check(at, costs),
+            'p' => self.clone().check(at, costs),
+            't' => self.take(at, costs),
+            'f' => self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost)),
+            'r' => self.each(at, costs, |held, cost| held.refund(at, cost)),
+            'x' => self.each(at, costs, |held, _| held.reset(at)),
+            other => panic!("{other} is no verb of the core"),
+        }
+    }
+
+    fn check(&mut self, at: Micros, costs: &[u32]) -> Reply {
+        let judged = |(held, &cost): (&Held, &u32)| held.peek(at, cost).is_allowed();
+        if self.held.iter().zip(costs).all(judged) {
+            return self.each(at, costs, |held, cost| held.rule.decide(held.words.as_mut_slice(), at, cost));
+        }
+        self.each(at, costs, |held, cost| {
+            let judged = held.peek(at, cost);
+            let told = if judged.is_allowed() { held.peek(at, 0) } else { judged };
+            held.settle(at);
+            told
+        })
+    }
+
+    fn take(&mut self, at: Micros, costs: &[u32]) -> Reply {
+        let there = self.held.iter().map(|held| held.peek(at, 0).remaining()).min().unwrap_or(0);
+        let amount = costs[0].min(u32::try_from(there).unwrap_or(u32::MAX));
+        let reply = self.check(at, &vec![amount; costs.len()]);
+        Reply { taken: Some(u64::from(amount)), ..reply }
+    }
+
+    fn each(&mut self, at: Micros, costs: &[u32], mut act: impl FnMut(&mut Held, u32) -> Decision) -> Reply {
+        let decisions: Vec<Decision> = (0..)
+            .map(RuleId)
+            .zip(self.held.iter_mut().zip(costs))
+            .map(|(rule, (held, &cost))| act(held, cost).of_rule(rule))
+            .collect();
+        let strictest = decisions.iter().copied().reduce(Decision::and).expect("there are rules");
+        let rules = decisions.iter().map(Told::of).collect();
+        Reply { now: at.get(), binding: u64::from(strictest.rule.0) + 1, rules, taken: None }
+    }
+}
+
+impl Held {
+    pub(crate) fn peek(&self, at: Micros, cost: u32) -> Decision {
+        self.rule.peek(self.words.as_slice(), at, cost)
+    }
+
+    fn refund(&mut self, at: Micros, cost: u32) -> Decision {
+        self.rule.refund(self.words.as_mut_slice(), at, cost);
+        if cost > 0 && self.idle_at() <= at {
+            self.words.fill(0); // what is written and makes no difference is not kept in Redis
+        }
+        self.peek(at, 0)
+    }
+
+    fn reset(&mut self, at: Micros) -> Decision {
+        self.words.fill(0);
+        self.peek(at, 0)
+    }
+
+    fn settle(&mut self, at: Micros) {
+        let before = self.words.clone();
+        self.rule.settle(self.words.as_mut_slice(), at);
+        if self.words != before && self.idle_at() <= at {
+            self.words.fill(0);
+        }
+    }
+
+    fn forget_expired(&mut self, at: Micros) {
+        if self.expiry().is_some_and(|expiry| expiry * 1_000 <= at.get()) {
+            self.words.fill(0);
+        }
+    }
+
+    pub(crate) fn idle_at(&self) -> Micros {
+        self.rule.idle_at(self.words.as_slice())
+    }
+
+    /// The first whole millisecond at which the state makes no difference; `None` for a key never seen.
+    pub(crate) fn expiry(&self) -> Option<u64> {
+        let idle_at = self.idle_at();
+        (idle_at > Micros::ZERO).then(|| idle_at.get().div_ceil(1_000))
+    }
+}

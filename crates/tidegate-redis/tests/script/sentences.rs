@@ -1,0 +1,131 @@
+//! # What is wrong with a request is said, and nothing is written
+
+use redis::Connection;
+
+use crate::server::Server;
+use crate::wire::{Ask, call, described, script};
+
+struct Plain {
+    connection: Connection,
+    sha: String,
+    _server: Server,
+}
+
+impl Plain {
+    fn start() -> Self {
+        let server = Server::start();
+        let (connection, sha) = server.load(&script());
+        Plain { connection, sha, _server: server }
+    }
+
+    #[track_caller]
+    fn refuses(&mut self, verb: char, asks: &[Ask], id: Option<&[u8]>, sentence: &str) {
+        let answer: Result<Vec<u64>, _> = call(&self.sha, verb, asks, id).query(&mut self.connection);
+        let error = answer.expect_err(sentence);
+        assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
+        let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("an answer");
+        assert_eq!(keys, 0, "written by a request that is wrong: {sentence}");
+    }
+}
+
+fn ask(cost: &str, letter: u8, numbers: &[u64]) -> Ask {
+    Ask { key: "k".to_owned(), cost: cost.to_owned(), rule: described(letter, numbers) }
+}
+
+/// A second rule, on another key.
+fn also(cost: &str, letter: u8, numbers: &[u64]) -> Ask {
+    Ask { key: "k2".to_owned(), ..ask(cost, letter, numbers) }
+}
+
+#[test]
+fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
+    let mut plain = Plain::start();
+    let bucket = |cost| ask(cost, b'b', &[1, 1, 5]);
+    let arguments =
+        "at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id";
+    plain.refuses('c', &[], None, &format!("tidegate: 0 keys and 1 arguments; expected {arguments}"));
+    let verbs = "one of the letters c, p, t, f, r, x, n, l";
+    plain.refuses('z', &[bucket("1")], None, &format!("tidegate: verb 'z'; expected {verbs}"));
+    let costs = "a whole number from 0 to 4294967295";
+    for wrong in ["", "-1", "1.5", "nan", "inf", "4294967296", "many"] {
+        plain.refuses(
+            'c',
+            &[bucket(wrong)],
+            None,
+            &format!("tidegate: cost 1 is '{wrong}'; expected {costs}"),
+        );
+        let second = also(wrong, b'b', &[1, 1, 5]);
+        let sentence = format!("tidegate: cost 2 is '{wrong}'; expected {costs}");
+        plain.refuses('c', &[bucket("1"), second], None, &sentence);
+    }
+    let same = "the same cost for every rule of a take";
+    let sentence = format!("tidegate: cost 2 is '2'; expected {same}");
+    plain.refuses('t', &[bucket("1"), also("2", b'b', &[1, 1, 5])], None, &sentence);
+    let twice = "tidegate: key 2 is 'k', which was given before; expected each key once";
+    plain.refuses('c', &[bucket("1"), bucket("1")], None, twice);
+}
+
+#[test]
+fn every_wrong_rule_is_named() {
+    let mut plain = Plain::start();
+    let letters = "one of the letters b, q, g, s, w, h, l, c, n and its numbers";
+    plain.refuses('c', &[ask("1", b'z', &[])], None, &format!("tidegate: rule 1 is 'z'; expected {letters}"));
+    let long = "tidegate: rule 1 is 'b' and 16 bytes; expected 24 bytes after the letter, 8 for each number";
+    plain.refuses('c', &[ask("1", b'b', &[1, 1])], None, long);
+    for (letter, numbers, wrong) in [
+        ('b', &[0, 1, 5][..], "p 0; expected p from 1 to 9007199254740991"),
+        ('b', &[1, 0, 5], "q 0; expected q from 1 to 9007199254740991"),
+        ('b', &[1, 1, 0], "burst 0; expected burst from 1 to 9007199254740991"),
+        (
+            'b',
+            &[1 << 40, 1, 1 << 20],
+            "a product of 1152921504606846976; expected p · burst, or period · cells, below 2^53",
+        ),
+        ('q', &[1, 1, 0, 1], "full 0; expected full from 1 to 9007199254740991"),
+        ('g', &[0, 1, 1], "rate 0; expected rate from 1 to 9007199254740991"),
+        ('s', &[1, 0, 0, 1], "period 0; expected period from 1 to 9007199254740991"),
+        ('w', &[1, 5, 5], "offset 5; expected an offset below the period"),
+        ('h', &[0, 5], "limit 0; expected limit from 1 to 9007199254740991"),
+        ('l', &[16_385, 5], "limit 16385; expected limit from 1 to 16384"),
+        ('c', &[1, 5_000, 1_001, 0], "cells 1001; expected cells from 1 to 1000"),
+        ('c', &[1, 5, 5, 3], "oldest 3; expected oldest from 0 to 2"),
+        ('n', &[1, 0], "lease 0; expected lease from 1 to 9007199254740991"),
+    ] {
+        let byte = u8::try_from(letter).expect("an ASCII letter");
+        let sentence = format!("tidegate: rule 1 is '{letter}' with {wrong}");
+        plain.refuses('c', &[ask("1", byte, numbers)], Some(b"id"), &sentence);
+    }
+}
+
+#[test]
+fn places_want_an_id() {
+    let mut plain = Plain::start();
+    let places = ask("1", b'n', &[1, 5]);
+    let id = "the id of who holds the places, as the last argument";
+    for verb in ['c', 't', 'f', 'r', 'n', 'l'] {
+        let sentence = format!("tidegate: rule 1 and verb '{verb}' without an id; expected {id}");
+        plain.refuses(verb, std::slice::from_ref(&places), None, &sentence);
+        plain.refuses(verb, std::slice::from_ref(&places), Some(b""), &sentence);
+    }
+    let long = "i".repeat(65);
+    let sentence = format!("tidegate: id '{}…' of 65 bytes; expected at most 64 bytes", &long[..40]);
+    plain.refuses('c', &[places], Some(long.as_bytes()), &sentence);
+}
+
+#[test]
+fn a_key_of_somebody_else_is_left_alone() {
+    let mut plain = Plain::start();
+    let asks = [ask("1", b'b', &[1, 1, 5])];
+    for foreign in ["hello", "", "1"] {
+        redis::cmd("SET").arg("k").arg(foreign).exec(&mut plain.connection).expect("an answer");
+        let answer: Result<Vec<u64>, _> = call(&plain.sha, 'c', &asks, None).query(&mut plain.connection);
+        let error = answer.expect_err("no state");
+        let bytes = foreign.len();
+        let sentence = format!(
+            "tidegate: key 1, 'k', holds {bytes} bytes of something else; expected what this script has written there"
+        );
+        assert_eq!(error.detail(), Some(&*sentence));
+        let kept: String = redis::cmd("GET").arg("k").query(&mut plain.connection).expect("an answer");
+        assert_eq!(kept, foreign);
+    }
+}

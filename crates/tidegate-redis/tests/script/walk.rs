@@ -1,0 +1,224 @@
+//! # A long walk, script and core side by side
+//!
+//! Stories of two hundred requests on a few rules: every algorithm, every verb, costs from nothing to more than can ever pass,
+//! time that stands still, moves to where something happens, and steps back. Every number of every answer must be
+//! the core's. A story is worked out in the core first and then told to the server in one go. From a fixed seed, so that
+//! a failure comes again; `TIDEGATE_STEPS` makes the walk longer or shorter, `TIDEGATE_SEED` takes another way.
+
+use std::env;
+
+use tidegate_core::{Micros, Rule};
+
+use crate::clocked::Clocked;
+use crate::reference::Reference;
+use crate::wire::{Ask, Reply, call, call_at, limit};
+
+const STEPS_OF_A_STORY: u64 = 200;
+
+/// Where the walk turns back: one interval of the slowest rule. Just after 1970 the script cannot write down that a token was used
+/// before, which matters only for who steps back twice there.
+const EARLIEST: Micros = Micros::new(86_400_000_000);
+
+pub(crate) const RULES: &[&str] = &[
+    "1/day",
+    "7/s",
+    "999983/s",
+    "1500000/s",
+    "100000000/s",
+    "3/s burst 7",
+    "1 per 200ms",
+    "10/s burst 3",
+    "1000/min burst 20",
+    "leaky_queue 10/s queue 5",
+    "leaky_queue 7/s queue 3 delay 1",
+    "leaky_queue 3/s queue 4 max_wait 500ms",
+    "leaky_queue 999983/s queue 9 delay 2 max_wait 3us",
+    "leaky_queue 5/s queue 4 nodelay",
+    "leaky_queue 10/s queue 5 nginx",
+    "leaky_queue 1/min queue 3 delay 1 nginx",
+    "leaky_queue 700/s queue 30 nodelay nginx",
+    "stepped_bucket 20/min burst 50 offset 10s",
+    "stepped_bucket 3/s burst 7",
+    "stepped_bucket 5 per 7s burst 3",
+    "fixed_window 5/min",
+    "fixed_window 3 per 7s offset 2s",
+    "fixed_window 1000000/s",
+    "fixed_window 4 per 5s from first hit",
+    "fixed_window 2/s from first hit",
+    "sliding_log 5/s",
+    "sliding_log 20 per 3s",
+    "sliding_window 5/s cells 5",
+    "sliding_window 7 per 3s cells 7 interpolated",
+    "sliding_window 10/min cells 10 plain",
+    "sliding_window 100/min cells 60",
+    "sliding_window 50 per 1000003us cells 7 interpolated",
+    "sliding_window 9 per 1000003us cells 11 plain",
+    "sliding_window 1000/s cells 1 interpolated",
+    "sliding_window 4000000000/day cells 1 interpolated",
+    "sliding_window 4000000000 per 1w cells 3 interpolated",
+];
+
+/// A small generator of random numbers, so that a failure comes again.
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// A number below `end`; 0 if there is none.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11).checked_rem(end).unwrap_or(0)
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).expect("below the length")]
+    }
+}
+
+/// Requests on one key, with what the core answers to each.
+struct Story {
+    number: u64,
+    rules: Vec<Rule>,
+    texts: Vec<&'static str>,
+    reference: Reference,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    at: Micros,
+    verb: char,
+    costs: Vec<u32>,
+    want: Reply,
+}
+
+impl Story {
+    fn imagine(number: u64, forgets: bool, random: &mut Random) -> Self {
+        let count = random.one_of(&[1, 1, 1, 1, 2, 3, 4]);
+        // Every other story is of buckets alone, which have ways of their own through the script.
+        let choices = if random.below(2) == 0 { &RULES[..9] } else { RULES };
+        let texts: Vec<&'static str> = (0..count).map(|_| random.one_of(choices)).collect();
+        let rules: Vec<Rule> = texts.iter().map(|text| text.parse().expect("a rule")).collect();
+        let mut story =
+            Story { number, reference: Reference::new(&rules, forgets), rules, texts, steps: Vec::new() };
+        let start = random.one_of(&[1_700_000_000_000_000, 1_484_551_710_123_456, EARLIEST.get()]);
+        let mut at = Micros::new(start + random.below(3_000_000));
+        for _ in 0..STEPS_OF_A_STORY {
+            at = story.next_instant(at, random).max(EARLIEST);
+            let (verb, costs) = story.request(at, random);
+            let want = story.reference.ask(at, verb, &costs);
+            story.steps.push(Step { at, verb, costs, want });
+        }
+        story
+    }
+
+    /// Now again, a moment later, where something happens, or back.
+    fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
+        let told = self.steps.last().map(|step| random.one_of(&step.want.rules));
+        let (wait, reset) = told.map_or((0, 0), |told| (told.wait, told.reset));
+        match random.below(40) {
+            0..12 => at,
+            12..15 => at.plus(1),
+            15..17 => at.plus(wait.saturating_sub(1)),
+            17..20 => at.plus(wait),
+            20..22 => at.plus(reset.saturating_sub(1)),
+            22..24 => at.plus(reset),
+            24..28 => at.plus(random.below(reset.max(2))),
+            28..30 => at.plus(random.below(300_000)),
+            30..32 => {
+                let period = random.one_of(&[200_000, 1_000_000, 7_000_000, 60_000_000]);
+                at.plus(period - at.get() % period)
+            }
+            32..34 => at.plus(random.below(30_000_000)),
+            34 => at.plus(random.below(200_000_000_000)),
+            35 => at.minus(1),
+            36 => at.minus(random.below(2_000)),
+            37 => at.minus(random.below(reset.max(2))),
+            38 => at.minus(random.below(5_000_000)),
+            _ => at.minus(random.below(8_000_000_000)),
+        }
+    }
+
+    fn request(&self, at: Micros, random: &mut Random) -> (char, Vec<u32>) {
+        let verb =
+            random.one_of(&['c', 'c', 'c', 'c', 'c', 'c', 'c', 'p', 'p', 't', 't', 'f', 'r', 'r', 'x']);
+        // A reset each 15 steps would keep states young.
+        let verb = if verb == 'x' && random.below(4) > 0 { 'c' } else { verb };
+        let same = random.below(2) == 0;
+        let mut costs: Vec<u32> = (0..self.rules.len()).map(|index| self.cost(index, at, random)).collect();
+        // A debt that suits one rule may lie beyond the end of the time line of another.
+        if (same && verb != 'f') || verb == 't' {
+            let first = costs[0];
+            costs.fill(first);
+        }
+        (verb, costs)
+    }
+
+    fn cost(&self, index: usize, at: Micros, random: &mut Random) -> u32 {
+        let limit = limit(&self.rules[index]);
+        let there = self.reference.held[index].peek(at, 0).remaining();
+        let cost = match random.below(16) {
+            0 => 0,
+            1..6 => 1,
+            6 => 2,
+            7..9 => there,
+            9 => there + 1,
+            10..14 => random.below(limit + 1),
+            14 => limit,
+            _ => limit + 1 + random.below(limit),
+        };
+        u32::try_from(cost).unwrap_or(u32::MAX)
+    }
+
+    fn key(&self, index: usize) -> String {
+        format!("{}:{index}", self.number)
+    }
+
+    /// Tells the story to the script and compares.
+    fn tell(&self, clocked: &mut Clocked) {
+        let mut pipe = redis::pipe();
+        for Step { at, verb, costs, .. } in &self.steps {
+            let ask = |(index, rule)| Ask::new(&self.key(index), costs[index], rule);
+            let asks: Vec<Ask> = self.rules.iter().enumerate().map(ask).collect();
+            call_at(&mut pipe, *at, call(&clocked.sha, *verb, &asks, None));
+        }
+        let answers = clocked.answers(&pipe);
+        for (index, (got, step)) in answers.iter().zip(&self.steps).enumerate() {
+            let before = &self.steps[index.saturating_sub(4)..index];
+            assert_eq!(
+                *got, step.want,
+                "step {index} of story {} of {:?}: {} {:?} at {}\nbefore it: {before:#?}",
+                self.number, self.texts, step.verb, step.costs, step.at,
+            );
+        }
+    }
+
+    /// What lies in Redis afterwards is remembered exactly as long as it makes a difference.
+    fn expiries_are_right(&self, clocked: &mut Clocked) {
+        for (index, held) in self.reference.held.iter().enumerate() {
+            let got = clocked.expiry(&self.key(index));
+            let (story, text) = (self.number, self.texts[index]);
+            assert_eq!(got, held.expiry(), "of {text} after story {story}");
+        }
+    }
+}
+
+fn number_from(variable: &str, otherwise: u64) -> u64 {
+    env::var(variable).map_or(otherwise, |text| text.parse().expect("a number of steps, or a seed"))
+}
+
+#[test]
+fn the_script_answers_every_request_as_the_core_does() {
+    let mut clocked = Clocked::start();
+    let mut random = Random(number_from("TIDEGATE_SEED", 0x5EED));
+    let stories = number_from("TIDEGATE_STEPS", 100_000).div_ceil(STEPS_OF_A_STORY);
+    for number in 0..stories {
+        let forgets = number % 2 == 0;
+        if number % 2 == 0 || number == 1 {
+            clocked.clear();
+        }
+        clocked.forget(forgets);
+        let story = Story::imagine(number, forgets, &mut random);
+        story.tell(&mut clocked);
+        story.expiries_are_right(&mut clocked);
+    }
+}

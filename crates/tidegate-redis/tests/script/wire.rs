@@ -1,0 +1,134 @@
+//! # Requests and replies, as `WIRE.md` describes them
+
+use std::{env, fs};
+
+use redis::{Cmd, Pipeline};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Setting, Wait};
+
+/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
+pub(crate) fn script() -> String {
+    match env::var("TIDEGATE_SCRIPT") {
+        Ok(path) => fs::read_to_string(path).expect("a file with a script"),
+        Err(_) => tidegate_redis::SCRIPT.to_owned(),
+    }
+}
+
+/// What is asked of one rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: String,
+    pub(crate) cost: String,
+    pub(crate) rule: Vec<u8>,
+}
+
+impl Ask {
+    pub(crate) fn new(key: &str, cost: u32, rule: &Rule) -> Self {
+        Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.setting()) }
+    }
+
+    /// Of a rule that the core does not know: so many at once, for a lease of so many microseconds.
+    pub(crate) fn places(key: &str, cost: u32, limit: u64, lease: u64) -> Self {
+        Ask { key: key.to_owned(), cost: cost.to_string(), rule: described(b'n', &[limit, lease]) }
+    }
+}
+
+fn descriptor(setting: Setting) -> Vec<u8> {
+    described(setting.letter(), setting.numbers())
+}
+
+pub(crate) fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![letter];
+    bytes.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    bytes
+}
+
+/// The call of the script with this hash.
+pub(crate) fn call(sha: &str, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(sha).arg(asks.len());
+    for ask in asks {
+        cmd.arg(&ask.key);
+    }
+    cmd.arg(verb.to_string());
+    for ask in asks {
+        cmd.arg(&ask.cost).arg(&ask.rule);
+    }
+    if let Some(id) = id {
+        cmd.arg(id);
+    }
+    cmd
+}
+
+/// The same after the clock was set.
+pub(crate) fn call_at(pipe: &mut Pipeline, at: Micros, cmd: Cmd) {
+    pipe.cmd("SET").arg("test:now").arg(at.get()).ignore();
+    pipe.add_command(cmd);
+}
+
+/// A reply, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) now: u64,
+    /// From 1.
+    pub(crate) binding: u64,
+    pub(crate) rules: Vec<Told>,
+    pub(crate) taken: Option<u64>,
+}
+
+/// What a reply says of one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) outcome: u64,
+    pub(crate) remaining: u64,
+    pub(crate) wait: u64,
+    pub(crate) reset: u64,
+}
+
+impl Reply {
+    pub(crate) fn read(numbers: &[u64]) -> Self {
+        let [now, binding, rest @ ..] = numbers else { panic!("too short a reply: {numbers:?}") };
+        let (rules, taken) = rest.as_chunks();
+        let told = |&[outcome, remaining, wait, reset]: &[u64; 4]| Told { outcome, remaining, wait, reset };
+        let rules = rules.iter().map(told).collect();
+        Reply { now: *now, binding: *binding, rules, taken: taken.first().copied() }
+    }
+
+    /// What the rule at a position, from 1, was told, as a decision.
+    pub(crate) fn decision(&self, position: u64, rules: &[Rule]) -> Decision {
+        let index = usize::try_from(position - 1).expect("a position is small");
+        let (told, limit) = (self.rules[index], limit(&rules[index]));
+        let rule = RuleId(u16::try_from(index).expect("a position is small"));
+        let (at, reset) = (Micros::new(self.now), Wait::micros(told.reset));
+        Decision::counted(told.decided(), at, limit, told.remaining, reset).of_rule(rule)
+    }
+}
+
+impl Told {
+    pub(crate) fn of(decision: &Decision) -> Self {
+        let (outcome, wait) = match decision.outcome {
+            Outcome::Allowed => (0, 0),
+            Outcome::AllowedAfter(wait) => (1, wait.as_micros()),
+            Outcome::RetryAfter(wait) => (2, wait.as_micros()),
+            Outcome::Busy => (3, 0),
+            Outcome::Never => (4, 0),
+        };
+        let (remaining, reset) = (decision.remaining(), decision.reset_after().as_micros());
+        Told { outcome, remaining, wait, reset }
+    }
+
+    fn decided(self) -> Outcome {
+        let wait = Wait::micros(self.wait);
+        match self.outcome {
+            0 => Outcome::Allowed,
+            1 => Outcome::AllowedAfter(wait),
+            2 => Outcome::RetryAfter(wait),
+            3 => Outcome::Busy,
+            4 => Outcome::Never,
+            other => panic!("outcome {other} means nothing"),
+        }
+    }
+}
+
+pub(crate) fn limit(rule: &Rule) -> u64 {
+    rule.peek(vec![0; rule.words()].as_slice(), Micros::ZERO, 0).limit()
+}
