@@ -136,7 +136,11 @@ async fn it_starts_without_redis_and_heals() {
     let url = server.url();
     server.kill();
     let builder = RedisGate::builder(url).rule("user", hourly(2)).when_lost(WhenLost::Open);
-    let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate needs no server");
+    let gate = builder
+        .deadline(Duration::from_secs(20))
+        .canary(Duration::from_millis(50))
+        .build()
+        .expect("a gate needs no server");
     let decision = gate.check(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
     until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
