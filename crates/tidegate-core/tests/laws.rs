@@ -1,9 +1,9 @@
 //! What is true of every limit, whichever algorithm it is by: laws, checked along random walks.
 //!
 //! The oracle proves the numbers of each algorithm. A law needs no numbers: a refusal changes nothing, a promise is
-//! kept to the microsecond, what was just charged can be given back. There are more of them in files of their own: of
-//! clocks that step back (`laws_clock.rs`), of settings that change (`laws_change.rs`), of states and decisions of which
-//! one is the stricter (`laws_order.rs`), and at the ends of what can be counted (`laws_edges.rs`).
+//! kept to the microsecond, what was just charged can be given back. There are more of them in files of their own:
+//! of clocks that step back (`laws_clock.rs`), of settings that change (`laws_change.rs`), of states and decisions of
+//! which one is the stricter (`laws_order.rs`), and at the ends of what can be counted (`laws_edges.rs`).
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]

@@ -1,4 +1,4 @@
-//! Laws of order: of two states, and of two decisions, one is the stricter, and which of them does not depend on who asks.
+//! Laws of order: of two states, and of two decisions, one is the stricter, whoever asks and in whatever order.
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]

@@ -207,8 +207,8 @@ fn ask(policy: &Timed, key: &str, cost: u32) -> Outcome {
     policy.check(&[Part::of(A).key(key).cost(cost)]).expect("a valid request").decision.outcome
 }
 
-/// Keys that want to live in the same of the 256 lines of a small table as `key`: in a model every fingerprint is always the
-/// same.
+/// Keys that want to live in the same of the 256 lines of a small table as `key`: in a model a fingerprint is always
+/// the same.
 fn neighbours(key: &str) -> [String; 4] {
     let secrets = Secrets::draw();
     let line = |key: &str| secrets.fingerprint(&AsText(key.as_bytes())) % 256;
@@ -216,8 +216,8 @@ fn neighbours(key: &str) -> [String; 4] {
     others.take(4).collect::<Vec<_>>().try_into().expect("there are four")
 }
 
-/// A policy in which `key` owes nothing, and three others, who have used all they may, have left no room beside it: who comes
-/// next gets its place.
+/// A policy in which `key` owes nothing, and three others, who have used all they may, have left no room beside it:
+/// who comes next gets its place.
 fn crowded(clock: &ManualClock, key: &str, crowd: &[String]) -> Timed {
     let policy = timed(clock);
     assert_eq!((ask(&policy, key, 1), ask(&policy, key, 0)), (Outcome::Allowed, Outcome::Allowed));
