@@ -3,13 +3,13 @@
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
 
-use std::task::{Context, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{
     Clock, Decision, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, Outcome, Quota, WaitRefused,
 };
-use waits::{MS, Waits, begun, look, ms, retry, used_up, wait};
+use waits::{Calls, MS, Waits, begun, look, ms, retry, used_up, wait};
 
 #[test]
 fn who_may_pass_does_not_wait() {
@@ -122,26 +122,72 @@ fn who_waits_moves_up_when_somebody_before_leaves() {
 
 #[test]
 fn who_moves_up_is_woken_for_it() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    struct Calls(AtomicU32);
-    impl std::task::Wake for Calls {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let (limiter, clock) = used_up();
     let first = begun(&limiter, 1);
-    let calls = Arc::new(Calls(AtomicU32::new(0)));
-    let waker = Waker::from(calls.clone());
-    let mut second = wait(&limiter, 1);
-    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let (calls, mut second) = (Arc::new(Calls::default()), wait(&limiter, 1));
+    calls.await_turn(&mut second);
     drop(first);
-    assert_eq!(calls.0.load(Ordering::Relaxed), 1);
-    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(calls.count(), 1);
+    calls.await_turn(&mut second);
     clock.advance(ms(100));
-    assert!(calls.0.load(Ordering::Relaxed) >= 2, "its alarm is set for the earlier instant");
-    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    assert!(calls.count() >= 2, "its alarm is set for the earlier instant");
+    assert!(look(&mut second).expect("its turn").is_ok());
+}
+
+#[test]
+fn who_does_not_move_up_is_not_woken() {
+    let (limiter, _clock) = used_up();
+    let (calls, mut first) = (Arc::new(Calls::default()), wait(&limiter, 1));
+    calls.await_turn(&mut first);
+    drop(begun(&limiter, 1));
+    assert_eq!(calls.count(), 0);
+}
+
+#[test]
+fn who_moves_to_another_task_is_woken_there() {
+    let (limiter, _clock) = used_up();
+    let first = begun(&limiter, 1);
+    let (before, after, mut second) = (Arc::<Calls>::default(), Arc::<Calls>::default(), wait(&limiter, 1));
+    before.await_turn(&mut second);
+    after.await_turn(&mut second);
+    drop(first);
+    assert_eq!((before.count(), after.count()), (0, 1));
+}
+
+/// Only the first behind who leaves: it finds out, and tells the others.
+#[test]
+fn in_a_long_line_the_next_is_woken() {
+    let (limiter, _clock) = used_up();
+    let calls: Vec<Arc<Calls>> = (0..100).map(|_| Arc::default()).collect();
+    let mut waits: Vec<Waits<'_>> = (0..100).map(|_| wait(&limiter, 1)).collect();
+    waits.iter_mut().zip(&calls).for_each(|(wait, calls)| calls.await_turn(wait));
+    drop(waits.remove(20));
+    let woken: Vec<usize> = (0..100).filter(|who| calls[*who].count() > 0).collect();
+    assert_eq!(woken, [21]);
+    calls[21].await_turn(&mut waits[20]);
+    let woken = (0..100).filter(|who| calls[*who].count() > 0).count();
+    assert_eq!(woken, 79, "everybody behind");
+}
+
+#[test]
+fn a_promise_is_as_far_off_as_it_was_when_it_was_made() {
+    let (limiter, clock) = used_up();
+    clock.advance(ms(30));
+    let turn = limiter.reserve().expect("promised");
+    clock.advance(ms(30));
+    assert_eq!((turn.wait(), turn.ready_at()), (tidegate::Wait::micros(70 * MS), Micros::new(100 * MS)));
+}
+
+#[test]
+fn a_thread_sits_a_reservation_out() {
+    let (limiter, clock) = used_up();
+    let turn = limiter.reserve().expect("promised");
+    std::thread::scope(|scope| {
+        let sits = scope.spawn(|| turn.ready_blocking());
+        clock.advance(ms(100));
+        assert_eq!(sits.join().expect("no panic").at(), Micros::new(100 * MS));
+    });
+    assert_eq!(retry(limiter.check()), 100 * MS);
 }
 
 /// In a long line those behind are not moved for each who leaves, but when somebody looks.
@@ -196,7 +242,9 @@ fn a_line_takes_only_so_many() {
     assert_eq!(refused.to_string(), "2 wait already, which is the most that may; try later");
     assert_eq!(limiter.reserve().expect_err("full"), refused);
     drop(waits);
-    let _waits = [begun(&limiter, 1), begun(&limiter, 1)];
+    let first = begun(&limiter, 1);
+    let _ = limiter.cost(1).force(); // others who act meanwhile are not in line
+    let _waits = [first, begun(&limiter, 1)];
 
     let none = Limiter::new(Quota::per_second(10).burst(1)).max_waiting(0);
     assert!(none.acquire_blocking().is_ok());

@@ -5,7 +5,7 @@ mod waits;
 
 use std::time::Duration;
 
-use tidegate::{KeyedLimiter, ManualClock, OnFull, Quota, TokenBucket, WaitRefused};
+use tidegate::{KeyedLimiter, ManualClock, OnFull, Quota, Source, TokenBucket, WaitRefused};
 use waits::{MS, Waits, look, ms, retry};
 
 #[test]
@@ -79,7 +79,7 @@ fn a_key_without_room_waits_by_the_sketch() {
     let _ = limiter.cost(100).force(&1); // the room is taken for long
     assert!(limiter.check(&2).is_allowed());
     let turn = limiter.reserve(&2).expect("promised");
-    assert_eq!(turn.wait(), ms(100));
+    assert_eq!((turn.wait().duration(), turn.decision().source), (ms(100), Source::Sketch));
     assert_eq!(retry(limiter.check(&2)), 200 * MS);
     clock.advance(ms(100));
     turn.keep();

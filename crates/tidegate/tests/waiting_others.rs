@@ -3,8 +3,10 @@
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
 
+use std::sync::Arc;
+
 use tidegate::{Limiter, ManualClock, Micros, Quota, SlidingLog, TokenBucket, WaitRefused};
-use waits::{MS, Waits, begun, look, ms, retry, used_up};
+use waits::{Calls, MS, Waits, begun, look, ms, retry, used_up, wait};
 
 #[test]
 fn forced_costs_stand_behind_what_is_promised() {
@@ -107,4 +109,87 @@ fn after_a_change_a_reservation_can_still_be_given_back() {
     limiter.change(TokenBucket::new(Quota::per_second(20).burst(1)));
     turn.cancel();
     assert_eq!(retry(limiter.check()), 50 * MS);
+}
+
+#[test]
+fn who_does_nothing_meanwhile_is_not_remembered() {
+    let (limiter, _clock) = used_up();
+    let one = begun(&limiter, 1);
+    for _ in 0..100 {
+        let _ = limiter.cost(0).force();
+    }
+    drop(one);
+    assert_eq!(retry(limiter.check()), 100 * MS, "it could still be given back");
+}
+
+/// More deeds than are remembered one by one: what was promised before them counts, once, whatever becomes of its holder.
+#[test]
+fn what_others_have_built_upon_counts_once() {
+    let (limiter, _clock) = used_up();
+    let (one, two) = (begun(&limiter, 1), begun(&limiter, 1));
+    for _ in 0..100 {
+        let _ = limiter.cost(1).force();
+        limiter.cost(1).refund();
+    }
+    assert_eq!(retry(limiter.check()), 300 * MS);
+    drop(one);
+    assert_eq!(retry(limiter.check()), 300 * MS);
+    drop(two);
+}
+
+#[test]
+fn a_reset_forgets_what_was_kept_and_used_and_no_turn_that_is_waited_for() {
+    let (limiter, clock) = used_up();
+    let mut one = begun(&limiter, 1); // 100 ms
+    limiter.reserve().expect("promised").keep(); // 200 ms
+    clock.advance(ms(150));
+    limiter.reset();
+    assert_eq!(retry(limiter.check()), 150 * MS, "both are to come");
+    clock.advance(ms(50));
+    limiter.reset();
+    assert!(limiter.check().is_allowed(), "the kept one is over");
+    assert!(look(&mut one).expect("its turn").is_ok());
+}
+
+#[test]
+fn who_waits_is_woken_by_a_change_to_learn_what_became_of_it() {
+    let (limiter, _clock) = used_up();
+    let (moved, refused) = (Arc::<Calls>::default(), Arc::<Calls>::default());
+    let mut first = wait(&limiter, 1);
+    let mut last: Waits<'_> = Box::pin(limiter.acquire_timeout(ms(200)));
+    moved.await_turn(&mut first);
+    refused.await_turn(&mut last);
+    limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
+    assert_eq!((moved.count(), refused.count()), (1, 1));
+    assert!(matches!(look(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
+}
+
+/// Whether it has looked yet or not, and whatever happens until it does.
+#[test]
+fn who_is_refused_by_a_change_takes_nothing() {
+    let (limiter, _clock) = used_up();
+    let (one, two) = (begun(&limiter, 1), begun(&limiter, 1));
+    let mut last: Waits<'_> = Box::pin(limiter.acquire_timeout(ms(300)));
+    assert!(look(&mut last).is_none());
+    limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
+    assert_eq!(retry(limiter.check()), 600 * MS, "two are in line");
+    drop(two);
+    assert_eq!(retry(limiter.check()), 400 * MS, "one is");
+    limiter.reset();
+    assert_eq!(retry(limiter.check()), 200 * MS, "it may pass now");
+    drop(one);
+    assert!(matches!(look(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
+}
+
+#[test]
+fn who_is_refused_by_a_change_is_in_nobodys_way() {
+    let limiter = Limiter::new(Quota::per_second(10).burst(2)).with_clock(ManualClock::new());
+    assert!(limiter.cost(2).check().is_allowed());
+    let _large = begun(&limiter, 2); // 200 ms
+    limiter.change(TokenBucket::new(Quota::per_second(20).burst(1)));
+    assert_eq!(
+        retry(limiter.check()),
+        100 * MS,
+        "two used, of one at once: 50 ms of debt, and 50 ms for itself"
+    );
 }

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tidegate::{Algorithm, Decision, Limiter, ManualClock, Quota, TokenBucket, WaitRefused};
@@ -45,4 +47,26 @@ pub(crate) fn used_up() -> (Limiter<TokenBucket, ManualClock>, ManualClock) {
     let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
     assert!(limiter.check().is_allowed());
     (limiter, clock)
+}
+
+/// How often somebody was woken.
+#[derive(Default)]
+pub(crate) struct Calls(AtomicU32);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Calls {
+    pub(crate) fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Looks at a wait that goes on, to be woken here from now on.
+    pub(crate) fn await_turn(self: &Arc<Self>, wait: &mut Waits<'_>) {
+        let waker = Waker::from(self.clone());
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "it is not its turn yet");
+    }
 }
