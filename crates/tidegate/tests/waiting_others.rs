@@ -122,7 +122,7 @@ fn who_does_nothing_meanwhile_is_not_remembered() {
     assert_eq!(retry(limiter.check()), 100 * MS, "it could still be given back");
 }
 
-/// More deeds than are remembered one by one: what was promised before them counts, once, whatever becomes of its holder.
+/// More deeds than are remembered one by one: what was promised before them counts, once, whatever becomes of it.
 #[test]
 fn what_others_have_built_upon_counts_once() {
     let (limiter, _clock) = used_up();
@@ -148,6 +148,16 @@ fn a_reset_forgets_what_was_kept_and_used_and_no_turn_that_is_waited_for() {
     clock.advance(ms(50));
     limiter.reset();
     assert!(limiter.check().is_allowed(), "the kept one is over");
+    assert!(look(&mut one).expect("its turn").is_ok());
+}
+
+#[test]
+fn a_reset_forgets_no_turn_that_has_come_and_is_still_waited_for() {
+    let (limiter, clock) = used_up();
+    let mut one = begun(&limiter, 1); // 100 ms
+    clock.advance(ms(150));
+    limiter.reset();
+    assert_eq!(retry(limiter.check()), 50 * MS);
     assert!(look(&mut one).expect("its turn").is_ok());
 }
 
