@@ -34,6 +34,8 @@
 
 mod agenda;
 mod refused;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod turn;
 mod verbs;
 

@@ -23,7 +23,7 @@
 //! That is why [`try_acquire`](ConcurrencyLimiter::try_acquire) is refused while somebody waits, even if there seems
 //! to be room: the room is being saved up.
 //!
-//! Laws, checked in `tests/concurrency.rs`: never more than the limit at once, at any instant; nothing is lost or
+//! Laws, checked in `tests/concurrency*.rs`: never more than the limit at once, at any instant; nothing is lost or
 //! doubled by a drop, a panic, a wait that is given up at any point, or a runtime that shuts down; who came first is
 //! served first; two at once for 3 s each are ten in five pairs, one every 3 s.
 

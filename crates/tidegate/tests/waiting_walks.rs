@@ -3,6 +3,9 @@
 //! The slow one keeps a list of all that was ever charged and starts from an empty state for every question. Giving
 //! back is taking a line out of that list. Every step is done to a limiter, to a key among others, and to the list,
 //! and then all three are asked about every cost.
+//!
+//! In a queue a line is charged at one instant and has its turn at a later one. What somebody was told for good about
+//! such a turn keeps all lines before it in the list: given back, they stay until it is gone.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -15,9 +18,9 @@ use std::time::Duration;
 
 use random::Random;
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, KeyedReservation, Limiter, LimiterReservation,
-    ManualClock, Micros, Outcome, Quota, SlidingLog, SlidingWindow, Steadiness, SteppedBucket, TokenBucket,
-    WaitRefused,
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, KeyedReservation, LeakyQueue, Limiter,
+    LimiterReservation, ManualClock, Micros, Outcome, Quota, SlidingLog, SlidingWindow, Steadiness,
+    SteppedBucket, TokenBucket, Wait, WaitRefused,
 };
 
 const STEPS: u32 = 400;
@@ -40,8 +43,12 @@ fn look(wait: &mut Waits<'_>) -> Option<Answer> {
 enum Kind {
     /// Moves up, and can be given back.
     Waits,
+    /// Waits, but others have built upon it since its turn came: it cannot be given back any more.
+    Counted,
     /// Keeps its instant, and can be given back before.
     Reserved,
+    /// Given back, while somebody behind it has been told a turn in the queue for good.
+    GivenBack,
     /// Happened.
     Charged,
     Refunded,
@@ -52,7 +59,11 @@ struct Line {
     id: u64,
     kind: Kind,
     cost: u32,
+    /// When it is charged, and when its turn is.
     at: Micros,
+    ready: Micros,
+    /// Over, with all before it.
+    settled: bool,
 }
 
 struct Ledger<A> {
@@ -81,50 +92,98 @@ impl<A: Algorithm> Ledger<A> {
         (self.algorithm.peek(state.as_slice(), at, cost).outcome, at)
     }
 
-    /// When `cost` passes.
-    fn turn(&self, now: Micros, cost: u32) -> Micros {
-        match self.peek(now, cost) {
-            (Outcome::Allowed, at) => at,
-            (Outcome::RetryAfter(wait), at) => at.plus(wait.as_micros()),
-            (other, _) => panic!("{other:?}: costs are small and nothing queues"),
+    /// What is told to somebody who asks at `now`.
+    fn told(&self, now: Micros, cost: u32) -> Outcome {
+        let (outcome, at) = self.peek(now, cost);
+        let until_then = at.since(now);
+        match outcome {
+            Outcome::Allowed | Outcome::AllowedAfter(_) if at > now && cost > 0 => {
+                Outcome::RetryAfter(Wait::micros(until_then))
+            }
+            Outcome::RetryAfter(wait) => Outcome::RetryAfter(Wait::micros(wait.as_micros() + until_then)),
+            other => other,
         }
     }
 
-    fn add(&mut self, id: u64, kind: Kind, cost: u32, at: Micros) {
-        self.lines.push(Line { id, kind, cost, at });
+    /// When `cost` is charged, and when its turn is.
+    fn turn(&self, now: Micros, cost: u32) -> (Micros, Micros) {
+        match self.peek(now, cost) {
+            (Outcome::Allowed, at) => (at, at),
+            (Outcome::AllowedAfter(wait), at) => (at, at.plus(wait.as_micros())),
+            (Outcome::RetryAfter(wait), at) => self.turn(at.plus(wait.as_micros()), cost),
+            (other, _) => panic!("{other:?}: costs are small"),
+        }
     }
 
-    /// Somebody else acts at `now`, upon all that has had its instant.
+    fn add(&mut self, id: u64, kind: Kind, cost: u32, (at, ready): (Micros, Micros)) {
+        self.lines.push(Line { id, kind, cost, at, ready, settled: false });
+    }
+
+    /// When a cost that is charged at `at`, come what may, has its turn.
+    fn ready(&self, at: Micros, cost: u32) -> Micros {
+        let (mut state, _) = self.replayed();
+        match self.algorithm.force(state.as_mut_slice(), at, cost).outcome {
+            Outcome::AllowedAfter(wait) => at.plus(wait.as_micros()),
+            _ => at,
+        }
+    }
+
+    /// Somebody else acts at `now`, upon all that has had its turn.
     fn act(&mut self, id: u64, kind: Kind, cost: u32, now: Micros) {
-        self.lines.iter_mut().filter(|line| line.at <= now).for_each(|line| {
-            if line.kind != Kind::Refunded {
-                line.kind = Kind::Charged;
-            }
-        });
+        let pending = self.lines.iter_mut().filter(|line| !line.settled);
+        for line in pending.take_while(|line| line.ready <= now) {
+            line.kind = match line.kind {
+                Kind::Waits | Kind::Counted => Kind::Counted,
+                Kind::Refunded => Kind::Refunded,
+                Kind::Reserved | Kind::GivenBack | Kind::Charged => Kind::Charged,
+            };
+        }
         let (_, at) = self.peek(now, 0);
-        self.add(id, kind, cost, at);
+        let ready = if kind == Kind::Refunded { at } else { self.ready(at, cost) };
+        let settled = self.lines.iter().all(|line| line.settled); // nobody is ahead
+        self.lines.push(Line { id, kind, cost, at, ready, settled });
     }
 
     fn happened(&mut self, id: u64) {
         self.lines.iter_mut().filter(|line| line.id == id).for_each(|line| line.kind = Kind::Charged);
     }
 
+    /// What has had its turn, and nobody waits for any more, is over.
+    fn settle(&mut self, now: Micros) {
+        let waits = |line: &Line| matches!(line.kind, Kind::Waits | Kind::Counted);
+        let pending = self.lines.iter_mut().filter(|line| !line.settled);
+        pending.take_while(|line| line.ready <= now && !waits(line)).for_each(|line| line.settled = true);
+    }
+
     fn take_back(&mut self, id: u64, now: Micros) {
-        let gone = |line: &Line| match line.kind {
-            Kind::Waits => line.id == id,
-            Kind::Reserved => line.id == id && line.at > now,
-            Kind::Charged | Kind::Refunded => false,
-        };
-        if !self.lines.iter().any(gone) {
+        let index = self.lines.iter().position(|line| line.id == id).expect("in the list");
+        match self.lines[index] {
+            Line { kind: Kind::Counted, .. } => return self.happened(id),
+            Line { kind: Kind::Waits, .. } => {}
+            Line { kind: Kind::Reserved, ready, .. } if ready > now => {}
+            _ => return,
+        }
+        let for_good = |line: &Line| line.ready > line.at && line.kind != Kind::Waits;
+        if self.lines[index + 1..].iter().any(for_good) {
+            self.lines[index].kind = Kind::GivenBack;
             return;
         }
-        self.lines.retain(|line| !gone(line));
-        // Who waits moves up, one after the other.
+        self.lines.remove(index);
+        while self.lines.last().is_some_and(|last| last.kind == Kind::GivenBack && !last.settled) {
+            self.lines.pop();
+        }
+        self.move_up(now);
+    }
+
+    /// Who waits moves up, one after the other.
+    fn move_up(&mut self, now: Micros) {
         for line in std::mem::take(&mut self.lines) {
             let movable = line.kind == Kind::Waits && line.at > now;
-            let at = if movable { self.turn(now, line.cost).min(line.at) } else { line.at };
+            let at = if movable { self.turn(now, line.cost).0.min(line.at) } else { line.at };
             let (_, latest) = self.replayed();
-            self.lines.push(Line { at: at.max(latest), ..line });
+            let at = at.max(latest);
+            let ready = if line.kind == Kind::Waits { self.ready(at, line.cost) } else { line.ready };
+            self.lines.push(Line { at, ready, ..line });
         }
     }
 }
@@ -169,9 +228,8 @@ impl<A: Algorithm> Walk<'_, A> {
         let now = self.clock.now();
         let (one, other) = (self.limiter.cost(cost).check(), self.keyed.cost(cost).check(&KEY));
         assert_eq!(one.outcome, other.outcome);
-        let expected = self.ledger.peek(now, cost) == (Outcome::Allowed, now);
-        assert_eq!(one.is_allowed(), expected);
-        if expected {
+        assert_eq!(one.outcome, self.ledger.told(now, cost));
+        if one.is_allowed() {
             self.ledger.act(self.next, Kind::Charged, cost, now);
         }
         "check"
@@ -179,14 +237,14 @@ impl<A: Algorithm> Walk<'_, A> {
 
     fn reserve(&mut self, cost: u32) -> &'static str {
         let now = self.clock.now();
-        let at = self.ledger.turn(now, cost);
+        let turn = self.ledger.turn(now, cost);
         let one = self.limiter.cost(cost).reserve().expect("promised");
         let other = self.keyed.cost(cost).reserve(&KEY).expect("promised");
-        assert_eq!((one.ready_at(), other.ready_at()), (at, at));
-        if at == now {
+        assert_eq!((one.ready_at(), other.ready_at()), (turn.1, turn.1));
+        if turn.1 == now {
             self.ledger.act(self.next, Kind::Charged, cost, now);
         } else {
-            self.ledger.add(self.next, Kind::Reserved, cost, at);
+            self.ledger.add(self.next, Kind::Reserved, cost, turn);
         }
         self.reserved.push((self.next, one, other));
         "reserve"
@@ -196,14 +254,14 @@ impl<A: Algorithm> Walk<'_, A> {
         let (limiter, keyed, now) = (self.limiter, self.keyed, self.clock.now());
         let mut one: Waits<'_> = Box::pin(async move { limiter.cost(cost).acquire().await });
         let mut other: Waits<'_> = Box::pin(async move { keyed.cost(cost).acquire(&KEY).await });
-        let at = self.ledger.turn(now, cost);
+        let turn = self.ledger.turn(now, cost);
         let told = look(&mut one);
         assert_eq!(told, look(&mut other));
-        assert_eq!(told.is_some(), at == now);
+        assert_eq!(told.is_some(), turn.1 == now);
         if told.is_some() {
             self.ledger.act(self.next, Kind::Charged, cost, now);
         } else {
-            self.ledger.add(self.next, Kind::Waits, cost, at);
+            self.ledger.add(self.next, Kind::Waits, cost, turn);
             self.waits.push((self.next, one, other));
         }
         "acquire"
@@ -260,7 +318,7 @@ impl<A: Algorithm> Walk<'_, A> {
             }
             let told = look(&mut one);
             assert_eq!(told, look(&mut other));
-            assert_eq!(told.is_some(), line.at <= now, "{line:?} at {now}");
+            assert_eq!(told.is_some(), line.ready <= now, "{line:?} at {now}");
             match told {
                 Some(answer) => {
                     assert_eq!(answer.expect("allowed").at(), line.at);
@@ -275,16 +333,7 @@ impl<A: Algorithm> Walk<'_, A> {
     fn compare(&self, step: u32, what: &str) {
         let now = self.clock.now();
         for cost in 0..=self.most + 2 {
-            let (outcome, at) = self.ledger.peek(now, cost);
-            let outcome = match outcome {
-                Outcome::Allowed if at > now && cost > 0 => {
-                    Outcome::RetryAfter(tidegate::Wait::micros(at.since(now)))
-                }
-                Outcome::RetryAfter(wait) => {
-                    Outcome::RetryAfter(tidegate::Wait::micros(wait.as_micros() + at.since(now)))
-                }
-                other => other,
-            };
+            let outcome = self.ledger.told(now, cost);
             assert_eq!(self.limiter.cost(cost).peek().outcome, outcome, "step {step}: {what}, cost {cost}");
             assert_eq!(
                 self.keyed.cost(cost).peek(&KEY).outcome,
@@ -309,6 +358,7 @@ fn walk<A: Algorithm + Clone>(algorithm: A, most: u32, seed: u64) {
         let what = walk.step(&mut random);
         let _ = keyed.check(&random.between(100, 120)); // others come and go
         walk.compare(step, what);
+        walk.ledger.settle(clock.now());
     }
 }
 
@@ -360,4 +410,14 @@ fn a_policy_is_as_if_started_from_scratch() {
         (TokenBucket::new(Quota::per_second(4)), FixedWindow::new(Quota::per(9, Duration::from_secs(4)))),
         4,
     );
+}
+
+#[test]
+fn a_queue_is_as_if_started_from_scratch() {
+    walks(LeakyQueue::new(Quota::per_second(4), 3), 4);
+}
+
+#[test]
+fn a_queue_where_some_pass_at_once_is_as_if_started_from_scratch() {
+    walks(LeakyQueue::new(Quota::per_second(3), 5).delay(2), 4);
 }

@@ -1,10 +1,13 @@
 //! Requests over two keys, two threads: all or nothing, in every interleaving.
 
+use std::time::Duration;
+
 use loom::sync::Arc;
-use tidegate_core::{Algorithm, Micros, Quota, RuleId, Steadiness, TokenBucket};
+use tidegate_core::{Algorithm, Micros, Outcome, Quota, RuleId, Steadiness, TokenBucket, Wait};
 
 use super::{INTERRUPTIONS, both, model};
-use crate::clock::Clock;
+use crate::clock::{Clock, ManualClock};
+use crate::fingerprint::{AsText, Secrets};
 use crate::gate::Part;
 use crate::policy::{Policy, PolicyBuilder};
 
@@ -175,6 +178,88 @@ fn nobody_is_charged_by_the_quota_before() {
             assert_eq!(owed.as_micros(), half_a_day, "one of two a day is used");
         });
     }
+}
+
+/// Nor refused by it, for a word that the quota before does not understand.
+#[test]
+fn nobody_is_refused_by_the_quota_before() {
+    model(2, || {
+        let policy = policy([narrow(), narrow()], [1, 1]);
+        // One of two is used. What that owes by the slower quota would be two by the faster.
+        let slower = TokenBucket::new(Quota::per_hour(1).burst(2));
+        let change = move |policy: &Buckets| policy.change(A, slower).expect("there is such a rule");
+        let (passed, ()) = both(&policy, |policy| passes(policy, &there()), change);
+        assert!(passed, "one was left all the time");
+    });
+}
+
+type Timed = Policy<TokenBucket, ManualClock>;
+
+const TWENTY_MINUTES: Duration = Duration::from_secs(1_200);
+
+/// Three an hour for each of a few keys.
+fn timed(clock: &ManualClock) -> Timed {
+    let built = PolicyBuilder::new().rule("a", Quota::per_hour(3)).max_keys(8).build();
+    built.expect("a valid policy").with_clock(clock.clone())
+}
+
+fn ask(policy: &Timed, key: &str, cost: u32) -> Outcome {
+    policy.check(&[Part::of(A).key(key).cost(cost)]).expect("a valid request").decision.outcome
+}
+
+/// Keys that want to live in the same of the 256 lines of a small table as `key`: in a model a fingerprint is always
+/// the same.
+fn neighbours(key: &str) -> [String; 4] {
+    let secrets = Secrets::draw();
+    let line = |key: &str| secrets.fingerprint(&AsText(key.as_bytes())) % 256;
+    let others = (0..).map(|n: u32| format!("another key {n}")).filter(|other| line(other) == line(key));
+    others.take(4).collect::<Vec<_>>().try_into().expect("there are four")
+}
+
+/// A policy in which `key` owes nothing, and three others, who have used all they may, have left no room beside it:
+/// who comes next gets its place.
+fn crowded(clock: &ManualClock, key: &str, crowd: &[String]) -> Timed {
+    let policy = timed(clock);
+    assert_eq!((ask(&policy, key, 1), ask(&policy, key, 0)), (Outcome::Allowed, Outcome::Allowed));
+    clock.advance(TWENTY_MINUTES);
+    assert!(crowd.iter().all(|other| ask(&policy, other, 3) == Outcome::Allowed));
+    policy
+}
+
+fn evicted(policy: &Timed) -> u64 {
+    policy.stats(A).expect("there is such a rule").evicted
+}
+
+/// Its place goes to another key that has used all it may, while it is found there and judged.
+#[test]
+fn nobody_is_refused_for_what_another_key_has_used() {
+    let [another, crowd @ ..] = neighbours("key");
+    model(2, move || {
+        let another = another.clone();
+        let policy = Arc::new(crowded(&ManualClock::new(), "key", &crowd));
+        let outcomes = both(&policy, |policy| ask(policy, "key", 1), move |policy| ask(policy, &another, 3));
+        assert_eq!(outcomes, (Outcome::Allowed, Outcome::Allowed));
+    });
+}
+
+/// The place where everybody's key is remembered to live has gone to another, who may be gone again meanwhile.
+#[test]
+fn nobody_is_refused_for_what_another_key_had_used() {
+    let [another, crowd @ ..] = neighbours("");
+    model(2, move || {
+        let clock = ManualClock::new();
+        let policy = Arc::new(crowded(&clock, "", &crowd));
+        assert_eq!(ask(&policy, &another, 2), Outcome::Allowed);
+        assert_eq!(evicted(&policy), 1, "the other has taken its place");
+        let come_back = move |policy: &Timed| {
+            clock.advance(2 * TWENTY_MINUTES);
+            let _ = ask(policy, "", 1);
+        };
+        let (outcome, ()) = both(&policy, |policy| ask(policy, "", 2), come_back);
+        // Who read the clock first, and was charged later by the other thread, waits as long as the clock went on.
+        let late = Outcome::RetryAfter(Wait::micros(2 * 1_200_000_000));
+        assert!(outcome == Outcome::Allowed || outcome == late, "{outcome:?}");
+    });
 }
 
 /// Refused at first by A, and then not: whoever begins again believes nothing that was said before, and the newcomer to C is

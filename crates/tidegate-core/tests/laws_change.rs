@@ -1,0 +1,131 @@
+//! Laws of change: another quota, or another rule, hands nothing out, and forgets nothing that was used.
+
+mod random;
+#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
+mod wander;
+
+use std::time::Duration;
+
+use random::Random;
+use tidegate_core::{
+    Algorithm, Decision, FixedWindow, Micros, Quota, Rule, SlidingLog, SlidingWindow, SteppedBucket,
+    TokenBucket,
+};
+use wander::{Verbs, assert_bound, fresh, rule, rules, wander};
+
+/// Changes the limit a hundred times while somebody takes all there is. Returns what passed, and when.
+fn passed_under_change<A: Algorithm>(seed: u64, draw: impl Fn(&mut Random) -> A) -> Vec<(u64, u64)> {
+    let mut random = Random::seeded(seed);
+    let mut limit = draw(&mut random);
+    let (mut state, mut now, mut passed) = (fresh(&limit), 0, Vec::new());
+    for _ in 0..100 {
+        for _ in 0..5 {
+            let amount = limit.take(&mut state[..], Micros::new(now), u32::MAX).amount;
+            passed.push((now, u64::from(amount)));
+            now += if random.one_in(2) { 0 } else { random.below(400_000) };
+        }
+        let next = draw(&mut random);
+        let mut adopted = fresh(&next);
+        next.adopt(&limit, &state[..], &mut adopted[..], Micros::new(now));
+        (limit, state) = (next, adopted);
+    }
+    passed
+}
+
+fn draw_quota(random: &mut Random) -> Quota {
+    Quota::per_second(random.between(1, 20)).burst(random.between(1, 30))
+}
+
+#[test]
+fn a_changed_quota_never_hands_out_a_burst() {
+    for seed in 0..40 {
+        let bucket = passed_under_change(seed, |random| TokenBucket::new(draw_quota(random)));
+        assert_bound(&"token bucket", &bucket, |stretch| 30 + stretch * 20 / 1_000_000);
+        let stepped = passed_under_change(seed, |random| SteppedBucket::new(draw_quota(random)));
+        assert_bound(&"stepped bucket", &stepped, |stretch| 30 + 20 * (stretch / 1_000_000 + 1));
+        let fixed = passed_under_change(seed, |random| FixedWindow::new(draw_quota(random)));
+        assert_bound(&"fixed window", &fixed, |stretch| 20 * (stretch.div_ceil(1_000_000) + 1));
+        let first = passed_under_change(seed, |random| FixedWindow::new(draw_quota(random)).from_first_hit());
+        assert_bound(&"from first hit", &first, |stretch| 20 * (stretch.div_ceil(1_000_000) + 1));
+        let any_period = |stretch| if stretch < 1_000_000 { 20 } else { u64::MAX };
+        // A log must have the room to remember what a larger limit let pass.
+        let log = passed_under_change(seed, |random| SlidingLog::new(draw_quota(random)).room(20));
+        assert_bound(&"sliding log", &log, any_period);
+        let cells = passed_under_change(seed, |random| {
+            let quota = draw_quota(random);
+            SlidingWindow::new(quota, u32::try_from(random.between(4, 5)).expect("a few cells"))
+        });
+        assert_bound(&"strict cells", &cells, any_period);
+    }
+}
+
+#[test]
+fn a_changed_pace_never_hands_out_a_burst() {
+    // From 1 an hour to 20 a second and back: what counts is the largest burst and the fastest pace.
+    let draw = |random: &mut Random| {
+        let period = Duration::from_secs(random.between(1, 3_600));
+        TokenBucket::new(Quota::per(random.between(1, 20), period).burst(random.between(1, 30)))
+    };
+    for seed in 0..100 {
+        let passed = passed_under_change(seed, draw);
+        assert_bound(&"token bucket", &passed, |stretch| 30 + stretch * 20 / 1_000_000);
+    }
+}
+
+/// What is used, as far as it can be told from outside.
+fn used(decision: &Decision) -> u64 {
+    decision.limit() - decision.remaining()
+}
+
+/// Two logs, and two windows from the first hit, remember when it was; in a shorter period that may be long ago.
+fn keep_their_own_time(old: &Rule, new: &Rule) -> bool {
+    let first_hit = |rule: &Rule| format!("{rule:?}").contains("FirstHit");
+    let log = |rule: &Rule| matches!(rule, Rule::SlidingLog(_));
+    log(old) && log(new) || first_hit(old) && first_hit(new)
+}
+
+#[test]
+fn what_was_used_stays_used_whatever_the_rule_becomes() {
+    let rules: Vec<Rule> = rules().collect();
+    for old in &rules {
+        for (place, new) in rules.iter().enumerate().filter(|(_, new)| !keep_their_own_time(old, new)) {
+            let mut looks = 0;
+            wander(old, Verbs::WithoutDebt, |it| {
+                looks += 1;
+                // All pairs at all states would take too long.
+                if looks % 20 != place % 20 {
+                    return;
+                }
+                let mut state = fresh(new);
+                new.adopt(old, it.state, &mut state[..], it.now);
+                let (before, after) = (old.peek(it.state, it.now, 0), new.peek(&state[..], it.now, 0));
+                let least = used(&before).min(after.limit());
+                assert!(used(&after) >= least, "from {old:?}\n  to {new:?}\n  {before:?}\n  {after:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn the_same_rule_adopts_its_own_state_unchanged() {
+    for rule in rules() {
+        wander(&rule, Verbs::All, |it| {
+            let mut state = fresh(&rule);
+            rule.adopt(&rule, it.state, &mut state[..], it.now);
+            for cost in [0, 1, 3] {
+                let (old, new) = (rule.peek(it.state, it.now, cost), rule.peek(&state[..], it.now, cost));
+                assert_eq!(old, new, "{rule:?} at {}", it.now);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_state_from_far_ahead_is_adopted_as_quickly_as_any_other() {
+    // A loop over all the cells between then and now would not end.
+    let (old, new) = (rule("sliding_window 9 per 100us cells 7"), rule("sliding_window 9 per 100us cells 5"));
+    let (mut before, mut after) = (fresh(&old), fresh(&new));
+    assert!(old.decide(&mut before[..], Micros::MAX.minus(1_000), 9).is_allowed());
+    new.adopt(&old, &before[..], &mut after[..], Micros::ZERO);
+    assert_eq!(new.peek(&after[..], Micros::ZERO, 0).remaining(), 0);
+}

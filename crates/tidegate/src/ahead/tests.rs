@@ -1,0 +1,70 @@
+//! Who decides takes the long way only as long as somebody is ahead: the mark is there no longer than that.
+
+use std::task::Waker;
+
+use super::{Home, Joined, Look, Ticket, Wish, cancel, join, keep, look};
+use crate::shared::{Shared, THE_ONE, When};
+use crate::verb::{Check, Peek};
+use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
+
+const SECOND: u64 = 1_000_000;
+
+fn at(seconds: u64) -> When {
+    When { now: Micros::new(seconds * SECOND), clock: Steadiness::Steady }
+}
+
+/// One a second, so many at once, of which so many are used.
+fn used(burst: u64, used: u32) -> Shared<TokenBucket> {
+    let quota = Quota::per_second(1).burst(burst);
+    let shared = Shared::new(TokenBucket::new(quota).suited_to(Steadiness::Steady), 8);
+    assert!(shared.apply(&Check(used), at(0)).is_allowed());
+    shared
+}
+
+/// Joins at the first second's beginning, with a waker or without.
+fn joined(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Joined {
+    let wish = Wish { cost: 1, deadline: Micros::MAX };
+    join(shared, THE_ONE, wish, waker, || at(0)).expect("there is room in line")
+}
+
+fn promised(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Ticket {
+    match joined(shared, waker) {
+        Joined::Later(ticket) => ticket,
+        Joined::Now(_) => panic!("there is nothing left for it"),
+    }
+}
+
+#[test]
+fn who_finds_something_left_when_joining_passes_and_nobody_is_ahead() {
+    let shared = used(2, 1);
+    let Joined::Now(decision) = joined(&shared, Some(Waker::noop().clone())) else { panic!("one is left") };
+    assert_eq!((decision.at(), decision.remaining()), (Micros::ZERO, 0));
+    assert!(!shared.is_marked());
+}
+
+#[test]
+fn who_gives_back_is_not_ahead_any_more() {
+    let shared = used(1, 1);
+    let ticket = promised(&shared, None);
+    assert!(shared.is_marked());
+    cancel(&shared, THE_ONE, ticket, || at(0));
+    assert!(!shared.is_marked());
+}
+
+#[test]
+fn who_has_waited_long_enough_is_not_ahead_any_more() {
+    let shared = used(1, 1);
+    let ticket = promised(&shared, Some(Waker::noop().clone()));
+    let found = look(&shared, THE_ONE, ticket, Waker::noop(), || at(1));
+    assert!(matches!(found, Look::Done(Ok(_))), "{found:?}");
+    assert!(!shared.is_marked());
+}
+
+#[test]
+fn a_promise_that_was_kept_is_not_ahead_any_more_when_somebody_comes_by_later() {
+    let shared = used(1, 1);
+    keep(&shared, THE_ONE, promised(&shared, None));
+    assert!(shared.is_marked());
+    assert_eq!(shared.apply(&Peek(1), at(2)).remaining(), 0, "as of then, one would be charged");
+    assert!(!shared.is_marked());
+}

@@ -1,0 +1,121 @@
+//! Those at work at once, for each key.
+
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[path = "../../tidegate-core/tests/random/mod.rs"]
+mod random;
+#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
+mod slots;
+
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use random::Random;
+use slots::{AtWork, SECOND, Task, one_of};
+use tidegate::{KeyedConcurrencyLimiter, KeyedPermit, ManualClock, Refused};
+
+#[test]
+fn each_key_has_its_own_slots_and_its_entry_goes_with_the_last_permit() {
+    let slots = KeyedConcurrencyLimiter::<String>::new(2);
+    let alice = slots.try_acquire("alice").unwrap();
+    let both = slots.cost(2).try_acquire("bob").unwrap();
+    assert_eq!(slots.try_acquire("bob").unwrap_err(), Refused::Busy { cost: 1, limit: 2 });
+    assert_eq!(slots.stats().keys, 2);
+    let again = slots.try_acquire("alice").unwrap();
+    alice.succeeded();
+    assert_eq!(slots.stats().keys, 2);
+    again.overloaded();
+    assert_eq!(slots.stats().keys, 1);
+    drop(both);
+    let stats = slots.stats();
+    assert_eq!((stats.keys, stats.limit), (0, 2));
+    assert_eq!((stats.endings.succeeded, stats.endings.overloaded, stats.endings.dropped), (1, 1, 1));
+}
+
+#[test]
+fn who_is_refused_leaves_no_entry() {
+    let slots = KeyedConcurrencyLimiter::<u64>::new(2);
+    assert_eq!(slots.cost(3).try_acquire(&1).unwrap_err(), Refused::Never { cost: 3, limit: 2 });
+    assert_eq!(slots.stats().keys, 0);
+    slots.resize(0);
+    assert_eq!(slots.try_acquire(&1).unwrap_err(), Refused::Busy { cost: 1, limit: 0 });
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn the_number_of_keys_is_bounded() {
+    let slots = KeyedConcurrencyLimiter::<u64>::new(2).max_keys(2);
+    let (one, two) = (slots.try_acquire(&1).unwrap(), slots.try_acquire(&2).unwrap());
+    assert_eq!(slots.try_acquire(&3).unwrap_err(), Refused::TooManyKeys { max_keys: 2 });
+    let more = slots.try_acquire(&1).expect("a key that is there is not another");
+    drop(one);
+    assert!(slots.try_acquire(&3).is_err(), "somebody is still there");
+    drop(more);
+    assert!(slots.try_acquire(&3).is_ok());
+    drop(two);
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn who_waits_for_a_key_keeps_its_entry() {
+    let slots = KeyedConcurrencyLimiter::<str>::new(1).max_waiting(1);
+    let held = slots.try_acquire("alice").unwrap();
+    let waiting = Task::waiting(slots.acquire("alice"));
+    let (_, full) = Task::begun(slots.acquire("alice"));
+    assert!(matches!(full, Poll::Ready(Err(Refused::LineFull { max_waiting: 1 }))));
+    drop(held);
+    assert_eq!(slots.stats().keys, 1);
+    drop(waiting);
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn another_limit_is_for_all_keys_there_are_and_will_be() {
+    let slots = KeyedConcurrencyLimiter::<u64>::new(1);
+    let held: Vec<_> = (0..100).map(|key| slots.try_acquire(&key).unwrap()).collect();
+    let keys: Vec<u64> = (0..100).collect();
+    let waiting: Vec<_> = keys.iter().map(|key| Task::waiting(slots.acquire(key))).collect();
+    slots.resize(2);
+    let more: Vec<KeyedPermit> = waiting.into_iter().map(|task| task.done().unwrap()).collect();
+    assert!(slots.try_acquire(&7).is_err());
+    assert!(slots.cost(2).try_acquire(&100).is_ok());
+    drop((held, more));
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn a_key_waits_so_long_and_no_longer() {
+    let clock = ManualClock::new();
+    let slots = KeyedConcurrencyLimiter::<u64>::new(1).with_clock(clock.clone());
+    let held = slots.acquire_blocking(&1).unwrap();
+    let task = Task::waiting(slots.acquire_timeout(&1, SECOND));
+    clock.advance(SECOND);
+    assert_eq!(task.done().unwrap_err(), Refused::TimedOut { timeout: SECOND });
+    let timeout = Duration::ZERO;
+    assert_eq!(slots.acquire_blocking_timeout(&1, timeout).unwrap_err(), Refused::TimedOut { timeout });
+    drop(held);
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[test]
+fn many_threads_at_few_keys_never_exceed_the_limit_and_leave_nothing() {
+    let slots = KeyedConcurrencyLimiter::<u64>::new(2).max_keys(4);
+    let at_work: [AtWork; 4] = Default::default();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (slots, at_work) = (&slots, &at_work);
+            scope.spawn(move || {
+                let mut random = Random::seeded(thread);
+                for _ in 0..3_000 {
+                    let key = one_of(4, &mut random);
+                    let permit = slots.acquire_blocking(&(key as u64)).unwrap();
+                    at_work[key].work(1);
+                    permit.succeeded();
+                }
+            });
+        }
+    });
+    assert!(at_work.iter().all(|key| key.most.load(Ordering::SeqCst) <= 2));
+    assert_eq!((slots.stats().keys, slots.stats().endings.succeeded), (0, 24_000));
+}

@@ -1,0 +1,114 @@
+//! Those at work at once, as tasks of tokio, by its timers.
+
+#![cfg(feature = "tokio")]
+
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[path = "../../tidegate-core/tests/random/mod.rs"]
+mod random;
+#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
+mod slots;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use slots::{SECOND, assert_at_rest, until};
+use tidegate::{Clock, ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, TokioClock};
+
+/// Two at a time, ten holders of 3 s each: a pair every 3 s.
+#[tokio::test(start_paused = true)]
+async fn ten_holders_of_three_seconds_run_in_five_pairs() {
+    let slots = ConcurrencyLimiter::new(2);
+    let (clock, begun) = (TokioClock::new(), Arc::new(Mutex::new(Vec::new())));
+    let holders: Vec<_> = (0..10)
+        .map(|_| {
+            let (slots, begun) = (slots.clone(), begun.clone());
+            tokio::spawn(async move {
+                let permit = slots.acquire().await.unwrap();
+                begun.lock().unwrap().push(clock.now().get() / 1_000_000);
+                tokio::time::sleep(3 * SECOND).await;
+                permit.succeeded();
+            })
+        })
+        .collect();
+    for holder in holders {
+        holder.await.unwrap();
+    }
+    assert_eq!(*begun.lock().unwrap(), [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]);
+    assert_at_rest(&slots, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_out_is_up_when_tokio_says_so() {
+    let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let held = slots.acquire().await.unwrap().into_owned();
+    assert_eq!(
+        slots.acquire_timeout(2 * SECOND).await.unwrap_err(),
+        Refused::TimedOut { timeout: 2 * SECOND }
+    );
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND).await;
+        drop(held);
+    });
+    assert!(slots.acquire_timeout(2 * SECOND).await.is_ok());
+    assert_at_rest(&slots, 1);
+}
+
+/// The steady clock says how long, tokio's timers tell when.
+#[tokio::test(start_paused = true)]
+async fn on_the_steady_clock_the_timers_are_tokios() {
+    let slots = KeyedConcurrencyLimiter::<str>::new(1);
+    let _held = slots.acquire("alice").await.unwrap();
+    let timeout = Duration::from_secs(3_600);
+    assert_eq!(slots.acquire_timeout("alice", timeout).await.unwrap_err(), Refused::TimedOut { timeout });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aborted_task_gives_back_its_permit_or_its_place() {
+    let slots = ConcurrencyLimiter::new(1);
+    let task = || {
+        let slots = slots.clone();
+        tokio::spawn(async move {
+            let _permit = slots.acquire().await.unwrap();
+            std::future::pending::<()>().await;
+        })
+    };
+    let (holder, waiter) = (task(), task());
+    tokio::task::yield_now().await;
+    assert_eq!((slots.stats().in_use, slots.stats().waiting), (1, 1));
+    waiter.abort();
+    assert!(waiter.await.unwrap_err().is_cancelled());
+    holder.abort();
+    assert!(holder.await.unwrap_err().is_cancelled());
+    assert_at_rest(&slots, 1);
+}
+
+#[test]
+fn a_runtime_that_shuts_down_gives_everything_back() {
+    for threads in [1, 4] {
+        let slots = ConcurrencyLimiter::new(3);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap();
+        for _ in 0..50 {
+            let slots = slots.clone();
+            runtime.spawn(async move {
+                let _permit = slots.cost(2).acquire().await.unwrap();
+                std::future::pending::<()>().await;
+            });
+        }
+        until(|| slots.stats().waiting == 49);
+        drop(runtime);
+        assert_at_rest(&slots, 3);
+    }
+}
+
+#[test]
+fn a_task_that_panics_gives_its_permit_back() {
+    let slots = ConcurrencyLimiter::new(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let same = slots.clone();
+    let panicked = runtime.block_on(runtime.spawn(async move {
+        let _permit = same.acquire().await.unwrap();
+        panic!("the work went wrong");
+    }));
+    assert!(panicked.unwrap_err().is_panic());
+    assert_at_rest(&slots, 1);
+}
