@@ -214,7 +214,9 @@ impl Builder {
                 let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
                 // A redirection was not executed and may be followed; what was sent and not answered may not be sent again.
                 let client = builder.retries(2).tcp_settings(nodelay).build();
-                client.map(Target::Cluster).map_err(|error| no_address(&addresses.join(", "), &error))
+                client
+                    .map(|client| Target::Cluster(Box::new(client)))
+                    .map_err(|error| no_address(&addresses.join(", "), &error))
             }
         }
     }
@@ -292,7 +294,7 @@ impl Given {
         let (limit, share) = match &self.kind {
             Kind::Rate(rule) => (
                 Shape::rate(String::new(), rule).described.limit(),
-                rule.share(nodes).map_or(Share::Nothing, Share::Rate),
+                rule.share(nodes).map_or(Share::Nothing, |share| Share::Rate(Box::new(share))),
             ),
             Kind::AtOnce { limit, .. } => {
                 let share = limit / nodes.max(1);

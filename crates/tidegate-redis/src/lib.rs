@@ -16,6 +16,11 @@
 //! | `places` | permits that are held here and counted there |
 //! | `spread`, `wait` | several keys in a cluster; waiting |
 
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/redis.md")]
+    struct Redis;
+}
 mod breaker;
 mod build;
 mod gate;

@@ -28,7 +28,7 @@ use crate::wire::SCRIPT;
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Single(redis::Client),
-    Cluster(redis::cluster::ClusterClient),
+    Cluster(Box<redis::cluster::ClusterClient>),
 }
 
 /// A connection, of which clones are the same one.

@@ -34,7 +34,7 @@ pub(crate) struct Alone {
 /// A node's share of a rule.
 #[derive(Clone, Debug)]
 pub(crate) enum Share {
-    Rate(Rule),
+    Rate(Box<Rule>),
     AtOnce(u32),
     /// Too little to be shared.
     Nothing,
@@ -155,7 +155,7 @@ impl Spell {
             let name = index.to_string();
             let local = alone.when_lost == WhenLost::Local;
             builder = match &alone.share {
-                Share::Rate(rule) if local => builder.rule(name, EmptyAt::new(*rule, lost)),
+                Share::Rate(rule) if local => builder.rule(name, EmptyAt::new(**rule, lost)),
                 Share::AtOnce(limit) if local => builder.at_once(name, *limit),
                 _ => {
                     numbers.push(None);
@@ -187,7 +187,7 @@ mod tests {
 
     fn rate(when_lost: WhenLost) -> Alone {
         let rule: Rule = "10/s burst 3".parse().expect("a rule");
-        Alone { when_lost, limit: 3, share: Share::Rate(rule) }
+        Alone { when_lost, limit: 3, share: Share::Rate(Box::new(rule)) }
     }
 
     fn lost(rules: impl IntoIterator<Item = Alone>) -> Lost {
