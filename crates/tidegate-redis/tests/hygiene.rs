@@ -1,0 +1,85 @@
+//! Nothing is left lying about: every string has an expiry, and is gone when its time has passed. On Redis and on Valkey.
+
+mod gates;
+mod support;
+
+use std::time::Duration;
+
+use gates::patient;
+use support::{Kind, Server, until};
+use tidegate::{Part, Rule, RuleId, Source};
+use tidegate_redis::RedisGate;
+
+/// One of each, none of which remembers anything for longer than two seconds.
+const RULES: [&str; 9] = [
+    "10/s burst 3",
+    "999983/s burst 3",
+    "leaky_queue 10/s queue 5",
+    "leaky_queue 10/s queue 5 nginx",
+    "stepped_bucket 5/s",
+    "fixed_window 5/s",
+    "fixed_window 5/s from first hit",
+    "sliding_log 5/s",
+    "sliding_window 5/s cells 10 interpolated",
+];
+
+fn gate(server: &Server) -> RedisGate {
+    let mut builder = RedisGate::builder(server.url());
+    for (n, text) in RULES.iter().enumerate() {
+        builder = builder.rule(format!("r{n}"), text.parse::<Rule>().expect("a rule"));
+    }
+    patient(builder.at_once("work", 3, Duration::from_millis(500)))
+}
+
+/// Asks every rule for many keys, alone and together, with all verbs.
+async fn use_it(gate: &RedisGate) {
+    for n in 0..60u32 {
+        let key = format!("key {n} }}{{");
+        let parts: Vec<Part<'_>> = (0..=RULES.len())
+            .filter_map(|rule| u16::try_from(rule).ok())
+            .map(|rule| Part::of(RuleId(rule)).key(&key).cost(n % 4))
+            .collect();
+        let admission = gate.check(&parts).await.expect("a request");
+        assert_eq!(admission.decision.source, Source::Strict, "{:?}", gate.health());
+        for part in &parts[..RULES.len()] {
+            let part = std::slice::from_ref(part);
+            let _ = gate.check(part).await.expect("a request");
+            let _ = gate.take(part, 2).await.expect("a request").expect("an answer");
+            gate.refund(part).await.expect("a request").expect("an answer");
+        }
+        if n % 7 == 0 {
+            gate.reset(&parts).await.expect("a request").expect("an answer");
+        }
+    }
+}
+
+/// The strings that would stay for ever.
+fn without_expiry(server: &Server) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "*"]);
+    keys.lines()
+        .filter(|key| !key.is_empty() && server.cli(&["PTTL", key]) == "-1")
+        .map(str::to_owned)
+        .collect()
+}
+
+async fn nothing_stays(kind: Kind) {
+    let server = Server::start(kind, &[]);
+    let gate = gate(&server);
+    use_it(&gate).await;
+    assert_eq!(without_expiry(&server), Vec::<String>::new());
+    drop(gate);
+    until("everything is forgotten", || {
+        let left = server.cli(&["KEYS", "tg:*"]);
+        left.lines().all(|key| key.ends_with("canary")).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_on_redis() {
+    nothing_stays(Kind::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_on_valkey() {
+    nothing_stays(Kind::Valkey).await;
+}
