@@ -54,8 +54,8 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
     local value = redis.call('GET', KEYS[1])
     local gone, used = 0, 0
     if value then
-      -- What is no bucket goes the long way, as a clock that has stepped back does: the number of another algorithm,
-      -- in the topmost bits, makes an instant beyond the end of time.
+      -- What is no bucket goes the long way, as debts and a clock that has stepped back do: the number of another
+      -- algorithm, in the topmost bits, makes an instant beyond the end of time.
       local since, part = END, 0
       if #value == 12 then
         since, part, used = struct.unpack('>I7BI4', value)
@@ -65,7 +65,7 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
       gone = part < q and (now - since) * q - part or -1
     end
     local full = p * burst
-    if gone >= 0 and full > 0 and q > 0 and now + full <= END then
+    if gone >= 0 and used <= burst and full > 0 and q > 0 and now + full <= END then
       if gone >= used * p then -- of two products the larger may be inexact, but it is the larger
         gone, used = 0, 0
       else
@@ -86,12 +86,6 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
         return { now, 1, 0, burst - taken, 0, reset }
       end
       local remaining, reset = burst - used, math.ceil((used * p - gone) / q)
-      if remaining < 0 then
-        remaining = 0
-      end
-      if reset > END - now then
-        reset = END - now
-      end
       if cost > burst then
         return { now, 1, 4, remaining, 0, reset }
       end

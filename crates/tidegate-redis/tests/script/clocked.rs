@@ -1,7 +1,7 @@
 //! # The script on a clock that the test sets
 //!
-//! The piece below goes before the script's text and stands between it and Redis: `TIME` is answered from a key, and the
-//! expiry of a value is written down instead of being handed to the server, whose clock is another one. With
+//! The piece below goes before the script's text and stands between it and Redis: `TIME` is answered from a key, and
+//! the expiry of a value is written down instead of being handed to the server, whose clock is another one. With
 //! `test:forgets` set, values expire by the test's clock, when somebody looks.
 
 use redis::{Connection, Pipeline};

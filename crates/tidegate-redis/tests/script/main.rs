@@ -1,9 +1,9 @@
 //! # The script decides as the core does
 //!
-//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held against each
-//! other on a real server: every row of the vector files, and a long walk of random requests on which every number
-//! of every answer must be equal. The rest is about what only the script has: values with an expiry, arguments that
-//! may be wrong, rules that change under a state that stays, and places.
+//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held
+//! against each other on a real server: every row of the vector files, and a long walk of random requests on which
+//! every number of every answer must be equal. The rest is about what only the script has: values with an expiry,
+//! arguments that may be wrong, rules that change under a state that stays, and places.
 //!
 //! Time is the test's: before the script's text goes a piece that answers `TIME` from a key (`clocked.rs`). The script
 //! itself is the one that ships.
@@ -11,6 +11,7 @@
 mod changes;
 mod clocked;
 mod expiry;
+mod large;
 mod places;
 mod reference;
 mod sentences;

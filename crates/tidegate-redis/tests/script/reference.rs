@@ -1,7 +1,7 @@
 //! # The core, spoken to as the script is
 //!
-//! Several rules, each with a cost of its own. What a policy does in the core is done here by hand, because there all costs are
-//! the same.
+//! Several rules, each with a cost of its own. What a policy does in the core is done here by hand, because there all
+//! costs are the same.
 
 use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId};
 
@@ -18,7 +18,8 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) held: Vec<Held>,
-    /// Whether states are forgotten when they expire, which is the first whole millisecond at which they make no difference.
+    /// Whether states are forgotten when they expire, which is the first whole millisecond at which they make no
+    /// difference.
     pub(crate) forgets: bool,
 }
 

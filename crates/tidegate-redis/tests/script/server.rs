@@ -1,7 +1,7 @@
 //! # A server of the test's own
 //!
-//! Started on a free port in a folder of its own, ended when the test lets go of it. `TIDEGATE_REDIS_SERVER` names another
-//! program to start, such as `valkey-server`.
+//! Started on a free port in a folder of its own, ended when the test lets go of it. `TIDEGATE_REDIS_SERVER` names
+//! another program to start, such as `valkey-server`.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -1,8 +1,8 @@
 //! # The vector files, told to the script
 //!
-//! Every row that every other subject is tested with. Left out are the few cases in which a bucket, a queue or cells change
-//! at a later instant than the row above: the script learns of a change only with the next request, and their new pace
-//! counts for it from when the key was last written. What is promised of changes is tested in `changes.rs`.
+//! Every row that every other subject is tested with. Left out are the few cases in which a bucket, a queue or cells
+//! change at a later instant than the row above: the script learns of a change only with the next request, and their
+//! new pace counts for it from when the key was last written. What is promised of changes is tested in `changes.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::fs;

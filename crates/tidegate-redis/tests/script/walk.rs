@@ -1,9 +1,10 @@
 //! # A long walk, script and core side by side
 //!
-//! Stories of two hundred requests on a few rules: every algorithm, every verb, costs from nothing to more than can ever pass,
-//! time that stands still, moves to where something happens, and steps back. Every number of every answer must be
-//! the core's. A story is worked out in the core first and then told to the server in one go. From a fixed seed, so that
-//! a failure comes again; `TIDEGATE_STEPS` makes the walk longer or shorter, `TIDEGATE_SEED` takes another way.
+//! Stories of two hundred requests on a few rules: every algorithm, every verb, costs from nothing to more than can
+//! ever pass, time that stands still, moves to where something happens, and steps back. Every number of every answer
+//! must be the core's. A story is worked out in the core first and then told to the server in one go. From a fixed
+//! seed, so that a failure comes again; `TIDEGATE_STEPS` makes the walk longer or shorter, `TIDEGATE_SEED` takes
+//! another way.
 
 use std::env;
 
@@ -15,8 +16,8 @@ use crate::wire::{Ask, Reply, call, call_at, limit};
 
 const STEPS_OF_A_STORY: u64 = 200;
 
-/// Where the walk turns back: one interval of the slowest rule. Just after 1970 the script cannot write down that a token was used
-/// before, which matters only for who steps back twice there.
+/// Where the walk turns back: one interval of the slowest rule. Just after 1970 the script cannot write down that a
+/// token was used before, which matters only for who steps back twice there.
 const EARLIEST: Micros = Micros::new(86_400_000_000);
 
 pub(crate) const RULES: &[&str] = &[

@@ -1,0 +1,84 @@
+//! # The largest numbers
+//!
+//! Where a walk seldom comes: debts that last until the end of the time line, counts that outgrow their bytes.
+
+use tidegate_core::{Micros, Rule};
+
+use crate::clocked::Clocked;
+use crate::reference::Reference;
+use crate::wire::Ask;
+
+const NOON: Micros = Micros::new(1_700_000_000_123_456);
+
+/// Script and core, side by side.
+struct Both {
+    clocked: Clocked,
+    rule: Rule,
+    reference: Reference,
+}
+
+impl Both {
+    fn of(text: &str) -> Self {
+        let rule: Rule = text.parse().expect("a rule");
+        Both { clocked: Clocked::start(), rule, reference: Reference::new(&[rule], false) }
+    }
+
+    #[track_caller]
+    fn agree(&mut self, at: Micros, verb: char, cost: u32) {
+        let got = self.clocked.ask(at, verb, &[Ask::new("key", cost, &self.rule)], None);
+        assert_eq!(got, self.reference.ask(at, verb, &[cost]), "{verb} {cost} at {at}");
+    }
+}
+
+#[test]
+fn a_debt_may_last_until_the_end_of_time() {
+    let mut both = Both::of("1/day");
+    for _ in 0..3 {
+        both.agree(NOON, 'f', u32::MAX);
+    }
+    both.agree(NOON.plus(1), 'c', 1);
+    both.agree(NOON.plus(86_400_000_000), 'p', 0);
+    both.agree(Micros::MAX, 'c', 1);
+}
+
+#[test]
+fn debts_are_exact_while_they_are_below_two_to_the_fifty_third() {
+    let mut both = Both::of("7/s");
+    for at in [NOON, NOON.plus(142_857)] {
+        both.agree(at, 'f', u32::MAX);
+        both.agree(at.plus(1), 'c', 1);
+    }
+    both.agree(NOON.plus(1_000_000_000_000), 'r', u32::MAX);
+    both.agree(NOON.plus(1_000_000_000_001), 'c', 7);
+}
+
+#[test]
+fn counts_may_outgrow_five_bytes() {
+    let mut both = Both::of("fixed_window 2000000000000/min");
+    for _ in 0..300 {
+        both.agree(NOON, 'f', u32::MAX);
+    }
+    both.agree(NOON, 'r', 7);
+    both.agree(NOON, 'c', u32::MAX);
+    both.agree(NOON.plus(60_000_000), 'c', 1);
+}
+
+#[test]
+fn a_log_of_the_largest_size_is_exact() {
+    let mut both = Both::of("sliding_log 16384/s");
+    for (at, cost) in [(0, 9_000), (10, 7_000), (20, 385), (20, 384), (30, 1), (1_000_000, 8_000)] {
+        both.agree(NOON.plus(at), 'c', cost);
+    }
+    both.agree(NOON.minus(5_000_000), 'c', 1);
+    both.agree(NOON.minus(4_000_000), 'c', 16_384);
+}
+
+#[test]
+fn a_window_of_the_most_cells_is_exact() {
+    let mut both = Both::of("sliding_window 1000/s cells 1000 interpolated");
+    for step in 0..1_200 {
+        both.agree(NOON.plus(step * 999), 'c', 1);
+    }
+    both.agree(NOON.plus(1_200 * 999), 'c', 900);
+    both.agree(NOON, 'c', 900);
+}
