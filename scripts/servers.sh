@@ -18,6 +18,7 @@ apt_install_anew() {
 missing_packages() {
     command -v redis-server >/dev/null || echo redis-server
     command -v cc >/dev/null || printf '%s\n' gcc libc6-dev
+    command -v openssl >/dev/null || echo openssl
 }
 
 has_valkey() {

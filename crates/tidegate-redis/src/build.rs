@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redis::cluster::ClusterClientBuilder;
 use redis::io::tcp::TcpSettings;
-use redis::{IntoConnectionInfo, RedisError, Script};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisError, Script};
 use tidegate::SteadyClock;
 use tidegate_core::Rule;
 use tokio::runtime::Handle;
@@ -37,6 +37,8 @@ pub struct Builder {
     in_flight: usize,
     failures: u32,
     canary: Duration,
+    #[cfg(feature = "tls")]
+    root_certificate: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +92,8 @@ impl Builder {
             in_flight: 1_024,
             failures: 5,
             canary: Duration::from_secs(5),
+            #[cfg(feature = "tls")]
+            root_certificate: None,
         }
     }
 
@@ -153,6 +157,13 @@ impl Builder {
         Builder { canary: every, ..self }
     }
 
+    /// Trusts servers whose certificate was signed by this one, in PEM, instead of those that the machine trusts. For addresses
+    /// that begin with `rediss`.
+    #[cfg(feature = "tls")]
+    pub fn root_certificate(self, pem: impl Into<Vec<u8>>) -> Self {
+        Builder { root_certificate: Some(pem.into()), ..self }
+    }
+
     /// The gate. It connects in the background, and until then decides as its rules say of a Redis that does not answer.
     ///
     /// # Errors
@@ -204,7 +215,7 @@ impl Builder {
             Addresses::Single(address) => {
                 let info =
                     address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
-                let client = redis::Client::open(info.set_tcp_settings(nodelay));
+                let client = self.client(info.set_tcp_settings(nodelay));
                 client.map(Target::Single).map_err(|error| no_address(address, &error))
             }
             Addresses::Cluster(addresses) => {
@@ -213,12 +224,42 @@ impl Builder {
                 }
                 let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
                 // A redirection was not executed and may be followed; what was sent and not answered may not be sent again.
-                let client = builder.retries(2).tcp_settings(nodelay).build();
+                let client = self.encrypted(builder.retries(2).tcp_settings(nodelay)).build();
                 client
                     .map(|client| Target::Cluster(Box::new(client)))
                     .map_err(|error| no_address(&addresses.join(", "), &error))
             }
         }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn client(&self, info: ConnectionInfo) -> Result<redis::Client, RedisError> {
+        redis::Client::open(info)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn encrypted(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
+        builder
+    }
+
+    #[cfg(feature = "tls")]
+    fn client(&self, info: ConnectionInfo) -> Result<redis::Client, RedisError> {
+        if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            return redis::Client::open(info);
+        }
+        redis::Client::build_with_tls(info, self.certificates())
+    }
+
+    #[cfg(feature = "tls")]
+    fn encrypted(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
+        builder.certs(self.certificates())
+    }
+
+    #[cfg(feature = "tls")]
+    fn certificates(&self) -> redis::TlsCertificates {
+        // The first to say so decides for the whole program; whoever came before us is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() }
     }
 
     fn made(self, target: &Target, runtime: Handle) -> RedisGate {

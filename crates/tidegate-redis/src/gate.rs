@@ -110,7 +110,7 @@ pub(crate) struct Ids {
 
 impl RedisGate {
     /// A gate for the Redis or Valkey at this address: `redis://[user:password@]host[:port][/db]`, `rediss://…` with TLS,
-    /// `unix:///path`.
+    /// for which the feature `tls` is needed, `unix:///path`.
     pub fn builder(address: impl Into<String>) -> Builder {
         Builder::single(address.into())
     }
