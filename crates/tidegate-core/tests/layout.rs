@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Algorithm, FixedWindow, Micros, Planned, Quota, SlidingLog, SlidingWindow, Steadiness, SteppedBucket,
-    TokenBucket,
+    Algorithm, FixedWindow, LeakyQueue, Micros, Planned, Quota, SlidingLog, SlidingWindow, Steadiness,
+    SteppedBucket, TokenBucket,
 };
 
 const STEADY: Steadiness = Steadiness::Steady;
@@ -71,4 +71,7 @@ fn there_is_a_short_cut_for_one_word() {
     let window = FixedWindow::new(Quota::per_second(10));
     assert!(window.decide_word(0, now, 1).is_some());
     assert!(window.from_first_hit().decide_word(0, now, 1).is_none());
+
+    let queue = LeakyQueue::new(Quota::per_second(10), 3).suited_to(STEADY);
+    assert!([1, 4].iter().all(|cost| queue.decide_word(0, now, *cost).is_some()));
 }

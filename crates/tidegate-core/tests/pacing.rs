@@ -417,6 +417,15 @@ fn assert_now_is_within_nothing(made: &Pacing, mut state: [u64; 3], now: Micros,
 }
 
 #[test]
+fn a_burst_longer_than_the_time_line_is_as_long_as_it() {
+    let beyond = Duration::from_micros(u64::MAX) + Duration::from_micros(1); // of which 64 bits are zero
+    let made = Pacing::from(Bursty::new(five()).max_burst(beyond));
+    let (mut state, rested) = ([0; 3], Micros::new(10_000_000));
+    assert!((0..51).all(|_| made.try_now(&mut state, rested, 1)), "ten seconds were put by");
+    assert!(!made.try_now(&mut state, rested, 1));
+}
+
+#[test]
 fn what_needs_no_wait_is_charged_at_once_and_nothing_else_is() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let mut state = [0; 3];
