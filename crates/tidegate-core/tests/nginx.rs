@@ -146,8 +146,7 @@ fn a_clock_that_steps_back_far_is_believed_from_then_on() {
 
 #[test]
 fn the_largest_rate_is_a_rate_and_one_more_is_none() {
-    let in_1000_seconds =
-        |limit| Quota::try_new(limit, Duration::from_secs(1_000), 1).expect("exact");
+    let in_1000_seconds = |limit| Quota::try_new(limit, Duration::from_secs(1_000), 1).expect("exact");
     let largest = u64::from(u32::MAX);
     assert!(NginxQueue::try_new(in_1000_seconds(largest), 0).is_ok());
     assert!(NginxQueue::try_new(in_1000_seconds(largest + 1), 0).is_err());
