@@ -19,7 +19,7 @@ use crate::breaker::Breaker;
 use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
 use crate::health::Counts;
 use crate::keys::Keys;
-use crate::link::{Link, Target};
+use crate::link::{CONNECT, CONNECT_NODE, Link, Target};
 use crate::lost::{Alone, Lost, Share, WhenLost};
 use crate::watch::{self, Canary, Pace};
 use crate::wire::SCRIPT;
@@ -41,7 +41,7 @@ pub struct Builder {
     root_certificate: Option<Vec<u8>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Addresses {
     Single(String),
     Cluster(Vec<String>),
@@ -106,7 +106,8 @@ impl Builder {
     }
 
     /// Adds a limit on how many are at work at once, everywhere. A place is renewed while it is held, and free again at the
-    /// latest a `lease` after whoever held it has died.
+    /// latest a `lease` after whoever held it has died. Without Redis nobody knows who holds what, so there is no share of such
+    /// a rule: [`WhenLost::Local`] refuses.
     pub fn at_once(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
         let kind = Kind::AtOnce { limit, lease };
         self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default() });
@@ -216,15 +217,19 @@ impl Builder {
                 let info =
                     address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
                 let client = self.client(info.set_tcp_settings(nodelay));
-                client.map(Target::Single).map_err(|error| no_address(address, &error))
+                client
+                    .map(|client| Target::Single(Box::new(client)))
+                    .map_err(|error| no_address(address, &error))
             }
             Addresses::Cluster(addresses) => {
                 for address in addresses {
                     address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
                 }
                 let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
-                // A redirection was not executed and may be followed; what was sent and not answered may not be sent again.
-                let client = self.encrypted(builder.retries(2).tcp_settings(nodelay)).build();
+                // What was sent and not answered may not be sent again; redirections are followed by the gate.
+                let builder = builder.retries(0).tcp_settings(nodelay);
+                let builder = builder.connection_timeout(CONNECT_NODE).response_timeout(CONNECT);
+                let client = self.encrypted(builder).build();
                 client
                     .map(|client| Target::Cluster(Box::new(client)))
                     .map_err(|error| no_address(&addresses.join(", "), &error))
@@ -252,7 +257,12 @@ impl Builder {
 
     #[cfg(feature = "tls")]
     fn encrypted(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
-        builder.certs(self.certificates())
+        match &self.addresses {
+            Addresses::Cluster(nodes) if nodes.iter().any(|node| node.starts_with("rediss")) => {
+                builder.certs(self.certificates())
+            }
+            _ => builder,
+        }
     }
 
     #[cfg(feature = "tls")]
@@ -317,7 +327,7 @@ impl Given {
             Kind::AtOnce { limit: 0, .. } => {
                 Err(format!("rule {name:?} lets nobody be at work; say at least 1"))
             }
-            Kind::AtOnce { lease, .. } if lease.as_millis() == 0 => Err(format!(
+            Kind::AtOnce { lease, .. } if lease.as_millis() < 100 => Err(format!(
                 "rule {name:?} has a lease of {lease:?}; say a second or more, it is renewed three times in each"
             )),
             Kind::AtOnce { .. } => Ok(()),
@@ -337,10 +347,7 @@ impl Given {
                 Shape::rate(String::new(), rule).described.limit(),
                 rule.share(nodes).map_or(Share::Nothing, |share| Share::Rate(Box::new(share))),
             ),
-            Kind::AtOnce { limit, .. } => {
-                let share = limit / nodes.max(1);
-                (u64::from(*limit), if share == 0 { Share::Nothing } else { Share::AtOnce(share) })
-            }
+            Kind::AtOnce { limit, .. } => (u64::from(*limit), Share::Nothing),
         };
         Alone { when_lost: self.when_lost, limit, share }
     }
@@ -354,6 +361,16 @@ fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
             "rule {name:?} has {cells} cells in {period}µs, too many to be counted exactly in Redis; take fewer"
         )),
         _ => Ok(()),
+    }
+}
+
+impl fmt::Debug for Addresses {
+    /// Without them: they may hold passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Addresses::Single(_) => f.write_str("Single(..)"),
+            Addresses::Cluster(nodes) => write!(f, "Cluster({} nodes)", nodes.len()),
+        }
     }
 }
 

@@ -26,10 +26,10 @@ use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::health::{Counts, Health};
 use crate::keys::Keys;
-use crate::link::Link;
+use crate::link::{Connection, Link};
 use crate::lost::Lost;
-use crate::places::{Entry, Places};
-use crate::trouble::{Trouble, is_no_script};
+use crate::places::{Entry, Place, Places};
+use crate::trouble::{Trouble, is_no_script, is_redirection};
 use crate::watch::Canary;
 use crate::wire::{self, Described, Line, Reply, Verb};
 
@@ -171,7 +171,8 @@ impl RedisGate {
         Ok(self.shared.ask_each(Verb::Peek, request).await.map(|reply| reply.0))
     }
 
-    /// Takes as much of `most` as all parts have, which may be nothing. The costs of the parts do not matter.
+    /// Takes as much of `most` as all parts have, which may be nothing. The costs of the parts do not matter, and places at work
+    /// are left out. In a cluster parts of different keys may have been taken of differently; the least is told.
     ///
     /// # Errors
     ///
@@ -182,19 +183,26 @@ impl RedisGate {
         most: u32,
     ) -> Result<Result<Taken, Trouble>, InvalidRequest> {
         self.shared.validate(request)?;
-        let request: Vec<Part<'_>> = request.iter().map(|part| part.cost(most)).collect();
+        let request: Vec<Part<'_>> = self.shared.rates(request).map(|part| part.cost(most)).collect();
+        if request.is_empty() {
+            return Err(InvalidRequest::Empty);
+        }
         let answer = self.shared.ask_each(Verb::Take, &request).await;
         Ok(answer.map(|(decision, amount)| Taken { amount: amount.unwrap_or(0), decision }))
     }
 
-    /// Gives back what a recent charge took of each part, never above the limit.
+    /// Gives back what a recent charge took of each part, never above the limit. Places are given back by dropping their permits.
     ///
     /// # Errors
     ///
     /// As [`check`](RedisGate::check); inside, why Redis did not do it.
     pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(self.shared.ask_each(Verb::Refund, request).await.map(|_| ()))
+        let request: Vec<Part<'_>> = self.shared.rates(request).collect();
+        if request.is_empty() {
+            return Ok(Ok(()));
+        }
+        Ok(self.shared.ask_each(Verb::Refund, &request).await.map(|_| ()))
     }
 
     /// Forgets what each part's key has used of its rule, and every place held on it.
@@ -212,6 +220,16 @@ impl RedisGate {
     pub fn describe(&self, part: Part<'_>) -> Option<String> {
         let rule = self.shared.rules.get(usize::from(part.rule.0))?;
         Some(String::from_utf8_lossy(&self.shared.keys.name(&rule.name, part.key.bytes())).into_owned())
+    }
+
+    /// Waits until limits are enforced, but not longer than this, and tells whether they are.
+    pub async fn ready(&self, within: Duration) -> bool {
+        let enforced = async {
+            while self.shared.counts.enforced() != Some(true) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(within, enforced).await.is_ok()
     }
 
     /// How it is doing: whether limits are really enforced, and if not, why.
@@ -265,15 +283,16 @@ impl Shared {
 
     /// In one call.
     pub(crate) async fn check_together(self: &Arc<Self>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
-        let id = self.id_for(request);
         let lines = self.lines(request);
+        // From before it is sent: who is not answered, or does not wait for it, may hold places all the same.
+        let places = self.id_for(request).map(|id| self.places(id, request, &lines));
+        let id = places.as_ref().map(Places::id);
         let reply = self.ask(Verb::Check, &lines, id.as_deref()).await?;
         let decision = bound(&reply, request);
-        let permits = match id {
-            Some(id) if decision.is_allowed() => {
-                Permits::none().with(Box::new(self.hold(id, request, lines)))
-            }
-            _ => Permits::none(),
+        let permits = match places {
+            Some(places) if decision.is_allowed() => Permits::none().with(Box::new(places.held())),
+            Some(places) => places.none_taken(),
+            None => Permits::none(),
         };
         Ok(Admission { permits, ..Admission::bare(decision) })
     }
@@ -283,10 +302,14 @@ impl Shared {
         request.iter().any(|part| self.shape(part).is_places).then(|| self.ids.next())
     }
 
-    fn hold(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], lines: Vec<Line<'_>>) -> Places {
+    fn places(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], lines: &[Line<'_>]) -> Places {
         let places = request.iter().zip(lines).filter(|(part, _)| self.shape(part).is_places);
-        let keys = places.map(|(part, line)| (line.key, usize::from(part.rule.0))).collect();
-        Places::hold(Entry { shared: self.clone(), id, keys })
+        let places = places.map(|(part, line)| Place {
+            key: line.key.clone(),
+            rule: usize::from(part.rule.0),
+            cost: line.cost,
+        });
+        Places::asked_for(Entry { shared: self.clone(), id, places: places.collect() })
     }
 
     /// The answer without Redis.
@@ -320,6 +343,11 @@ impl Shared {
         Ok(strictest.expect("a request has a part"))
     }
 
+    /// The parts that are no places.
+    pub(crate) fn rates<'a>(&self, request: &[Part<'a>]) -> impl Iterator<Item = Part<'a>> {
+        request.iter().copied().filter(|part| !self.shape(part).is_places)
+    }
+
     pub(crate) fn shape(&self, part: &Part<'_>) -> &Shape {
         &self.rules[usize::from(part.rule.0)]
     }
@@ -349,8 +377,11 @@ impl Shared {
                 self.breaker.succeeded();
                 self.lost.is_over();
             }
-            Err(_) => {
-                self.breaker.failed();
+            Err(trouble) => {
+                self.counts.saw(trouble);
+                if trouble.is_the_servers() {
+                    self.breaker.failed();
+                }
             }
         }
         answer
@@ -364,42 +395,32 @@ impl Shared {
         lines: &[Line<'_>],
         id: Option<&[u8]>,
     ) -> Result<Reply, Trouble> {
-        let sent = tokio::time::timeout(self.deadline, self.send(link, verb, lines, id)).await;
-        sent.unwrap_or_else(|_| {
-            link.is_late();
-            Err(Trouble::TooLate)
-        })
-    }
-
-    async fn send(
-        &self,
-        link: &Link,
-        verb: Verb,
-        lines: &[Line<'_>],
-        id: Option<&[u8]>,
-    ) -> Result<Reply, Trouble> {
-        let (mut connection, number) = link.connection()?;
+        let (connection, number) = link.connection()?;
         let cmd = wire::call(&self.sha, verb, lines, id);
-        let mut reply = connection.ask(&cmd).await;
-        if reply.as_ref().is_err_and(is_no_script) {
-            reply = link.load_and_ask(&mut connection, &cmd).await;
-        }
-        match reply {
-            Ok(value) => {
+        match tokio::time::timeout(self.deadline, send(link, connection, &cmd)).await {
+            Ok(Ok(value)) => {
                 link.answered();
                 wire::read(&value, lines).ok_or(Trouble::Nonsense)
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 link.failed(number, &error);
                 Err(Trouble::of(&error))
+            }
+            Err(_) => {
+                link.is_late(number);
+                Err(Trouble::TooLate)
             }
         }
     }
 
-    /// Requests for one key go the same way, so that they arrive in the order they were made.
+    /// Requests for one key go the same way, so that they arrive in the order they were made; but nobody waits for a connection
+    /// while there is another.
     pub(crate) fn link_of(&self, lines: &[Line<'_>]) -> &Link {
         let tag = lines.last().map_or(0, |line| usize::from(line.key[4]) + usize::from(line.key[5]));
-        &self.links[tag % self.links.len()]
+        let first = tag % self.links.len();
+        let (before, from) = self.links.split_at(first);
+        let mut in_turn = from.iter().chain(before);
+        in_turn.find(|link| link.connection().is_ok()).unwrap_or(&self.links[first])
     }
 
     fn health(&self) -> Health {
@@ -418,6 +439,23 @@ impl Shared {
             last_trouble: down.or_else(|| self.counts.last_trouble()),
             decisions: self.counts.decisions(),
         }
+    }
+}
+
+/// Once more, where nothing was done: the script was not there, or the key is elsewhere in the cluster.
+async fn send(
+    link: &Link,
+    mut connection: Connection,
+    cmd: &redis::Cmd,
+) -> Result<redis::Value, redis::RedisError> {
+    let loads = link.loads();
+    match connection.ask(cmd).await {
+        Err(error) if is_no_script(&error) => {
+            link.load(&mut connection, loads).await?;
+            connection.ask(cmd).await
+        }
+        Err(error) if is_redirection(&error) => connection.ask(cmd).await,
+        reply => reply,
     }
 }
 

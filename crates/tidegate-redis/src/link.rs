@@ -11,23 +11,24 @@
 //!
 //! Many requests share a connection: those that come while others are under way are sent together.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
+use tidegate::{Clock, SteadyClock};
 use tokio::sync::{Mutex, Notify};
 
 use crate::server::{self, Findings};
-use crate::trouble::{Trouble, breaks_the_connection, is_no_script};
+use crate::trouble::{Trouble, breaks_the_connection};
 use crate::wire::SCRIPT;
 
 /// Where to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    Single(redis::Client),
+    Single(Box<redis::Client>),
     Cluster(Box<redis::cluster::ClusterClient>),
 }
 
@@ -42,10 +43,12 @@ pub(crate) enum Connection {
 pub(crate) struct Link {
     target: Target,
     standing: RwLock<Standing>,
-    /// How many in a row were not answered in time.
-    late: AtomicU32,
+    /// Since when nobody was answered who should have been, in microseconds; 0 if all is well.
+    silent_since: AtomicU64,
+    clock: SteadyClock,
     lost: Notify,
-    /// Held by who loads the script.
+    /// How often the script was loaded, and held by who loads it.
+    loads: AtomicU64,
     loading: Mutex<()>,
 }
 
@@ -55,18 +58,34 @@ enum Standing {
     Not { trouble: Trouble, connected: u64 },
 }
 
-/// So many in a row that are not answered in time, and the connection is given up: a peer that has vanished sends no word of it.
-const MOST_LATE: u32 = 5;
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(1);
+const NOT_YET: &str = "none was made yet";
+/// If nobody is answered for so long, the connection is given up: a peer that has vanished sends no word of it.
+const SILENCE: u64 = 300_000;
+/// How long a connection may take to be made; to each node of a cluster, of which some may be dead; and to the whole of it.
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT_NODE: Duration = Duration::from_millis(300);
+const CONNECT_CLUSTER: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 impl Link {
     pub(crate) fn new(target: Target) -> Self {
-        let trouble = Trouble::NotConnected { why: "none was made yet".into() };
+        let trouble = Trouble::NotConnected { why: NOT_YET.into() };
         let standing = RwLock::new(Standing::Not { trouble, connected: 0 });
-        Link { target, standing, late: AtomicU32::new(0), lost: Notify::new(), loading: Mutex::new(()) }
+        Link {
+            target,
+            standing,
+            silent_since: AtomicU64::new(0),
+            clock: SteadyClock::new(),
+            lost: Notify::new(),
+            loads: AtomicU64::new(0),
+            loading: Mutex::new(()),
+        }
+    }
+
+    /// Whether a connection was made, or tried to be.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.connection().err() != Some(Trouble::NotConnected { why: NOT_YET.into() })
     }
 
     /// The connection and its number, or why there is none.
@@ -86,7 +105,8 @@ impl Link {
 
     /// The connection with this number has answered with an error. It is given up if it must be.
     pub(crate) fn failed(&self, number: u64, error: &RedisError) {
-        if breaks_the_connection(error) {
+        // Who is connected to many nodes repairs each by itself.
+        if breaks_the_connection(error) && !self.target.is_cluster() {
             self.give_up(number, Trouble::of(error));
         } else {
             self.answered();
@@ -95,16 +115,19 @@ impl Link {
 
     #[inline]
     pub(crate) fn answered(&self) {
-        if self.late.load(Ordering::Relaxed) != 0 {
-            self.late.store(0, Ordering::Relaxed);
+        if self.silent_since.load(Ordering::Relaxed) != 0 {
+            self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
-    /// There was no answer in time.
-    pub(crate) fn is_late(&self) {
-        if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_LATE
-            && let Ok((_, number)) = self.connection()
-        {
+    /// There was no answer in time on the connection with this number.
+    pub(crate) fn is_late(&self, number: u64) {
+        let now = self.clock.now().get().max(1);
+        let since = match self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now,
+            Err(since) => since,
+        };
+        if now.saturating_sub(since) >= SILENCE {
             self.give_up(number, Trouble::TooLate);
         }
     }
@@ -113,7 +136,7 @@ impl Link {
         let mut standing = self.standing.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(&*standing, Standing::Connected { number: current, .. } if *current == number) {
             *standing = Standing::Not { trouble, connected: number };
-            self.late.store(0, Ordering::Relaxed);
+            self.answered();
             self.lost.notify_one();
         }
     }
@@ -134,20 +157,19 @@ impl Link {
         }
     }
 
-    /// Asks again after the script was not there. Who comes while another is loading it finds it loaded.
-    pub(crate) async fn load_and_ask(
-        &self,
-        connection: &mut Connection,
-        cmd: &Cmd,
-    ) -> Result<Value, RedisError> {
+    /// How often the script was loaded so far.
+    pub(crate) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Acquire)
+    }
+
+    /// Loads the script, unless somebody has since it was loaded so often.
+    pub(crate) async fn load(&self, connection: &mut Connection, loads: u64) -> Result<(), RedisError> {
         let _loading = self.loading.lock().await;
-        match connection.ask(cmd).await {
-            Err(error) if is_no_script(&error) => {
-                connection.load().await?;
-                connection.ask(cmd).await
-            }
-            reply => reply,
+        if self.loads() == loads {
+            connection.load().await?;
+            self.loads.fetch_add(1, Ordering::Release);
         }
+        Ok(())
     }
 
     /// Connects whenever there is no connection, until the link is gone.
@@ -191,7 +213,8 @@ impl Link {
             let findings = server::look(&mut connection).await?;
             Ok::<_, RedisError>((connection, findings))
         };
-        match tokio::time::timeout(CONNECT, attempt).await {
+        let patience = if self.target.is_cluster() { CONNECT_CLUSTER } else { CONNECT };
+        match tokio::time::timeout(patience, attempt).await {
             Ok(done) => done.map_err(|error| Trouble::of(&error)),
             Err(_) => Err(Trouble::TooLate),
         }

@@ -23,7 +23,7 @@ pub(crate) struct EmptyAt {
     rule: Rule,
     lost: Micros,
     /// As much as can be used up.
-    all: u32,
+    all: u64,
     /// The state of a key that has used up everything, where that is one word.
     emptied: Option<u64>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct EmptyAt {
 impl EmptyAt {
     pub(crate) fn new(rule: Rule, lost: Micros) -> Self {
         let limit = rule.peek(vec![0; rule.words()].as_slice(), lost, 0).limit();
-        EmptyAt { rule, lost, all: u32::try_from(limit).unwrap_or(u32::MAX), emptied: None }.laid_out()
+        EmptyAt { rule, lost, all: limit, emptied: None }.laid_out()
     }
 
     fn laid_out(self) -> Self {
@@ -43,9 +43,19 @@ impl EmptyAt {
     fn copied<S: Words + ?Sized>(&self, state: &S) -> Vec<u64> {
         let mut copy: Vec<u64> = (0..self.rule.words()).map(|index| state.get(index)).collect();
         if copy.iter().all(|word| *word == 0) {
-            let _ = self.rule.force(copy.as_mut_slice(), self.lost, self.all);
+            self.use_up(&mut copy);
         }
         copy
+    }
+
+    /// In as many steps as it takes: a cost has 32 bits.
+    fn use_up(&self, state: &mut [u64]) {
+        let mut left = self.all;
+        while left > 0 {
+            let cost = u32::try_from(left).unwrap_or(u32::MAX);
+            let _ = self.rule.force(state, self.lost, cost);
+            left -= u64::from(cost);
+        }
     }
 
     /// Does `verb` to such a copy, and keeps it if it was changed.

@@ -18,7 +18,8 @@ pub enum WhenLost {
     /// It is refused.
     Closed,
     /// It passes if this node's share of the limit allows it: the limit divided by the number of nodes, used up at the
-    /// instant the connection was lost. All nodes together let pass what comes in from then on, and no burst.
+    /// instant the connection was lost. All nodes together let pass what comes in from then on, and no burst. What was let
+    /// pass is not charged when Redis is there again. A rule that counts who is at work has no share, and refuses.
     #[default]
     Local,
 }
@@ -35,8 +36,7 @@ pub(crate) struct Alone {
 #[derive(Clone, Debug)]
 pub(crate) enum Share {
     Rate(Box<Rule>),
-    AtOnce(u32),
-    /// Too little to be shared.
+    /// Too little to be shared, or no rate: who is at work only Redis knows.
     Nothing,
 }
 
@@ -156,7 +156,6 @@ impl Spell {
             let local = alone.when_lost == WhenLost::Local;
             builder = match &alone.share {
                 Share::Rate(rule) if local => builder.rule(name, EmptyAt::new(**rule, lost)),
-                Share::AtOnce(limit) if local => builder.at_once(name, *limit),
                 _ => {
                     numbers.push(None);
                     continue;
@@ -218,14 +217,5 @@ mod tests {
         let nothing = Alone { when_lost: WhenLost::Local, limit: 1, share: Share::Nothing };
         let decision = lost([nothing]).check(&[part(0)]).decision;
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
-    }
-
-    #[test]
-    fn places_are_shared_too() {
-        let lost = lost([Alone { when_lost: WhenLost::Local, limit: 4, share: Share::AtOnce(2) }]);
-        let held: Vec<_> = (0..3).map(|_| lost.check(&[part(0)])).collect();
-        assert_eq!(held.iter().filter(|admission| admission.is_allowed()).count(), 2);
-        drop(held);
-        assert!(lost.check(&[part(0)]).is_allowed());
     }
 }

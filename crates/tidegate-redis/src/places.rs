@@ -1,22 +1,31 @@
 //! # Places that are held here and counted there
 //!
 //! A permit in this process is a value that is dropped; a place in Redis is an entry with an owner and an expiry. While the
-//! value lives a task renews the entry, three times in each lease; when it is dropped the entry is released. Who is killed
+//! value lives a task renews the entry, four times in each lease; when it is dropped the entry is released. Who is killed
 //! does neither, and the place is free when the lease is over.
+//!
+//! ```text
+//!   asked for ──► held: renewed ─── lost, as when Redis restarts empty: asked for again, under the same name
+//!       │            └── dropped ──► released
+//!       ├── refused: none taken
+//!       └── not answered, or not waited for ──► released, for it may have been taken
+//! ```
 
 use std::sync::Arc;
 
-use tidegate::Held;
+use tidegate::{Held, Permits};
+use tidegate_core::Outcome;
 use tokio::task::AbortHandle;
 
 use crate::gate::Shared;
 use crate::wire::{Line, Verb};
 
-/// The places that one request holds.
+/// The places that one request asks for, or holds.
 #[derive(Debug)]
 pub(crate) struct Places {
-    held: Option<Arc<Entry>>,
-    renewing: AbortHandle,
+    /// Until it is known that none were taken.
+    entry: Option<Arc<Entry>>,
+    renewing: Option<AbortHandle>,
 }
 
 /// Where they are written down, and under which name.
@@ -24,25 +33,50 @@ pub(crate) struct Places {
 pub(crate) struct Entry {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: Vec<u8>,
-    /// The string and the number of each rule.
-    pub(crate) keys: Vec<(Vec<u8>, usize)>,
+    pub(crate) places: Vec<Place>,
+}
+
+/// So many of one rule, in one string.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) key: Vec<u8>,
+    pub(crate) rule: usize,
+    pub(crate) cost: u32,
 }
 
 impl Places {
-    pub(crate) fn hold(entry: Entry) -> Self {
-        let entry = Arc::new(entry);
-        let runtime = entry.shared.runtime.clone();
-        let renewing = runtime.spawn(renew(entry.clone())).abort_handle();
-        Places { held: Some(entry), renewing }
+    pub(crate) fn asked_for(entry: Entry) -> Self {
+        Places { entry: Some(Arc::new(entry)), renewing: None }
+    }
+
+    pub(crate) fn id(&self) -> Vec<u8> {
+        self.entry.as_ref().map(|entry| entry.id.clone()).unwrap_or_default()
+    }
+
+    /// They were taken, and are kept from now on.
+    pub(crate) fn held(mut self) -> Self {
+        self.renewing = self.entry.as_ref().map(|entry| {
+            let runtime = entry.shared.runtime.clone();
+            runtime.spawn(renew(entry.clone())).abort_handle()
+        });
+        self
+    }
+
+    /// They were refused.
+    pub(crate) fn none_taken(mut self) -> Permits {
+        self.entry = None;
+        Permits::none()
     }
 }
 
 impl Drop for Places {
     fn drop(&mut self) {
-        self.renewing.abort();
-        if let Some(entry) = self.held.take() {
+        if let Some(renewing) = self.renewing.take() {
+            renewing.abort();
+        }
+        if let Some(entry) = self.entry.take() {
             let runtime = entry.shared.runtime.clone();
-            runtime.spawn(async move { entry.ask(Verb::Release).await });
+            runtime.spawn(async move { entry.release().await });
         }
     }
 }
@@ -54,19 +88,32 @@ impl Held for Places {
 }
 
 async fn renew(entry: Arc<Entry>) {
-    let lease = entry.keys.iter().map(|(_, rule)| entry.shared.rules[*rule].lease).min().unwrap_or_default();
+    let leases = entry.places.iter().map(|place| entry.shared.rules[place.rule].lease);
+    let pause = leases.min().unwrap_or_default() / 4;
     loop {
-        tokio::time::sleep(lease / 3).await;
-        entry.ask(Verb::Renew).await;
+        tokio::time::sleep(pause).await;
+        for place in &entry.places {
+            if entry.ask(Verb::Renew, place).await == Some(Outcome::Busy) {
+                // Under the same name it is counted once, however often it is asked for.
+                entry.ask(Verb::Check, place).await;
+            }
+        }
     }
 }
 
 impl Entry {
-    /// Whatever comes of it: what cannot be renewed or released ends with its lease.
-    async fn ask(&self, verb: Verb) {
-        for (key, rule) in &self.keys {
-            let line = [Line { key: key.clone(), cost: 1, rule: &self.shared.rules[*rule].described }];
-            let _ = self.shared.send_in_time(self.shared.link_of(&line), verb, &line, Some(&self.id)).await;
+    async fn release(&self) {
+        for place in &self.places {
+            self.ask(Verb::Release, place).await;
         }
+    }
+
+    /// What came of it, if there was an answer. What cannot be renewed or released ends with its lease.
+    async fn ask(&self, verb: Verb, place: &Place) -> Option<Outcome> {
+        let Place { key, rule, cost } = place;
+        let line = [Line { key: key.clone(), cost: *cost, rule: &self.shared.rules[*rule].described }];
+        let link = self.shared.link_of(&line);
+        let reply = self.shared.send_in_time(link, verb, &line, Some(&self.id)).await.ok()?;
+        Some(reply.decisions[0].outcome)
     }
 }

@@ -1,8 +1,9 @@
 //! # Keys that do not lie together
 //!
 //! In a cluster one call can charge only what lies in one slot: the rules of one key. A request for several keys is asked key by
-//! key, and what was taken is given back when a later one refuses. Between the two somebody else may find less than there is;
-//! never more.
+//! key, and what was taken is given back when a later one refuses. Between the two somebody else may find less than there is. A
+//! limit that has refilled meanwhile, or a window that has ended, takes back what it need not have: then somebody may find one
+//! request more than there would have been.
 
 use std::sync::Arc;
 

@@ -44,6 +44,11 @@ impl Trouble {
         }
     }
 
+    /// Whether it says something about the server, and not about what was asked.
+    pub(crate) fn is_the_servers(&self) -> bool {
+        !matches!(self, Trouble::Refused { code, .. } if code == "ERR" || code == "WRONGTYPE")
+    }
+
     /// What to do about it, where there is something.
     fn remedy(&self) -> Option<&'static str> {
         let Trouble::Refused { code, why } = self else { return None };
@@ -91,6 +96,14 @@ pub(crate) fn breaks_the_connection(error: &RedisError) -> bool {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) | ErrorKind::Parse
     );
     replica || error.is_unrecoverable_error() || error.is_connection_dropped()
+}
+
+/// Whether the key is elsewhere in the cluster, so that nothing was done.
+pub(crate) fn is_redirection(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain)
+    )
 }
 
 /// Whether the script was not there, so that nothing was done.

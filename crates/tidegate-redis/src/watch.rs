@@ -13,6 +13,9 @@ use crate::trouble::Trouble;
 use crate::wire::{Described, Line, Verb};
 use tidegate_core::Rule;
 
+/// How long to wait for the first connections to be tried.
+const FIRST: Duration = Duration::from_millis(2);
+
 /// How often the canary is asked, while all is well and while it is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -41,6 +44,11 @@ impl Canary {
 /// Watches until the gate is gone.
 pub(crate) async fn watch(gate: Weak<Shared>, pace: Pace) {
     while let Some(shared) = gate.upgrade() {
+        if !shared.links.iter().all(|link| link.was_tried()) {
+            drop(shared);
+            tokio::time::sleep(FIRST).await; // there is nothing to say yet
+            continue;
+        }
         let answered = ask(&shared).await;
         if answered && shared.breaker.is_open() {
             shared.breaker.close();

@@ -117,10 +117,10 @@ async fn places_are_counted_everywhere_and_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_millis(300)));
+    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(2)));
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
-    for _ in 0..20 {
+    for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(
             !gate.check(&one("alice")).await.expect("a request").is_allowed(),
