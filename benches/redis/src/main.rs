@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     pub(crate) requests: usize,
 }
 
-const FULL: Plan = Plan { rounds: 15, requests: 40_000 };
-const QUICK: Plan = Plan { rounds: 5, requests: 10_000 };
+const FULL: Plan = Plan { rounds: 9, requests: 10_000 };
+const QUICK: Plan = Plan { rounds: 3, requests: 4_000 };
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
