@@ -328,7 +328,7 @@ impl Given {
                 Err(format!("rule {name:?} lets nobody be at work; say at least 1"))
             }
             Kind::AtOnce { lease, .. } if lease.as_millis() < 100 => Err(format!(
-                "rule {name:?} has a lease of {lease:?}; say a second or more, it is renewed three times in each"
+                "rule {name:?} has a lease of {lease:?}; say at least 100ms, for it is renewed four times in each"
             )),
             Kind::AtOnce { .. } => Ok(()),
         }

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use gates::{enforced, one, patient, ready, strict, together};
+use gates::{enforced, eventually, one, patient, ready, strict, together};
 use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
 use tidegate_redis::{RedisGate, Trouble, WhenLost};
@@ -134,20 +134,11 @@ async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
     server.restart();
     enforced(&gate);
     enforced(&other);
-    let taken = async {
+    eventually("the holder has its place again", async || {
         let left = other.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
-        left.is_ok_and(|left| left.remaining() == 0)
-    };
-    let mut again = taken.await;
-    for _ in 0..2_000 {
-        if again {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let left = other.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
-        again = left.is_ok_and(|left| left.remaining() == 0);
-    }
-    assert!(again, "the holder has its place again");
+        left.is_ok_and(|left| left.remaining() == 0).then_some(())
+    })
+    .await;
     drop(held);
 }
 

@@ -5,9 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use gates::{FIRST, enforced, one, passed, patient};
+use gates::{FIRST, enforced, eventually, one, passed, patient};
 use support::{Kind, Server, until};
-use tidegate::{Gate, InvalidRequest, Part, Quota, Rule, RuleId, Source};
+use tidegate::{Admission, Gate, InvalidRequest, Part, Quota, Rule, RuleId, Source};
 use tidegate_redis::{RedisGate, WhenLost};
 
 fn hourly(limit: u64) -> Quota {
@@ -102,30 +102,25 @@ async fn places_are_counted_everywhere_and_come_back() {
     assert!(!check(&other).await.is_allowed());
     assert_eq!(first.permits.len(), 1);
     drop(first);
-    let mut third = check(&other).await;
-    for _ in 0..1_000 {
-        if third.is_allowed() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        third = check(&other).await;
-    }
-    assert!(third.is_allowed(), "the place is released");
+    let _third =
+        eventually("the place is released", async || Some(check(&other).await).filter(Admission::is_allowed))
+            .await;
     assert!(!check(&one_gate).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(2)));
+    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(4)));
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
-    for _ in 0..50 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(
-            !gate.check(&one("alice")).await.expect("a request").is_allowed(),
-            "held for longer than its lease"
-        );
+    let name = gate.describe(one("alice")[0]).expect("a rule");
+    let expires =
+        || server.cli(&["PEXPIRETIME", &name]).parse::<u64>().expect("an instant, and not -2: it is there");
+    let mut last = expires();
+    for _ in 0..3 {
+        last = until("it is renewed", || Some(expires()).filter(|later| *later > last));
+        assert!(!gate.check(&one("alice")).await.expect("a request").is_allowed());
     }
     drop(held);
 }

@@ -31,17 +31,30 @@ pub(crate) fn enforced(gate: &RedisGate) {
     });
 }
 
-/// Asks until Redis decides: on a busy machine an answer may come too late.
-pub(crate) async fn strict(gate: &RedisGate) -> Decision {
-    enforced(gate);
-    for _ in 0..1_000 {
-        let decision = gate.check(&one("alice")).await.expect("a request").decision;
-        if decision.source == Source::Strict {
-            return decision;
+/// Asks until there is an answer, but not for ever: what is waited for is done by another process or task.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    for _ in 0..3_000 {
+        if let Some(answer) = ask().await {
+            return answer;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("Redis does not decide: {gate:?}");
+    panic!("{what}: not after many tries");
+}
+
+/// What Redis decides on a unit for this key: on a busy machine its answer may come too late, and is asked for again.
+pub(crate) async fn strict_for(gate: &RedisGate, key: &str) -> Decision {
+    eventually(&format!("Redis decides on {key}, {gate:?}"), async || {
+        let decision = gate.check(&one(key)).await.expect("a request").decision;
+        (decision.source == Source::Strict).then_some(decision)
+    })
+    .await
+}
+
+/// The same, from when limits are enforced on.
+pub(crate) async fn strict(gate: &RedisGate) -> Decision {
+    enforced(gate);
+    strict_for(gate, "alice").await
 }
 
 /// A unit of the first rule.
