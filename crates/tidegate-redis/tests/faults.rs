@@ -96,6 +96,18 @@ async fn what_was_sent_and_not_answered_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_vanished_is_given_up_and_looked_for_again() {
+    let server = Server::start(Kind::Redis, &[]);
+    let proxy = Proxy::start(server.port());
+    let gate = gate(&proxy.url(), WhenLost::Open);
+    let connections = proxy.connections();
+    proxy.set(Mode::Blackhole); // it sends no word of it
+    until("it connects anew", || (proxy.connections() > connections).then_some(()));
+    proxy.set(Mode::Pass);
+    assert!(strict(&gate).await.is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_but_redis_knows_who_is_at_work() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(RedisGate::builder(server.url()).at_once("work", 2, Duration::from_secs(60)));
