@@ -40,6 +40,7 @@
 --
 -- A value that another algorithm has left behind is charged to the new one, as if all of it had been used now.
 
+local KEYS, ARGV = KEYS, ARGV -- a local name is cheaper than a global one
 local END = 9007199254740991 -- the end of the time line, 2^53 - 1
 
 local time = redis.call('TIME')
@@ -96,6 +97,82 @@ end
 
 -- == Several buckets, checked: the same in a row ===============================================================
 
+local refused -- the reply, if one of the row refuses
+
+if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
+  local count, call, ceil, pack, read = #KEYS, redis.call, math.ceil, struct.pack, struct.unpack
+  local values = call('MGET', unpack(KEYS))
+  local reply = { now, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } -- of three, so that it need not grow
+  local plain = true
+  for i = 1, count do
+    local cost, rule, value = tonumber(ARGV[2 * i]), ARGV[2 * i + 1], values[i]
+    plain = #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
+    for j = 1, i - 1 do
+      plain = plain and KEYS[i] ~= KEYS[j]
+    end
+    if not plain then
+      break
+    end
+    local p, q, burst = read('>xI8I8I8', rule)
+    local full, gone, used = p * burst, 0, 0
+    if value then
+      local since, part = END, 0
+      if #value == 12 then
+        since, part, used = read('>I7BI4', value)
+      elseif #value == 21 then
+        since, part, used = read('>I7I7I7', value)
+      end
+      gone = part < q and (now - since) * q - part or -1
+    end
+    plain = gone >= 0 and full > 0 and q > 0 and now + full <= END and used <= burst
+    if not plain then
+      break
+    end
+    if gone >= used * p then
+      gone, used = 0, 0
+    else
+      local back = math.floor(gone / p)
+      gone, used = gone - back * p, used - back
+    end
+    local taken, at, owes = used + cost, i * 4, used * p - gone
+    if taken <= burst then
+      local part = -gone % q
+      local since = now - (gone + part) / q
+      if part < 256 and taken < 4294967296 then
+        values[i] = pack('>I7BI4', since, part, taken)
+      else
+        values[i] = pack('>I7I7I7', since, part, taken)
+      end
+      -- In the place of the wait, which is none, stands what is owed until it is known whether all agree.
+      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, owes, ceil((owes + cost * p) / q)
+    else
+      local never = cost > burst
+      reply[at - 1], reply[at] = never and 4 or 2, burst - used
+      reply[at + 1], reply[at + 2] = never and 0 or ceil(((taken - burst) * p - gone) / q), ceil(owes / q)
+      refused = reply
+    end
+  end
+  if plain then
+    for at = 4 * count + 3, 14 do
+      reply[at] = nil
+    end
+  end
+  if plain and not refused then
+    local remaining, reset = reply[4], reply[6]
+    for i = 1, count do
+      local at = 4 * i
+      local left, back = reply[at], reply[at + 2]
+      call('SET', KEYS[i], values[i], 'PXAT', string.format('%d', (now + back + 999) / 1000))
+      reply[at + 1] = 0
+      if left < remaining or (left == remaining and back > reset) then
+        reply[2], remaining, reset = i, left, back
+      end
+    end
+    return reply
+  end
+  refused = plain and refused
+end
+
 -- The position of the strictest decision in a reply.
 local function binding(reply)
   local strictest, outcome, remaining, wait, reset = 1, reply[3], reply[4], reply[5], reply[6]
@@ -111,70 +188,16 @@ local function binding(reply)
   return strictest
 end
 
-if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
-  local values = redis.call('MGET', unpack(KEYS))
-  local reply, refused, plain, owing = { now, 1 }, false, true, {}
+if refused then
   for i = 1, #KEYS do
-    local cost, rule, value = tonumber(ARGV[2 * i]), ARGV[2 * i + 1], values[i]
-    plain = #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
-    for j = 1, i - 1 do
-      plain = plain and KEYS[i] ~= KEYS[j]
-    end
-    if not plain then
-      break
-    end
-    local p, q, burst = struct.unpack('>xI8I8I8', rule)
-    local full, gone, used = p * burst, 0, 0
-    if value then
-      local since, part = END, 0
-      if #value == 12 then
-        since, part, used = struct.unpack('>I7BI4', value)
-      elseif #value == 21 then
-        since, part, used = struct.unpack('>I7I7I7', value)
-      end
-      gone = part < q and (now - since) * q - part or -1
-    end
-    plain = gone >= 0 and full > 0 and q > 0 and now + full <= END and used <= burst
-    if not plain then
-      break
-    end
-    if gone >= used * p then
-      gone, used = 0, 0
-    else
-      local back = math.floor(gone / p)
-      gone, used = gone - back * p, used - back
-    end
-    local taken, at = used + cost, i * 4
-    owing[i] = used * p - gone
-    if taken <= burst then
-      local part = -gone % q
-      local since = now - (gone + part) / q
-      if part < 256 and taken < 4294967296 then
-        values[i] = struct.pack('>I7BI4', since, part, taken)
-      else
-        values[i] = struct.pack('>I7I7I7', since, part, taken)
-      end
-      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, 0, math.ceil((taken * p - gone) / q)
-    else
-      local wait = math.ceil(((taken - burst) * p - gone) / q)
-      local never = cost > burst
-      reply[at - 1], reply[at], reply[at + 1] = never and 4 or 2, burst - used, never and 0 or wait
-      reply[at + 2], refused = math.ceil(owing[i] / q), true
+    local at = 4 * i
+    if refused[at - 1] == 0 then -- it would have passed: it is told as it was found
+      local _, q = struct.unpack('>xI8I8', ARGV[2 * i + 1])
+      refused[at], refused[at + 1], refused[at + 2] = refused[at] + ARGV[2 * i], 0, math.ceil(refused[at + 1] / q)
     end
   end
-  if plain then
-    for i = 1, #KEYS do
-      local at = i * 4
-      if not refused then
-        redis.call('SET', KEYS[i], values[i], 'PXAT', string.format('%d', (now + reply[at + 2] + 999) / 1000))
-      elseif reply[at - 1] == 0 then -- it would have passed: it is told as it was found
-        local _, q = struct.unpack('>xI8I8', ARGV[2 * i + 1])
-        reply[at], reply[at + 2] = reply[at] + ARGV[2 * i], math.ceil(owing[i] / q)
-      end
-    end
-    reply[2] = binding(reply)
-    return reply
-  end
+  refused[2] = binding(refused)
+  return refused
 end
 
 -- == What the algorithms share =================================================================================
