@@ -36,7 +36,7 @@
 --   4                  number, opened, length, count                  from the first hit
 --   5  sliding log     number, instants, the oldest first
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
---   7  places          number, entries: expires, cost, length of the id, id
+--   7  places          number, sum of costs, entries: expires, cost, id
 --
 -- A value that another algorithm has left behind is charged to the new one, as if all of it had been used now.
 
@@ -979,56 +979,80 @@ end
 --
 -- Places are not used up, they are held: by an id, until it gives them back, or until its lease is over. One that
 -- asks again with the same id has not heard the answer; it is not counted twice.
+--
+--   value   number, sum of costs, entries: expires, cost, id       1 + 7 + n · (7 + 4 + 16) bytes
+--
+-- There may be thousands of holders, so nobody looks at each: the sum is known, whose lease is over stands in front,
+-- because every lease is as long, and an id is found by searching the bytes.
 
 local function places()
-  -- The entries of a value whose lease is not over.
-  local function held_places(value)
-    local held, at = {}, 2
+  local HEAD, ENTRY = 8, 27
+
+  local function entry(expires, cost, id)
+    return struct.pack('>I7I4', expires, cost) .. id
+  end
+
+  -- The entries whose lease is not over, and the sum of their costs.
+  local function living(value)
+    local _, sum = struct.unpack('>BI7', value)
+    local at = HEAD + 1
     while at <= #value do
-      local expires, cost, length = struct.unpack('>I7I4B', value, at)
+      local expires, cost = struct.unpack('>I7I4', value, at)
       if expires > now then
-        held[#held + 1] = { id = string.sub(value, at + 12, at + 11 + length), expires = expires, cost = cost }
+        break
       end
-      at = at + 12 + length
+      sum, at = sum - cost, at + ENTRY
     end
-    return held
+    return string.sub(value, at), sum
+  end
+
+  -- When the last of the leases is over.
+  local function last_expiry(entries)
+    return entries == '' and 0 or struct.unpack('>I7', entries, #entries - ENTRY + 1)
+  end
+
+  -- The entries, none of which lasts beyond a lease from now.
+  local function shortened(entries, lease)
+    local parts = {}
+    for at = 1, #entries, ENTRY do
+      local expires, cost = struct.unpack('>I7I4', entries, at)
+      parts[#parts + 1] = entry(math.min(expires, now + lease), cost, string.sub(entries, at + 11, at + ENTRY - 1))
+    end
+    return table.concat(parts)
+  end
+
+  -- Where the entry of the id begins, and its cost, which is 0 if there is none.
+  local function own_entry(rule)
+    local at = 0
+    repeat
+      at = rule.id and string.find(rule.entries, rule.id, at + 1, true)
+    until not at or at % ENTRY == 12 -- an id, and not bytes that happen to look like it
+    if not at then
+      return nil, 0
+    end
+    local _, cost = struct.unpack('>I7I4', rule.entries, at - 11)
+    return at - 11, cost
   end
 
   local function read(rule, value)
-    rule.held = value and held_places(value) or {}
-    for _, place in ipairs(rule.held) do
-      if place.expires > now + rule.lease then -- the clock has stepped back, or the lease is shorter than it was
-        place.expires, rule.pulled = now + rule.lease, true
-      end
+    rule.entries, rule.sum = '', 0
+    if not value then
+      return
     end
-  end
-
-  -- How many places are held by others than `id`; by all if there is none.
-  local function held_beside(rule, id)
-    local used = 0
-    for _, place in ipairs(rule.held) do
-      if place.id ~= id then
-        used = used + place.cost
-      end
+    rule.entries, rule.sum = living(value)
+    if last_expiry(rule.entries) > now + rule.lease then -- the clock has stepped back, or the lease is shorter than it was
+      rule.entries, rule.pulled = shortened(rule.entries, rule.lease), true
     end
-    return used
   end
 
   local function left(rule)
-    return at_least_zero(rule.limit - held_beside(rule, nil))
+    return at_least_zero(rule.limit - rule.sum)
   end
 
   -- How many the id could hold: its own are as good as free.
   local function there(rule)
-    return at_least_zero(rule.limit - held_beside(rule, rule.id))
-  end
-
-  local function own_place(rule)
-    for position, place in ipairs(rule.held) do
-      if place.id == rule.id then
-        return position, place
-      end
-    end
+    local _, own = own_entry(rule)
+    return at_least_zero(rule.limit - (rule.sum - own))
   end
 
   local function peek(rule, cost)
@@ -1038,47 +1062,60 @@ local function places()
     if cost > rule.limit then
       return NEVER, left(rule), 0, 0
     end
-    if cost > there(rule) then
+    local free = there(rule)
+    if cost > free then
       return BUSY, left(rule), 0, 0
     end
-    return ALLOWED, there(rule) - cost, 0, 0
+    return ALLOWED, free - cost, 0, 0
+  end
+
+  -- Forgets the entry that begins there.
+  local function drop(rule, at, cost)
+    rule.entries = string.sub(rule.entries, 1, at - 1) .. string.sub(rule.entries, at + ENTRY)
+    rule.sum = rule.sum - cost
+  end
+
+  local function hold(rule, cost)
+    rule.entries, rule.sum = rule.entries .. entry(now + rule.lease, cost, rule.id), rule.sum + cost
   end
 
   local function force(rule, cost)
     if cost > 0 then
-      local position = own_place(rule) or #rule.held + 1
-      rule.held[position] = { id = rule.id, expires = now + rule.lease, cost = cost }
+      local at, own = own_entry(rule)
+      if at then
+        drop(rule, at, own)
+      end
+      hold(rule, cost)
     end
     return ALLOWED, left(rule), 0, 0
   end
 
   local function refund(rule, cost)
-    local position, place = own_place(rule)
-    if place then
-      place.cost = place.cost - cost
-      if place.cost <= 0 then
-        table.remove(rule.held, position)
-      end
+    local at, own = own_entry(rule)
+    if not at then
+      return
+    end
+    if cost >= own then
+      drop(rule, at, own)
+    else
+      local before, after = string.sub(rule.entries, 1, at + 6), string.sub(rule.entries, at + 11)
+      rule.entries, rule.sum = before .. struct.pack('>I4', own - cost) .. after, rule.sum - cost
     end
   end
 
   -- Holds what the id holds for another lease, if it still holds anything.
   local function renew(rule)
-    local _, place = own_place(rule)
-    if place then
-      place.expires = now + rule.lease
+    local at, own = own_entry(rule)
+    if at then
+      drop(rule, at, own)
+      hold(rule, own)
     end
-    return place and ALLOWED or BUSY, left(rule), 0, 0
+    return at and ALLOWED or BUSY, left(rule), 0, 0
   end
 
   local function store(rule)
-    local parts, idle_at = { string.char(224) }, 0
-    for _, place in ipairs(rule.held) do
-      parts[#parts + 1] = struct.pack('>I7I4B', place.expires, place.cost, #place.id) .. place.id
-      idle_at = math.max(idle_at, place.expires)
-    end
-    if idle_at > 0 then
-      return table.concat(parts), idle_at
+    if rule.entries ~= '' then
+      return struct.pack('>BI7', 224, rule.sum) .. rule.entries, last_expiry(rule.entries)
     end
   end
 
@@ -1087,10 +1124,7 @@ local function places()
   end
 
   local function used(value)
-    local sum = 0
-    for _, place in ipairs(held_places(value)) do
-      sum = sum + place.cost
-    end
+    local _, sum = living(value)
     return sum
   end
 
@@ -1131,7 +1165,7 @@ local function number_of(value)
   elseif number == 6 then
     fits = length >= 17 and length % 4 == 1
   else
-    fits = length >= 13
+    fits = length % 27 == 8
   end
   return fits and number or nil
 end
@@ -1140,7 +1174,7 @@ end
 local function carry_over(rule, used)
   local id, own = rule.id, rule.algorithm
   own.read(rule, nil)
-  rule.id = '' -- places used before belong to nobody; they are free again after a lease
+  rule.id = string.rep('\0', 16) -- places used before belong to nobody; they are free again after a lease
   own.force(rule, math.min(used, own.most(rule), 4294967295))
   rule.id, rule.pulled = id, true
 end
@@ -1235,8 +1269,8 @@ end
 if #verb ~= 1 or not string.find('cptfrxnl', verb, 1, true) then
   return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, x, n, l')
 end
-if id and #id > 64 then
-  return mistake(string.format('id %s of %d bytes', quoted(id), #id), 'at most 64 bytes')
+if id and #id ~= 16 then
+  return mistake(string.format('id %s of %d bytes', quoted(id), #id), '16 bytes that nobody else has')
 end
 
 local rules, seen = {}, {}
@@ -1262,7 +1296,7 @@ for i = 1, #KEYS do
     return mistake(found, expected)
   end
   local needs_id = verb == 'n' or verb == 'l' or (rule.letter == 'n' and verb ~= 'p' and verb ~= 'x')
-  if needs_id and (not id or id == '') then
+  if needs_id and not id then
     return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)),
       'the id of who holds the places, as the last argument')
   end

@@ -42,7 +42,7 @@ impl Changing {
     }
 
     fn ask(&mut self, at: Micros, verb: char, cost: u32, text: &str) -> Told {
-        let id = (text == "places").then_some(b"id".as_slice());
+        let id = (text == "places").then_some(b"an id of 16 byte".as_slice());
         let Reply { rules, .. } = self.0.ask(at, verb, &ask(text, cost), id);
         rules[0]
     }

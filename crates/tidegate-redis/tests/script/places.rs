@@ -24,11 +24,19 @@ impl Gate {
 
     fn ask(&mut self, at: Micros, verb: char, cost: u32, id: &str) -> Told {
         let asks = [Ask::places("places", cost, u64::from(LIMIT), LEASE)];
-        let id = (!id.is_empty()).then_some(id.as_bytes());
-        let Reply { now, binding, rules, .. } = self.0.ask(at, verb, &asks, id);
+        let id = (!id.is_empty()).then(|| named(id));
+        let Reply { now, binding, rules, .. } =
+            self.0.ask(at, verb, &asks, id.as_ref().map(<[u8; 16]>::as_slice));
         assert_eq!((now, binding, rules.len()), (at.get(), 1, 1));
         rules[0]
     }
+}
+
+/// A name, as long as ids are.
+fn named(name: &str) -> [u8; 16] {
+    let mut id = [b' '; 16];
+    id[..name.len()].copy_from_slice(name.as_bytes());
+    id
 }
 
 fn told(outcome: u64, remaining: u64) -> Told {
@@ -91,13 +99,30 @@ fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
     assert_eq!(gate.ask(seconds(30), 'c', 1, "b"), told(0, 2));
 }
 
+/// The end of one entry and the beginning of the next may read like an id.
+#[test]
+fn an_id_is_found_only_where_an_id_is() {
+    let mut clocked = Clocked::start();
+    let mut hold = |id: &[u8]| {
+        let asks = [Ask::places("places", 1, u64::from(LIMIT), LEASE)];
+        clocked.ask(NOON, 'c', &asks, Some(id)).rules[0]
+    };
+    assert_eq!(hold(&named("a")), told(0, 2));
+    assert_eq!(hold(&named("b")), told(0, 1));
+    let expires = NOON.plus(LEASE).get().to_be_bytes();
+    let alike = [&named("a")[12..], &expires[1..], &1u32.to_be_bytes(), b"b"].concat();
+    assert_eq!(hold(&alike), told(0, 0), "a third one");
+    assert_eq!(hold(&alike), told(0, 0), "the same again");
+    assert_eq!(hold(&named("c")), told(3, 0));
+}
+
 #[test]
 fn places_and_other_rules_are_charged_together_or_not_at_all() {
     let mut clocked = Clocked::start();
     let bucket = "10/s burst 2".parse().expect("a quota");
     let mut ask = |verb, id: &str| {
         let asks = [Ask::new("bucket", 1, &bucket), Ask::places("places", 1, 1, LEASE)];
-        clocked.ask(NOON, verb, &asks, Some(id.as_bytes()))
+        clocked.ask(NOON, verb, &asks, Some(&named(id)))
     };
     let passed = |remaining, reset| Told { outcome: 0, remaining, wait: 0, reset };
     assert_eq!(ask('c', "a").rules, [passed(1, 100_000), passed(0, 0)]);
