@@ -38,6 +38,7 @@ pub(crate) fn pin(pid: u32, processor: u32) {
 fn throughput(runtime: &Runtime, plan: Plan) -> Section {
     let server = Server::start(Kind::Redis, &[]);
     pin(server.pid(), 0);
+    pin(std::process::id(), 1);
     let gate = runtime.block_on(connected(&server, WhenLost::Open));
     let sha = Raw::to(&server).load(GCRA, &["abc"], &[]).sha().to_owned();
     let (mut ours, mut peer) = (Vec::new(), Vec::new());
@@ -52,7 +53,7 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
     Section {
         title: "A gate, as fast as it can",
         unit: "µs",
-        text: "Microseconds for each check of a token bucket among 100,000 keys, on one thread with 64 tasks and one connection. \
+        text: "Microseconds for each check of a token bucket among 100,000 keys, on one thread with 64 tasks, through a gate as made. \
                Required is 0.85 of the peer's rate, which is 1.18 of its time.",
         measured: vec![measured(BENCHMARK, peer), measured(TIDEGATE, ours)],
         goals: vec![Goal::same(CHECKS, TIDEGATE, BENCHMARK, 1.17, 1.0)],
@@ -61,7 +62,7 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
 
 async fn connected(server: &Server, when_lost: WhenLost) -> RedisGate {
     let builder = RedisGate::builder(server.url()).rule("abc", QUOTA).when_lost(when_lost);
-    let gate = builder.connections(1).deadline(Duration::from_secs(5)).build().expect("a gate");
+    let gate = builder.deadline(Duration::from_secs(5)).build().expect("a gate");
     while gate.health().enforced != Some(true) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -19,6 +19,7 @@ use crate::breaker::Breaker;
 use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
 use crate::health::Counts;
 use crate::keys::Keys;
+use crate::line::Lines;
 use crate::link::{CONNECT, CONNECT_NODE, Link, Target};
 use crate::lost::{Alone, Lost, Share, WhenLost};
 use crate::watch::{self, Canary, Pace};
@@ -291,6 +292,7 @@ impl Builder {
             counts: Counts::default(),
             canary,
             runtime: runtime.clone(),
+            waiting: Lines::default(),
             ids,
             links,
         });

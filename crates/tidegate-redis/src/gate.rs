@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
 use tidegate_core::{Decision, Rule, RuleId, Taken};
@@ -26,10 +26,12 @@ use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::health::{Counts, Health};
 use crate::keys::Keys;
+use crate::line::Lines;
 use crate::link::{Connection, Link};
 use crate::lost::Lost;
 use crate::places::{Entry, Place, Places};
 use crate::trouble::{Trouble, is_no_script, is_redirection};
+use crate::wait::Until;
 use crate::watch::Canary;
 use crate::wire::{self, Described, Line, Reply, Verb};
 
@@ -55,7 +57,7 @@ use crate::wire::{self, Described, Line, Reply, Verb};
 /// ```
 ///
 /// The rules of one request are charged all or none, in one step. In a cluster that holds for rules of the same key; where keys
-/// differ they are asked one after the other, and what was taken is given back if a later one refuses.
+/// differ they are asked one after the other, and what was taken is given back, a moment later, if a later one refuses.
 ///
 /// Clones are the same gate.
 #[derive(Clone)]
@@ -78,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     pub(crate) canary: Canary,
     pub(crate) runtime: Handle,
+    pub(crate) waiting: Lines,
     pub(crate) ids: Ids,
 }
 
@@ -144,10 +147,19 @@ impl RedisGate {
         Ok(self.shared.check(request).await)
     }
 
-    /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may, but not beyond `timeout`. Refuses at once
-    /// where that cannot suffice.
+    /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may. Refuses only what can never pass.
     ///
-    /// Who waits here is not in a line with those who wait elsewhere: whoever asks first when there is room has it.
+    /// Those who wait in this process stand in a line for what has refused them, first come, first served, and only the first
+    /// of it asks Redis. They are in no line with those who wait in other processes, nor with those who only check.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check).
+    pub async fn acquire(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.acquire_in(request, Until(None)).await
+    }
+
+    /// As [`acquire`](RedisGate::acquire), but waits no longer than `timeout`. Refuses at once where that cannot suffice.
     ///
     /// # Errors
     ///
@@ -157,8 +169,25 @@ impl RedisGate {
         request: &[Part<'_>],
         timeout: Duration,
     ) -> Result<Admission, InvalidRequest> {
+        self.acquire_in(request, Until::after(timeout)).await
+    }
+
+    /// As [`acquire`](RedisGate::acquire), but waits no longer than until `deadline`. Refuses at once where that cannot suffice.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check).
+    pub async fn acquire_until(
+        &self,
+        request: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<Admission, InvalidRequest> {
+        self.acquire_in(request, Until(Some(deadline.into()))).await
+    }
+
+    async fn acquire_in(&self, request: &[Part<'_>], until: Until) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(crate::wait::acquire(&self.shared, request, timeout).await)
+        Ok(crate::wait::acquire(&self.shared, request, until).await)
     }
 
     /// Decides as [`check`](RedisGate::check) would, and charges nothing.
@@ -270,7 +299,7 @@ impl Shared {
         let decided = if self.is_cluster && spans_keys(request) {
             crate::spread::check(self, request).await
         } else {
-            self.check_together(request).await
+            self.check_together(request, self.deadline).await
         };
         match decided {
             Ok(admission) => {
@@ -282,12 +311,16 @@ impl Shared {
     }
 
     /// In one call.
-    pub(crate) async fn check_together(self: &Arc<Self>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
+    pub(crate) async fn check_together(
+        self: &Arc<Self>,
+        request: &[Part<'_>],
+        within: Duration,
+    ) -> Result<Admission, Trouble> {
         let lines = self.lines(request);
         // From before it is sent: who is not answered, or does not wait for it, may hold places all the same.
         let places = self.id_for(request).map(|id| self.places(id, request, &lines));
         let id = places.as_ref().map(Places::id);
-        let reply = self.ask(Verb::Check, &lines, id.as_deref()).await?;
+        let reply = self.ask(Verb::Check, &lines, id.as_deref(), within).await?;
         let decision = bound(&reply, request);
         let permits = match places {
             Some(places) if decision.is_allowed() => Permits::none().with(Box::new(places.held())),
@@ -327,13 +360,13 @@ impl Shared {
         request: &[Part<'_>],
     ) -> Result<(Decision, Option<u32>), Trouble> {
         if !(self.is_cluster && spans_keys(request)) {
-            let reply = self.ask(verb, &self.lines(request), None).await?;
+            let reply = self.ask(verb, &self.lines(request), None, self.deadline).await?;
             return Ok((bound(&reply, request), reply.taken));
         }
         let mut strictest: Option<(Decision, Option<u32>)> = None;
         for part in request {
             let part = std::slice::from_ref(part);
-            let reply = self.ask(verb, &self.lines(part), None).await?;
+            let reply = self.ask(verb, &self.lines(part), None, self.deadline).await?;
             let decision = bound(&reply, part);
             strictest = Some(match strictest {
                 Some((other, taken)) => (other.and(decision), taken.min(reply.taken)),
@@ -352,12 +385,14 @@ impl Shared {
         &self.rules[usize::from(part.rule.0)]
     }
 
+    /// How the strings in Redis are named.
+    pub(crate) fn names(&self, request: &[Part<'_>]) -> Vec<Vec<u8>> {
+        request.iter().map(|part| self.keys.name(&self.shape(part).name, part.key.bytes())).collect()
+    }
+
     pub(crate) fn lines<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
-        let line = |part: &Part<'_>| {
-            let Shape { name, described, .. } = self.shape(part);
-            Line { key: self.keys.name(name, part.key.bytes()), cost: part.cost, rule: described }
-        };
-        request.iter().map(line).collect()
+        let named = request.iter().zip(self.names(request));
+        named.map(|(part, key)| Line { key, cost: part.cost, rule: &self.shape(part).described }).collect()
     }
 
     /// Asks the script, unless Redis is not asked at the moment, and takes note of what comes of it.
@@ -366,12 +401,13 @@ impl Shared {
         verb: Verb,
         lines: &[Line<'_>],
         id: Option<&[u8]>,
+        within: Duration,
     ) -> Result<Reply, Trouble> {
         if self.breaker.is_open() {
             return Err(Trouble::NotAsked);
         }
         let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
-        let answer = self.send_in_time(self.link_of(lines), verb, lines, id).await;
+        let answer = self.send(self.link_of(lines), verb, lines, id, within).await;
         match &answer {
             Ok(_) => {
                 self.breaker.succeeded();
@@ -395,9 +431,20 @@ impl Shared {
         lines: &[Line<'_>],
         id: Option<&[u8]>,
     ) -> Result<Reply, Trouble> {
+        self.send(link, verb, lines, id, self.deadline).await
+    }
+
+    async fn send(
+        &self,
+        link: &Link,
+        verb: Verb,
+        lines: &[Line<'_>],
+        id: Option<&[u8]>,
+        within: Duration,
+    ) -> Result<Reply, Trouble> {
         let (connection, number) = link.connection()?;
         let cmd = wire::call(&self.sha, verb, lines, id);
-        match tokio::time::timeout(self.deadline, send(link, connection, &cmd)).await {
+        match tokio::time::timeout(within, send(link, connection, &cmd)).await {
             Ok(Ok(value)) => {
                 link.answered();
                 wire::read(&value, lines).ok_or(Trouble::Nonsense)
@@ -454,7 +501,7 @@ async fn send(
             link.load(&mut connection, loads).await?;
             connection.ask(cmd).await
         }
-        Err(error) if is_redirection(&error) => connection.ask(cmd).await,
+        Err(error) if is_redirection(&error) => connection.ask_as_told(cmd, &error).await,
         reply => reply,
     }
 }

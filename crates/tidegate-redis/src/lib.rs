@@ -14,7 +14,8 @@
 //! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
 //! | `lost`, `local` | [`WhenLost`]: decisions without Redis |
 //! | `places` | permits that are held here and counted there |
-//! | `spread`, `wait` | several keys in a cluster; waiting |
+//! | `spread` | several keys in a cluster |
+//! | `wait`, `line` | waiting, first come, first served |
 
 #[cfg(doctest)]
 mod book {
@@ -26,6 +27,7 @@ mod build;
 mod gate;
 mod health;
 mod keys;
+mod line;
 mod link;
 mod local;
 mod lost;

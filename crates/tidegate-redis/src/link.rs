@@ -17,9 +17,11 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisError, Value};
+use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{Clock, SteadyClock};
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 
 use crate::server::{self, Findings};
 use crate::trouble::{Trouble, breaks_the_connection};
@@ -176,19 +178,21 @@ impl Link {
     pub(crate) async fn keep_connected(link: Weak<Link>) {
         let mut wait = FIRST_WAIT;
         while let Some(it) = link.upgrade() {
+            let started = Instant::now();
             match it.connect().await {
                 Ok((connection, findings)) => {
                     it.connected(connection, findings);
-                    wait = FIRST_WAIT;
                     it.until_lost(link.clone()).await;
                 }
                 Err(trouble) => {
                     it.not_connected(trouble);
                     drop(it);
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(LONGEST_WAIT);
                 }
             }
+            // A connection that is lost at once, as one to a replica that takes no writes, is as bad as none.
+            wait =
+                if started.elapsed() > LONGEST_WAIT * 2 { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -246,6 +250,18 @@ impl Connection {
         self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await
     }
 
+    /// Asks where a redirection says. One to stay is known to the connection by now; a slot that is being moved has to be asked
+    /// for by its own word, at its new node, while the rest stays where it was.
+    pub(crate) async fn ask_as_told(&mut self, cmd: &Cmd, told: &RedisError) -> Result<Value, RedisError> {
+        let (Connection::Cluster(connection), Some(route)) = (&mut *self, new_node(told)) else {
+            return self.ask(cmd).await;
+        };
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").add_command(cmd.clone());
+        let mut replies = connection.route_pipeline(asking, 1, 1, route).await?;
+        replies.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
     pub(crate) async fn ask(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         match self {
             Connection::Single(connection) => connection.req_packed_command(cmd).await,
@@ -253,6 +269,15 @@ impl Connection {
         }
         .and_then(Value::extract_error)
     }
+}
+
+/// Where the slot goes that is being moved, if that is what the error says.
+fn new_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+    if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
+        return None;
+    }
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
 impl std::fmt::Debug for Connection {

@@ -12,6 +12,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::{Held, Permits};
 use tidegate_core::Outcome;
@@ -19,6 +20,9 @@ use tokio::task::AbortHandle;
 
 use crate::gate::Shared;
 use crate::wire::{Line, Verb};
+
+/// How long to wait before a release that was not answered is asked for again; four times as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The places that one request asks for, or holds.
 #[derive(Debug)]
@@ -102,9 +106,16 @@ async fn renew(entry: Arc<Entry>) {
 }
 
 impl Entry {
+    /// Asks more than once if it must: the second time there is nothing left to give back.
     async fn release(&self) {
         for place in &self.places {
-            self.ask(Verb::Release, place).await;
+            let mut pause = FIRST_PAUSE;
+            while self.ask(Verb::Release, place).await.is_none()
+                && pause < self.shared.rules[place.rule].lease
+            {
+                tokio::time::sleep(pause).await;
+                pause *= 4;
+            }
         }
     }
 

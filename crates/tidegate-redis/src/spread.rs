@@ -1,41 +1,51 @@
 //! # Keys that do not lie together
 //!
 //! In a cluster one call can charge only what lies in one slot: the rules of one key. A request for several keys is asked key by
-//! key, and what was taken is given back when a later one refuses. Between the two somebody else may find less than there is. A
-//! limit that has refilled meanwhile, or a window that has ended, takes back what it need not have: then somebody may find one
-//! request more than there would have been.
+//! key, and what was taken is given back when a later one refuses, or when nobody waits for the answer any more. Between the two
+//! somebody else may find less than there is. A limit that has refilled meanwhile, or a window that has ended, takes back what it
+//! need not have: then somebody may find one request more than there would have been.
 
 use std::sync::Arc;
 
 use tidegate::{Admission, Part, Permits};
+use tokio::time::Instant;
 
 use crate::gate::Shared;
 use crate::trouble::Trouble;
-use crate::wire::Verb;
+use crate::wire::{Line, Verb};
+
+/// What was charged so far. Unless it is kept it is given back.
+struct Taken {
+    shared: Arc<Shared>,
+    charges: Vec<Charge>,
+}
+
+/// So much of one rule, in one string.
+struct Charge {
+    name: Vec<u8>,
+    rule: usize,
+    cost: u32,
+}
 
 pub(crate) async fn check(shared: &Arc<Shared>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
-    let mut taken: Vec<Part<'_>> = Vec::with_capacity(request.len());
+    let started = Instant::now();
+    let mut taken = Taken { shared: shared.clone(), charges: Vec::with_capacity(request.len()) };
     let mut strictest = None;
     let mut permits = Permits::none();
     for group in by_key(request) {
-        let admission = match shared.check_together(&group).await {
-            Ok(admission) => admission,
-            Err(trouble) => {
-                give_back(shared, taken).await;
-                return Err(trouble);
-            }
-        };
+        let left = shared.deadline.saturating_sub(started.elapsed());
+        let admission = shared.check_together(&group, left).await?;
         if !admission.is_allowed() {
-            give_back(shared, taken).await;
             return Ok(admission);
         }
+        taken.add(&group);
         permits = permits.and(admission.permits);
         strictest = Some(match strictest {
             Some(other) => admission.decision.and(other),
             None => admission.decision,
         });
-        taken.extend(group);
     }
+    taken.keep();
     let decision = strictest.expect("a request has a part");
     Ok(Admission { permits, ..Admission::bare(decision) })
 }
@@ -53,10 +63,33 @@ fn by_key<'a>(request: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
     groups
 }
 
-/// Permits are given back by dropping them.
-async fn give_back(shared: &Arc<Shared>, taken: Vec<Part<'_>>) {
-    for part in taken.iter().filter(|part| !shared.shape(part).is_places) {
-        let part = std::slice::from_ref(part);
-        let _ = shared.ask(Verb::Refund, &shared.lines(part), None).await;
+impl Taken {
+    /// Permits are given back by dropping them.
+    fn add(&mut self, group: &[Part<'_>]) {
+        let names = self.shared.names(group);
+        let charges = group.iter().zip(names).filter(|(part, _)| !self.shared.shape(part).is_places);
+        let charges =
+            charges.map(|(part, name)| Charge { name, rule: usize::from(part.rule.0), cost: part.cost });
+        self.charges.extend(charges);
+    }
+
+    fn keep(mut self) {
+        self.charges.clear();
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let charges = std::mem::take(&mut self.charges);
+        if !charges.is_empty() {
+            self.shared.runtime.spawn(give_back(self.shared.clone(), charges));
+        }
+    }
+}
+
+async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
+    for Charge { name, rule, cost } in charges {
+        let line = [Line { key: name, cost, rule: &shared.rules[rule].described }];
+        let _ = shared.ask(Verb::Refund, &line, None, shared.deadline).await;
     }
 }

@@ -1,7 +1,9 @@
 //! # Waiting for a limit that is far away
 //!
-//! A refusal says when to ask again, and this does. It never waits for what cannot come in time.
+//! A refusal says when to ask again, and this does: the first in the [line](crate::line) for what has refused it. It never waits
+//! for what cannot come in time.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +17,64 @@ use crate::wire::Verb;
 /// Nobody can say when a place is free, so it is asked for now and then.
 const ASK_FOR_PLACES: Duration = Duration::from_millis(10);
 
-/// A turn that comes too late is none.
-async fn given_back(
+/// Until when to wait, if not for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until(pub(crate) Option<Instant>);
+
+pub(crate) async fn acquire(shared: &Arc<Shared>, request: &[Part<'_>], until: Until) -> Admission {
+    let names = shared.names(request);
+    let mut standing = match names.iter().find(|name| shared.waiting.has(name)) {
+        Some(name) => until.in_time(shared.waiting.join(name.clone())).await,
+        None => None,
+    };
+    loop {
+        let admission = shared.check(request).await;
+        let pause = match admission.decision.outcome {
+            Outcome::Allowed | Outcome::Never => return admission,
+            Outcome::AllowedAfter(wait) => {
+                drop(standing);
+                return at_its_turn(shared, request, admission, wait, until).await;
+            }
+            Outcome::RetryAfter(wait) => wait.duration(),
+            Outcome::Busy => ASK_FOR_PLACES,
+        };
+        if until.is_before(pause) {
+            return admission;
+        }
+        let name = &names[binding(request, &admission.decision)];
+        if !standing.as_ref().is_some_and(|standing| standing.is_at(name)) {
+            drop(standing);
+            standing = shared.waiting.begin(name);
+        }
+        match standing {
+            Some(_) => tokio::time::sleep(pause).await,
+            None => {
+                standing = until.in_time(shared.waiting.join(name.clone())).await;
+                if standing.is_none() {
+                    return admission;
+                }
+            }
+        }
+    }
+}
+
+/// Which part has refused: the first of its rule, if the request names the rule for several keys.
+fn binding(request: &[Part<'_>], decision: &Decision) -> usize {
+    request.iter().position(|part| part.rule == decision.rule).unwrap_or(0)
+}
+
+/// Waits for a turn that was given; one that comes too late is none.
+async fn at_its_turn(
     shared: &Arc<Shared>,
     request: &[Part<'_>],
     admission: Admission,
     wait: Wait,
+    until: Until,
 ) -> Admission {
+    if !until.is_before(wait.duration()) {
+        tokio::time::sleep(wait.duration()).await;
+        return admission;
+    }
     let rates: Vec<Part<'_>> = shared.rates(request).collect();
     if !rates.is_empty() {
         let _ = shared.ask_each(Verb::Refund, &rates).await;
@@ -32,25 +85,22 @@ async fn given_back(
     Admission::bare(refusal.of_rule(rule))
 }
 
-pub(crate) async fn acquire(shared: &Arc<Shared>, request: &[Part<'_>], timeout: Duration) -> Admission {
-    let started = Instant::now();
-    loop {
-        let admission = shared.check(request).await;
-        let pause = match admission.decision.outcome {
-            Outcome::Allowed | Outcome::Never => return admission,
-            Outcome::AllowedAfter(wait) if wait.duration() > timeout.saturating_sub(started.elapsed()) => {
-                return given_back(shared, request, admission, wait).await;
-            }
-            Outcome::AllowedAfter(wait) => {
-                tokio::time::sleep(wait.duration()).await;
-                return admission;
-            }
-            Outcome::RetryAfter(wait) => wait.duration(),
-            Outcome::Busy => ASK_FOR_PLACES,
-        };
-        if started.elapsed().saturating_add(pause) > timeout {
-            return admission;
+impl Until {
+    /// A wait longer than time can be told is one without end.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Until(Instant::now().checked_add(timeout))
+    }
+
+    /// Whether it is over before so much time has passed.
+    fn is_before(self, pause: Duration) -> bool {
+        let Until(Some(until)) = self else { return false };
+        Instant::now().checked_add(pause).is_none_or(|then| then > until)
+    }
+
+    async fn in_time<T>(self, waiting: impl Future<Output = T>) -> Option<T> {
+        match self.0 {
+            Some(until) => tokio::time::timeout_at(until, waiting).await.ok(),
+            None => Some(waiting.await),
         }
-        tokio::time::sleep(pause).await;
     }
 }

@@ -1,0 +1,121 @@
+//! Waiting for a limit in Redis: in line, with few questions, and never for what cannot come.
+
+mod gates;
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gates::{FIRST, one};
+use support::{Kind, Server};
+use tidegate::{Outcome, Part, Quota, RuleId};
+use tidegate_redis::{Builder, RedisGate};
+
+/// A gate whose canary is asked once: every further question is one of those who wait.
+async fn quiet(builder: Builder) -> RedisGate {
+    let gate =
+        builder.canary(Duration::from_secs(3_600)).deadline(Duration::from_secs(20)).build().expect("a gate");
+    assert!(gate.ready(Duration::from_secs(20)).await, "{gate:?}");
+    gate
+}
+
+/// How often the script was asked.
+fn asked(server: &Server) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("it was asked");
+    let calls = line.split(['=', ',']).nth(1).expect("calls=");
+    calls.parse().expect("a number")
+}
+
+#[tokio::test]
+async fn first_come_first_served_and_only_the_first_asks() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_second(50).burst(1))).await;
+    let (before, passed) = (asked(&server), Arc::new(Mutex::new(Vec::new())));
+    let wait = |n: usize| {
+        let (gate, passed) = (gate.clone(), passed.clone());
+        tokio::spawn(async move {
+            assert!(gate.acquire(&one("alice")).await.expect("a request").is_allowed());
+            passed.lock().expect("no panic").push(n);
+        })
+    };
+    let tasks: Vec<_> = (0..20).map(wait).collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(*passed.lock().expect("no panic"), (0..20).collect::<Vec<_>>());
+    // Each asks when it comes, when it is the first in line, and when it was told to. All of them each time would be 210.
+    assert!(asked(&server) - before <= 60, "{} questions", asked(&server) - before);
+}
+
+#[tokio::test]
+async fn what_cannot_come_in_time_is_refused_by_one_question() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
+    assert!(gate.acquire(&one("alice")).await.expect("a request").is_allowed());
+    let before = asked(&server);
+    let refused = gate.acquire_timeout(&one("alice"), Duration::from_secs(60)).await.expect("a request");
+    assert!(matches!(refused.decision.outcome, Outcome::RetryAfter(_)), "{refused:?}");
+    let past = Instant::now();
+    let refused = gate.acquire_until(&one("alice"), past).await.expect("a request");
+    assert!(matches!(refused.decision.outcome, Outcome::RetryAfter(_)), "{refused:?}");
+    assert!(
+        gate.acquire_until(&one("bob"), past).await.expect("a request").is_allowed(),
+        "there is nothing to wait for"
+    );
+    let never = gate.acquire(&[Part::of(FIRST).key("carol").cost(2)]).await.expect("a request");
+    assert_eq!(never.decision.outcome, Outcome::Never);
+    assert_eq!(asked(&server) - before, 4);
+}
+
+#[tokio::test]
+async fn who_waits_for_its_own_limit_holds_nobody_else_up() {
+    let server = Server::start(Kind::Redis, &[]);
+    let builder = RedisGate::builder(server.url()).rule("everybody", Quota::per_second(1_000_000));
+    let gate = quiet(builder.rule("user", Quota::per_hour(1))).await;
+    let [everybody, user] = [RuleId(0), RuleId(1)];
+    let request = |name| [Part::of(everybody), Part::of(user).key(name)];
+    assert!(gate.check(&request("alice")).await.expect("a request").is_allowed());
+    let (waiting, before) = (gate.clone(), asked(&server));
+    let alice = tokio::spawn(async move {
+        let request = [Part::of(everybody), Part::of(user).key("alice")];
+        waiting.acquire(&request).await
+    });
+    gates::eventually("alice is refused", async || (asked(&server) > before).then_some(())).await;
+    assert!(gate.acquire(&request("bob")).await.expect("a request").is_allowed());
+    assert!(!alice.is_finished());
+    alice.abort();
+}
+
+#[tokio::test]
+async fn who_gives_up_lets_the_next_one_ask() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
+    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    let wait = || {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.acquire(&one("alice")).await.expect("a request").is_allowed() })
+    };
+    let before = asked(&server);
+    let first = wait();
+    gates::eventually("the first is refused", async || (asked(&server) > before).then_some(())).await;
+    let second = wait();
+    gate.reset(&one("alice")).await.expect("a request").expect("an answer");
+    first.abort(); // it would sleep for an hour
+    assert!(second.await.expect("no panic"));
+}
+
+#[tokio::test]
+async fn a_place_is_waited_for() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = quiet(RedisGate::builder(server.url()).at_once("at work", 1, Duration::from_secs(60))).await;
+    let held = gate.acquire(&one("alice")).await.expect("a request");
+    assert!(held.is_allowed());
+    let waiting = gate.clone();
+    let second =
+        tokio::spawn(async move { waiting.acquire(&one("alice")).await.expect("a request").is_allowed() });
+    let refused = gate.check(&one("alice")).await.expect("a request");
+    assert_eq!(refused.decision.outcome, Outcome::Busy);
+    drop(held);
+    assert!(second.await.expect("no panic"));
+}
