@@ -44,8 +44,8 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
     let (mut ours, mut peer) = (Vec::new(), Vec::new());
     eprintln!("{CHECKS}: {} rounds", plan.rounds);
     for _ in 0..plan.rounds {
-        peer.push(redis_benchmark(&server, &sha, plan.requests));
-        ours.push(runtime.block_on(checks(&gate, plan.requests)));
+        peer.push(redis_benchmark(&server, &sha, 4 * plan.requests));
+        ours.push(runtime.block_on(checks(&gate, 4 * plan.requests)));
     }
     let strict = gate.health().decisions;
     assert_eq!((strict.open, strict.local, strict.closed), (0, 0, 0), "all were decided by Redis");

@@ -18,24 +18,39 @@ pub(crate) struct Findings {
 
 pub(crate) async fn look(connection: &mut Connection) -> Result<Findings, RedisError> {
     let cluster = matches!(connection, Connection::Cluster(_));
-    let info = match connection.ask(redis::cmd("INFO").arg("all")).await {
-        Ok(info) => text(&info),
+    match connection.ask(redis::cmd("INFO").arg("all")).await {
+        Ok(info) => Ok(read_all(&info, cluster)),
         // It may be forbidden; that is no reason not to limit.
-        Err(error) if error.is_connection_dropped() => return Err(error),
-        Err(_) => return Ok(Findings::default()),
-    };
-    Ok(read(&info, cluster))
+        Err(error) if error.is_connection_dropped() => Err(error),
+        Err(_) => Ok(Findings::default()),
+    }
+}
+
+/// What is wrong with any node, each once. Nodes of a cluster that differ are named by the first.
+fn read_all(info: &Value, cluster: bool) -> Findings {
+    let mut all = Findings::default();
+    for Findings { server, warnings } in texts(info).iter().map(|info| read(info, cluster)) {
+        if all.server.is_empty() {
+            all.server = server;
+        }
+        for warning in warnings {
+            if !all.warnings.contains(&warning) {
+                all.warnings.push(warning);
+            }
+        }
+    }
+    all
 }
 
 /// All texts in a value: a cluster answers with one for each node.
-fn text(value: &Value) -> String {
+fn texts(value: &Value) -> Vec<String> {
     match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::VerbatimString { text, .. } => text.clone(),
-        Value::SimpleString(text) => text.clone(),
-        Value::Map(nodes) => nodes.iter().map(|(_, value)| text(value)).collect::<Vec<_>>().join("\n"),
-        Value::Array(nodes) => nodes.iter().map(text).collect::<Vec<_>>().join("\n"),
-        _ => String::new(),
+        Value::BulkString(bytes) => vec![String::from_utf8_lossy(bytes).into_owned()],
+        Value::VerbatimString { text, .. } => vec![text.clone()],
+        Value::SimpleString(text) => vec![text.clone()],
+        Value::Map(nodes) => nodes.iter().flat_map(|(_, value)| texts(value)).collect(),
+        Value::Array(nodes) => nodes.iter().flat_map(texts).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -77,7 +92,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use super::{Value, read, read_all};
 
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\ncluster_enabled:0\r\n";
 
@@ -88,6 +103,17 @@ mod tests {
         let valkey = format!("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n{GOOD}");
         assert_eq!(read(&valkey, false).server, "valkey 9.1.2");
         assert_eq!(read("", false).warnings.len(), 0, "who says nothing is not blamed");
+    }
+
+    #[test]
+    fn what_is_wrong_with_any_node_is_said_once() {
+        let node = |info: &str| (Value::Nil, Value::BulkString(info.as_bytes().to_vec()));
+        let forgetful = GOOD.replace(
+            "maxmemory:0\r\nmaxmemory_policy:noeviction",
+            "maxmemory:1\r\nmaxmemory_policy:allkeys-lru",
+        );
+        let findings = read_all(&Value::Map(vec![node(GOOD), node(&forgetful), node(&forgetful)]), true);
+        assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 1), "{findings:?}");
     }
 
     #[test]
