@@ -299,7 +299,7 @@ impl Shared {
         let decided = if self.is_cluster && spans_keys(request) {
             crate::spread::check(self, request).await
         } else {
-            self.check_together(request, self.deadline).await
+            self.check_together(request, self.deadline).await.map(|(admission, _)| admission)
         };
         match decided {
             Ok(admission) => {
@@ -310,12 +310,12 @@ impl Shared {
         }
     }
 
-    /// In one call.
+    /// In one call; and what it said of each part.
     pub(crate) async fn check_together(
         self: &Arc<Self>,
         request: &[Part<'_>],
         within: Duration,
-    ) -> Result<Admission, Trouble> {
+    ) -> Result<(Admission, Reply), Trouble> {
         let lines = self.lines(request);
         // From before it is sent: who is not answered, or does not wait for it, may hold places all the same.
         let places = self.id_for(request).map(|id| self.places(id, request, &lines));
@@ -327,7 +327,7 @@ impl Shared {
             Some(places) => places.none_taken(),
             None => Permits::none(),
         };
-        Ok(Admission { permits, ..Admission::bare(decision) })
+        Ok((Admission { permits, ..Admission::bare(decision) }, reply))
     }
 
     /// A name for the places that the request asks for, if it asks for any.
@@ -392,7 +392,9 @@ impl Shared {
 
     pub(crate) fn lines<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
         let named = request.iter().zip(self.names(request));
-        named.map(|(part, key)| Line { key, cost: part.cost, rule: &self.shape(part).described }).collect()
+        named
+            .map(|(part, key)| Line { key, cost: part.cost, til: None, rule: &self.shape(part).described })
+            .collect()
     }
 
     /// Asks the script, unless Redis is not asked at the moment, and takes note of what comes of it.

@@ -122,7 +122,8 @@ impl Entry {
     /// What came of it, if there was an answer. What cannot be renewed or released ends with its lease.
     async fn ask(&self, verb: Verb, place: &Place) -> Option<Outcome> {
         let Place { key, rule, cost } = place;
-        let line = [Line { key: key.clone(), cost: *cost, rule: &self.shared.rules[*rule].described }];
+        let line =
+            [Line { key: key.clone(), cost: *cost, til: None, rule: &self.shared.rules[*rule].described }];
         let link = self.shared.link_of(&line);
         let reply = self.shared.send_in_time(link, verb, &line, Some(&self.id)).await.ok()?;
         Some(reply.decisions[0].outcome)

@@ -210,6 +210,7 @@ end
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
 --   refund(rule, cost)  gives back
+--   owed_for(rule, til) how much a key may owe now that owes nothing from then on; without it, as much as you like
 --   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
 --   used(value)         what the value counts as used, for another algorithm that takes the key over
@@ -346,6 +347,10 @@ local function bucket()
     end
   end
 
+  local function owed_for(rule, til)
+    return math.floor(((til - now - 1) * rule.q + 1) / rule.p) -- as resets are rounded up, there may be no more
+  end
+
   local function store(rule)
     if rule.used > 0 then
       return value_of(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
@@ -356,7 +361,10 @@ local function bucket()
     return (tokens(value, 1))
   end
 
-  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
+  return {
+    read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
+    owed_for = owed_for,
+  }
 end
 
 -- == Leaky queue, as nginx counts ==============================================================================
@@ -438,6 +446,10 @@ local function nginx_queue()
     rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
   end
 
+  local function owed_for(rule, til)
+    return math.floor((math.floor(til / MILLI) - 1 - millis) * rule.rate / MILLI / REQUEST)
+  end
+
   local function store(rule)
     if rule.owed > 0 then
       return struct.pack('>BI7I7', 32, rule.last, rule.owed), leaked_at(rule, rule.last, rule.owed)
@@ -453,7 +465,10 @@ local function nginx_queue()
     return math.ceil(owes / REQUEST)
   end
 
-  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
+  return {
+    read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
+    owed_for = owed_for,
+  }
 end
 
 -- == Stretches of time: steps and windows ======================================================================
@@ -511,6 +526,10 @@ local function stepped_bucket()
     rule.used = at_least_zero(rule.used - cost)
   end
 
+  local function owed_for(rule, til)
+    return (beat_number(rule, til) - rule.number - 1) * rule.step + 1
+  end
+
   local function store(rule)
     if rule.used > 0 then
       local idle_at = beat_start(rule, rule.number + math.ceil(rule.used / rule.step))
@@ -527,7 +546,10 @@ local function stepped_bucket()
     return count
   end
 
-  return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
+  return {
+    read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
+    owed_for = owed_for,
+  }
 end
 
 -- == Fixed window ==============================================================================================
@@ -1266,8 +1288,8 @@ if #KEYS == 0 or (#ARGV ~= 2 * #KEYS + 1 and #ARGV ~= 2 * #KEYS + 2) then
   return mistake(string.format('%d keys and %d arguments', #KEYS, #ARGV),
     'at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id')
 end
-if #verb ~= 1 or not string.find('cptfrxnl', verb, 1, true) then
-  return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, x, n, l')
+if #verb ~= 1 or not string.find('cptfrgxnl', verb, 1, true) then
+  return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, g, x, n, l')
 end
 if id and #id ~= 16 then
   return mistake(string.format('id %s of %d bytes', quoted(id), #id), '16 bytes that nobody else has')
@@ -1275,7 +1297,14 @@ end
 
 local rules, seen = {}, {}
 for i = 1, #KEYS do
-  local key, cost = KEYS[i], tonumber(ARGV[2 * i])
+  local key, cost, til = KEYS[i], tonumber(ARGV[2 * i]), nil
+  if verb == 'g' then
+    local both = { string.match(ARGV[2 * i], '^(%d+) (%d+)$') }
+    cost, til = tonumber(both[1]), tonumber(both[2])
+    if not in_range(cost, 0, 4294967295) or not in_range(til, 0, END) then
+      return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a cost, a space, and an instant')
+    end
+  end
   if not in_range(cost, 0, 4294967295) then
     return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a whole number from 0 to 4294967295')
   end
@@ -1287,7 +1316,7 @@ for i = 1, #KEYS do
   end
   local text = ARGV[2 * i + 1]
   local letter = string.sub(text, 1, 1)
-  local rule = { letter = letter, key = key, cost = cost, id = id, position = i }
+  local rule = { letter = letter, key = key, cost = cost, til = til, id = id, position = i }
   local found, expected = parse(rule, text)
   if not found then
     found, expected = inexact(rule)
@@ -1414,6 +1443,15 @@ local function refund(rule)
   return rule.cost > 0
 end
 
+-- Gives back what a charge still counts for that would have been forgotten at `til`. What has refilled meanwhile, or
+-- would have without the charge, is not there to be given back: somebody else may have had it.
+local function give_back(rule)
+  local owed_for = rule.algorithm.owed_for
+  local most = rule.til <= now and 0 or owed_for and owed_for(rule, rule.til) or rule.cost
+  rule.cost = at_least_zero(math.min(rule.cost, most))
+  return refund(rule)
+end
+
 local function reset()
   return true -- it was not read, so it is written as a key at rest
 end
@@ -1448,6 +1486,8 @@ elseif verb == 'f' then
   force()
 elseif verb == 'r' then
   change(refund)
+elseif verb == 'g' then
+  change(give_back)
 elseif verb == 'x' then
   change(reset)
 elseif verb == 'n' then

@@ -2,8 +2,7 @@
 //!
 //! In a cluster one call can charge only what lies in one slot: the rules of one key. A request for several keys is asked key by
 //! key, and what was taken is given back when a later one refuses, or when nobody waits for the answer any more. Between the two
-//! somebody else may find less than there is. A limit that has refilled meanwhile, or a window that has ended, takes back what it
-//! need not have: then somebody may find one request more than there would have been.
+//! somebody else may find less than there is, but never more: what has refilled meanwhile is not given back.
 
 use std::sync::Arc;
 
@@ -12,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::gate::Shared;
 use crate::trouble::Trouble;
-use crate::wire::{Line, Verb};
+use crate::wire::{Line, Reply, Verb};
+use tidegate_core::Micros;
 
 /// What was charged so far. Unless it is kept it is given back.
 struct Taken {
@@ -25,6 +25,8 @@ struct Charge {
     name: Vec<u8>,
     rule: usize,
     cost: u32,
+    /// When it will be as if it had not been made.
+    til: Micros,
 }
 
 pub(crate) async fn check(shared: &Arc<Shared>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
@@ -34,11 +36,11 @@ pub(crate) async fn check(shared: &Arc<Shared>, request: &[Part<'_>]) -> Result<
     let mut permits = Permits::none();
     for group in by_key(request) {
         let left = shared.deadline.saturating_sub(started.elapsed());
-        let admission = shared.check_together(&group, left).await?;
+        let (admission, reply) = shared.check_together(&group, left).await?;
         if !admission.is_allowed() {
             return Ok(admission);
         }
-        taken.add(&group);
+        taken.add(&group, &reply);
         permits = permits.and(admission.permits);
         strictest = Some(match strictest {
             Some(other) => admission.decision.and(other),
@@ -65,12 +67,13 @@ fn by_key<'a>(request: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
 
 impl Taken {
     /// Permits are given back by dropping them.
-    fn add(&mut self, group: &[Part<'_>]) {
-        let names = self.shared.names(group);
-        let charges = group.iter().zip(names).filter(|(part, _)| !self.shared.shape(part).is_places);
-        let charges =
-            charges.map(|(part, name)| Charge { name, rule: usize::from(part.rule.0), cost: part.cost });
-        self.charges.extend(charges);
+    fn add(&mut self, group: &[Part<'_>], reply: &Reply) {
+        for ((part, name), told) in group.iter().zip(self.shared.names(group)).zip(&reply.decisions) {
+            if !self.shared.shape(part).is_places {
+                let til = told.at().plus(told.reset_after().as_micros());
+                self.charges.push(Charge { name, rule: usize::from(part.rule.0), cost: part.cost, til });
+            }
+        }
     }
 
     fn keep(mut self) {
@@ -88,8 +91,8 @@ impl Drop for Taken {
 }
 
 async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
-    for Charge { name, rule, cost } in charges {
-        let line = [Line { key: name, cost, rule: &shared.rules[rule].described }];
-        let _ = shared.ask(Verb::Refund, &line, None, shared.deadline).await;
+    for Charge { name, rule, cost, til } in charges {
+        let line = [Line { key: name, cost, til: Some(til), rule: &shared.rules[rule].described }];
+        let _ = shared.ask(Verb::GiveBack, &line, None, shared.deadline).await;
     }
 }

@@ -37,7 +37,7 @@ impl Canary {
     }
 
     fn line(&self) -> [Line<'_>; 1] {
-        [Line { key: self.key.clone(), cost: 1, rule: &self.rule }]
+        [Line { key: self.key.clone(), cost: 1, til: None, rule: &self.rule }]
     }
 }
 

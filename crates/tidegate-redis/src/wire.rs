@@ -17,6 +17,7 @@ pub(crate) enum Verb {
     Peek,
     Take,
     Refund,
+    GiveBack,
     Reset,
     Renew,
     Release,
@@ -28,6 +29,8 @@ pub(crate) struct Line<'a> {
     /// The name of the string that holds the state.
     pub(crate) key: Vec<u8>,
     pub(crate) cost: u32,
+    /// Until when a charge counts that is given back; said by no other verb.
+    pub(crate) til: Option<Micros>,
     pub(crate) rule: &'a Described,
 }
 
@@ -56,6 +59,7 @@ impl Verb {
             Verb::Peek => "p",
             Verb::Take => "t",
             Verb::Refund => "r",
+            Verb::GiveBack => "g",
             Verb::Reset => "x",
             Verb::Renew => "n",
             Verb::Release => "l",
@@ -104,7 +108,11 @@ pub(crate) fn call(sha: &str, verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>)
     }
     cmd.arg(verb.letter());
     for line in lines {
-        cmd.arg(line.cost).arg(&line.rule.bytes[..]);
+        match line.til {
+            None => cmd.arg(line.cost),
+            Some(til) => cmd.arg(format!("{} {}", line.cost, til.get())),
+        };
+        cmd.arg(&line.rule.bytes[..]);
     }
     if let Some(id) = id {
         cmd.arg(id);
@@ -172,8 +180,8 @@ mod tests {
     fn a_call_is_keys_then_arguments() {
         let (one, two) = (bucket(), Described::places(3, Duration::from_secs(2)));
         let lines = [
-            Line { key: b"a".to_vec(), cost: 5, rule: &one },
-            Line { key: b"b".to_vec(), cost: 1, rule: &two },
+            Line { key: b"a".to_vec(), cost: 5, til: None, rule: &one },
+            Line { key: b"b".to_vec(), cost: 1, til: Some(Micros::new(7)), rule: &two },
         ];
         let packed = call("5ha", Verb::Check, &lines, Some(b"me")).get_packed_command();
         let args = |n: usize| format!("*{n}\r\n").into_bytes();
@@ -186,6 +194,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("$2\\r\\nme\\r\\n"), "{text}");
+        assert!(text.contains("$3\\r\\n1 7\\r\\n"), "{text}");
     }
 
     fn ints(numbers: &[i64]) -> Value {
@@ -195,7 +204,7 @@ mod tests {
     #[test]
     fn a_reply_is_read_whole_or_not_at_all() {
         let rule = bucket();
-        let lines = [Line { key: Vec::new(), cost: 1, rule: &rule }];
+        let lines = [Line { key: Vec::new(), cost: 1, til: None, rule: &rule }];
         let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &lines).expect("a reply");
         let decision = reply.decisions[0];
         assert_eq!((decision.at(), reply.binding, reply.taken), (Micros::new(1_000), 0, None));

@@ -11,6 +11,7 @@
 mod changes;
 mod clocked;
 mod expiry;
+mod giving_back;
 mod large;
 mod places;
 mod reference;

@@ -44,7 +44,7 @@ fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
     let arguments =
         "at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id";
     plain.refuses('c', &[], None, &format!("tidegate: 0 keys and 1 arguments; expected {arguments}"));
-    let verbs = "one of the letters c, p, t, f, r, x, n, l";
+    let verbs = "one of the letters c, p, t, f, r, g, x, n, l";
     plain.refuses('z', &[bucket("1")], None, &format!("tidegate: verb 'z'; expected {verbs}"));
     let costs = "a whole number from 0 to 4294967295";
     for wrong in ["", "-1", "1.5", "nan", "inf", "4294967296", "many"] {
