@@ -114,7 +114,8 @@ fn known(record: &Record) -> Vec<Told> {
 /// How many of those that came in since the limit was lost may pass, at most, for one key.
 fn come_in(share: Quota, heard: &[&Told]) -> u128 {
     let at = |told: &&Told| told.at().get();
-    let (first, last) = (heard.iter().map(at).min().expect("some"), heard.iter().map(at).max().expect("some"));
+    let (first, last) =
+        (heard.iter().map(at).min().expect("some"), heard.iter().map(at).max().expect("some"));
     let micros = u128::from(last - first);
     1 + micros * u128::from(share.limit()) / share.period().as_micros()
 }
