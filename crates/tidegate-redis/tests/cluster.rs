@@ -12,6 +12,8 @@ use tidegate::{Part, Quota, RuleId, Source};
 use tidegate_redis::{RedisGate, WhenLost};
 
 const SLOTS: usize = 16_384;
+/// That ask at once.
+const TASKS: u32 = 32;
 
 fn builder(cluster: &Cluster) -> tidegate_redis::Builder {
     RedisGate::cluster(cluster.urls())
@@ -87,9 +89,9 @@ async fn no_key_however_hostile_meets_a_wrong_slot_and_slots_are_even() {
         let theirs = cluster.node(0).cli(&["CLUSTER", "KEYSLOT", &name]);
         assert_eq!(slot(name.as_bytes()).to_string(), theirs, "{name}");
     }
-    let (many, tasks) = (many(), 32);
-    let asking = |task: u32| tokio::spawn(ask_for(gate.clone(), (task..many).step_by(tasks)));
-    let asking: Vec<_> = (0..tasks as u32).map(asking).collect();
+    let many = many();
+    let asking = |task: u32| tokio::spawn(ask_for(gate.clone(), (task..many).step_by(TASKS as usize)));
+    let asking: Vec<_> = (0..TASKS).map(asking).collect();
     let mut slots = vec![0; SLOTS];
     for task in asking {
         let more = task.await.expect("nobody was asked for in vain");
