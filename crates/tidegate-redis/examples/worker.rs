@@ -50,9 +50,9 @@ async fn main() -> Done {
 
 /// Connected, with all the time in the world.
 async fn ready(builder: Builder) -> Result<RedisGate, Box<dyn Error + Send + Sync>> {
-    let gate = builder.deadline(Duration::from_secs(20)).build()?;
-    while gate.health().enforced != Some(true) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let gate = builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build()?;
+    if !gate.ready(Duration::from_secs(30)).await {
+        return Err(format!("limits are not enforced: {:?}", gate.health()).into());
     }
     Ok(gate)
 }

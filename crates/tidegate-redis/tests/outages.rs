@@ -134,8 +134,8 @@ fn did_as_it_says(record: &Record, when_lost: WhenLost, source: Source) {
         let local = local.filter(|told| told.decision.source == source && told.parts[0].key == key);
         let local: Vec<&Told> = local.collect();
         let passed = local.iter().filter(|told| told.decision.is_allowed()).count();
-        // 191 a second, for two.
-        let most = come_in(Quota::per(191, Duration::from_secs(2)), &local);
+        // 61 a second, for two.
+        let most = come_in(Quota::per(61, Duration::from_secs(2)), &local);
         assert!(passed > 0 && passed as u128 <= most, "{key}: {passed} of at most {most}");
         assert!(passed < local.len(), "{key}: somebody must have been refused");
     }
@@ -259,7 +259,7 @@ async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
     let record = load.stop().await;
     assert_eq!(record.made_by(Source::Strict), record.heard.len() as u64, "{:?}", record.troubles);
     let tallies = Replay::of(BUCKETS).exactly(&cloned(record.strict()));
-    assert!(tallies[0].passed > 100 && tallies[0].refused > 100, "{tallies:?}");
+    assert!(tallies[0].passed >= 60 && tallies[0].refused > 100, "{tallies:?}");
     let loads = server.cli(&["INFO", "commandstats"]);
     let loads = loads.lines().find(|line| line.starts_with("cmdstat_script|load")).expect("it was loaded");
     let calls: usize = loads

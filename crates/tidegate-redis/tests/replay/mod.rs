@@ -43,47 +43,44 @@ const CLOCK: Steadiness = Steadiness::MayStepBack;
 const ANY_WAIT: Time = 1 << 53;
 
 pub(crate) const BUCKETS: &[Right] = &[
-    Right {
-        text: "191/s burst 20",
-        oracle: || Box::new(Bucket::new(Quota::per_second(191).burst(20), CLOCK)),
-    },
-    Right { text: "117/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(117).burst(7), CLOCK)) },
+    Right { text: "61/s burst 20", oracle: || Box::new(Bucket::new(Quota::per_second(61).burst(20), CLOCK)) },
+    Right { text: "37/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)) },
 ];
 
 pub(crate) const EACH: &[Right] = &[
-    Right { text: "117/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(117).burst(7), CLOCK)) },
+    Right { text: "37/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)) },
     Right {
-        text: "leaky_queue 100/s queue 9 delay 2",
-        oracle: || Box::new(Bucket::queue(Quota::per_second(100), 9, 2, ANY_WAIT, CLOCK)),
+        text: "leaky_queue 35/s queue 9 delay 2",
+        oracle: || Box::new(Bucket::queue(Quota::per_second(35), 9, 2, ANY_WAIT, CLOCK)),
     },
     Right {
-        text: "leaky_queue 100/s queue 9 delay 2 nginx",
-        oracle: || Core::boxed("leaky_queue 100/s queue 9 delay 2 nginx"),
+        text: "leaky_queue 35/s queue 9 delay 2 nginx",
+        oracle: || Core::boxed("leaky_queue 35/s queue 9 delay 2 nginx"),
     },
     Right {
-        text: "stepped_bucket 9 per 90ms burst 20",
-        oracle: || Box::new(Steps::new(every(9, 90).burst(20), Duration::ZERO)),
+        text: "stepped_bucket 9 per 270ms burst 20",
+        oracle: || Box::new(Steps::new(every(9, 270).burst(20), Duration::ZERO)),
     },
     Right {
-        text: "fixed_window 20 per 180ms",
-        oracle: || Box::new(Window::aligned(every(20, 180), Duration::ZERO)),
+        text: "fixed_window 20 per 540ms",
+        oracle: || Box::new(Window::aligned(every(20, 540), Duration::ZERO)),
     },
     Right {
-        text: "fixed_window 20 per 180ms from first hit",
-        oracle: || Box::new(Window::from_first_hit(every(20, 180))),
+        text: "fixed_window 20 per 540ms from first hit",
+        oracle: || Box::new(Window::from_first_hit(every(20, 540))),
     },
-    Right { text: "sliding_log 20 per 180ms", oracle: || Box::new(Log::new(every(20, 180), 0)) },
+    Right { text: "sliding_log 20 per 540ms", oracle: || Box::new(Log::new(every(20, 540), 0)) },
     Right {
-        text: "sliding_window 20 per 180ms cells 6",
-        oracle: || Box::new(CellCounts::new(every(20, 180), 6, Oldest::InFull)),
-    },
-    Right {
-        text: "sliding_window 20 per 181ms cells 7 interpolated",
-        oracle: || Box::new(CellCounts::new(every(20, 181), 7, Oldest::InProportion)),
+        text: "sliding_window 20 per 540ms cells 6",
+        oracle: || Box::new(CellCounts::new(every(20, 540), 6, Oldest::InFull)),
     },
     Right {
-        text: "sliding_window 20 per 180ms cells 3 plain",
-        oracle: || Box::new(CellCounts::new(every(20, 180), 3, Oldest::NotAtAll)),
+        text: "sliding_window 20 per 541ms cells 7 interpolated",
+        oracle: || Box::new(CellCounts::new(every(20, 541), 7, Oldest::InProportion)),
+    },
+    Right {
+        text: "sliding_window 20 per 540ms cells 3 plain",
+        oracle: || Box::new(CellCounts::new(every(20, 540), 3, Oldest::NotAtAll)),
     },
 ];
 
