@@ -174,6 +174,7 @@ async fn stopped_for_five_seconds_under_load() {
         let lost = counted.open + counted.closed + counted.local;
         assert_eq!((counted.strict, lost), (made(Source::Strict), made(source)), "{counted:?}");
     }
+    assert_eq!(stage.server.keys_without_expiry(), Vec::<String>::new());
 }
 
 // --- killed
@@ -239,6 +240,7 @@ async fn killed_and_restarted_empty_again_and_again_under_load() {
         (counted.strict, counted.closed),
         (record.made_by(Source::Strict), record.made_by(Source::Closed))
     );
+    assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
 }
 
 // --- forgetful
