@@ -32,6 +32,9 @@ pub enum Trouble {
     Nonsense,
 }
 
+const PASSWORD: &str = "check user and password in the address";
+const PERMISSIONS: &str = "allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg:*";
+
 impl Trouble {
     pub(crate) fn of(error: &RedisError) -> Self {
         let why = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
@@ -53,8 +56,8 @@ impl Trouble {
     fn remedy(&self) -> Option<&'static str> {
         let Trouble::Refused { code, why } = self else { return None };
         Some(match code.as_str() {
-            "NOAUTH" | "WRONGPASS" => "check user and password in the address",
-            "NOPERM" => "allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg:*",
+            "NOAUTH" | "WRONGPASS" => PASSWORD,
+            "NOPERM" => PERMISSIONS,
             "READONLY" => "this is a replica; name the primary, or all nodes of a cluster",
             "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => "this is a cluster; name it by `cluster`",
             "OOM" => "give it more memory; limits make short-lived keys only",
@@ -64,6 +67,11 @@ impl Trouble {
             _ if why.contains("unknown command") => {
                 "it knows no scripts; Redis 6.2 or later, or Valkey, is needed"
             }
+            // Who has not said a password may not send as much as the script is long.
+            _ if why.contains("unauthenticated") => PASSWORD,
+            // Of a command inside the script, in the words of Redis and of Valkey.
+            _ if why.contains("can't run this command") || why.contains("ACL failure") => PERMISSIONS,
+            _ if why.contains("cluster support disabled") => "this is no cluster; name it by `builder`",
             _ => return None,
         })
     }

@@ -109,6 +109,33 @@ async fn places_are_counted_everywhere_and_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gate_with_another_limit_counts_the_same_places() {
+    let server = Server::start(Kind::Redis, &[]);
+    let make =
+        |limit| patient(RedisGate::builder(server.url()).at_once("work", limit, Duration::from_secs(60)));
+    let (before, fewer, more) = (make(3), make(2), make(4));
+    let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(check(&before).await);
+    }
+    assert!(held.iter().all(Admission::is_allowed), "who is in stays in");
+    assert!(!check(&fewer).await.is_allowed());
+    held.push(check(&more).await);
+    assert!(held[3].is_allowed() && !check(&more).await.is_allowed());
+    held.truncate(2); // two of four are given back
+    let left = async || {
+        let peeked = more.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
+        peeked.expect("an answer").remaining()
+    };
+    eventually("two are free", async || (left().await == 2).then_some(())).await;
+    assert!(!check(&fewer).await.is_allowed(), "two are held, which is all of the fewer");
+    held.clear();
+    eventually("all are free", async || (left().await == 4).then_some(())).await;
+    assert!(check(&fewer).await.is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(4)));

@@ -53,20 +53,11 @@ async fn use_it(gate: &RedisGate) {
     }
 }
 
-/// The strings that would stay for ever.
-fn without_expiry(server: &Server) -> Vec<String> {
-    let keys = server.cli(&["KEYS", "*"]);
-    keys.lines()
-        .filter(|key| !key.is_empty() && server.cli(&["PTTL", key]) == "-1")
-        .map(str::to_owned)
-        .collect()
-}
-
 async fn nothing_stays(kind: Kind) {
     let server = Server::start(kind, &[]);
     let gate = gate(&server);
     use_it(&gate).await;
-    assert_eq!(without_expiry(&server), Vec::<String>::new());
+    assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
     drop(gate);
     until("everything is forgotten", || {
         let left = server.cli(&["KEYS", "tg:*"]);

@@ -1,24 +1,33 @@
 //! Several processes on one Redis: never too many, never needlessly few, and places that come back from the dead.
 
 mod gates;
+mod replay;
 mod support;
+mod told;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gates::patient;
+use replay::{BUCKETS, EACH, Replay, Right, Tally, sorted};
+use support::process::Process;
 use support::{Kind, Server, until};
-use tidegate::{Algorithm, Micros, Part, Quota, RuleId, TokenBucket};
+use tidegate::{Part, RuleId};
 use tidegate_redis::RedisGate;
+use told::Told;
 
+const PROCESSES: usize = 4;
+const TASKS: usize = 8;
 /// As in the worker.
-const EVERYBODY: Quota = Quota::per_second(2_000).burst(50);
-const USER: Quota = Quota::per_second(700).burst(7);
 const PLACES: usize = 3;
 const LEASE: Duration = Duration::from_millis(400);
+/// For those who come and go.
+const ROOMS: usize = 8;
 
 /// The worker, which is built with the tests.
 fn worker() -> PathBuf {
@@ -27,88 +36,103 @@ fn worker() -> PathBuf {
     folder.join("examples").join("worker")
 }
 
-fn start(args: &[&str]) -> Child {
-    let mut command = Command::new(worker());
-    command.args(args).stdout(Stdio::piped());
-    command.spawn().unwrap_or_else(|error| {
-        panic!(
-            "{} does not start ({error}); build it with `cargo test` or `cargo build --examples`",
-            worker().display()
-        )
-    })
-}
+/// Ended when dropped, or when the test is.
+struct Worker(Process);
 
-/// One decision, as a worker tells it.
-#[derive(Debug)]
-struct Told {
-    at: Micros,
-    user: String,
-    allowed: bool,
-}
+impl Worker {
+    fn start(args: &[&str]) -> Self {
+        let worker = worker();
+        assert!(worker.is_file(), "no {}: build it with `cargo build --examples`", worker.display());
+        let mut command = Command::new(worker);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+        Worker(Process::start(command))
+    }
 
-impl Told {
-    fn read(line: &str) -> Self {
-        let mut words = line.split(' ');
-        let mut word = || words.next().unwrap_or_else(|| panic!("a worker says {line:?}"));
-        let at = Micros::new(word().parse().expect("an instant"));
-        Told { at, user: word().to_owned(), allowed: word() == "true" }
+    fn output(&mut self) -> BufReader<ChildStdout> {
+        BufReader::new(self.0.output())
+    }
+
+    /// What it prints until it has ended, which it does well.
+    fn ends(mut self) -> Vec<String> {
+        let lines = self.output().lines().map(|line| line.expect("text")).collect();
+        let status = self.0.wait();
+        assert!(status.success(), "a worker ends with {status}; what it said is above");
+        lines
     }
 }
 
-/// The same two limits, here.
-#[derive(Debug, Default)]
-struct Replay {
-    everybody: [u64; 3],
-    users: HashMap<String, [u64; 3]>,
+// --- rates
+
+/// What all tasks of all processes ask for.
+struct Race {
+    kind: Kind,
+    rules: &'static [Right],
+    checks: usize,
+    keys: usize,
+    parts: usize,
 }
 
-impl Replay {
-    /// Whether both allow it, and both charged if so.
-    fn decides(&mut self, told: &Told) -> bool {
-        let (everybody, user) = (TokenBucket::new(EVERYBODY), TokenBucket::new(USER));
-        let theirs = self.users.entry(told.user.clone()).or_default();
-        let both = everybody.peek(&self.everybody, told.at, 1).is_allowed()
-            && user.peek(theirs, told.at, 1).is_allowed();
-        if both {
-            let _ = everybody.decide(&mut self.everybody, told.at, 1);
-            let _ = user.decide(theirs, told.at, 1);
-        }
-        both
+impl Race {
+    /// Every decision is the oracle's; tells what came of it, by rule.
+    fn run(&self) -> Vec<Tally> {
+        let server = Server::start(self.kind, &[]);
+        let url = server.url();
+        let numbers = [TASKS, self.checks, self.keys, self.parts].map(|number| number.to_string());
+        let mut args = vec!["check", &url];
+        args.extend(numbers.iter().map(String::as_str));
+        args.extend(self.rules.iter().map(|rule| rule.text));
+        let workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(&args)).collect();
+        let lines = workers.into_iter().flat_map(Worker::ends);
+        let told = sorted(lines.map(|line| Told::read(&line)).collect());
+        assert_eq!(told.len(), PROCESSES * TASKS * self.checks);
+        Replay::of(self.rules).exactly(&told)
     }
+}
+
+/// Everybody was let through, and refused: by each rule, or at least by some where a slow machine asks for many keys.
+#[track_caller]
+fn both_happened(rules: &[Right], tallies: &[Tally], least_refused: usize) {
+    for (rule, tally) in rules.iter().zip(tallies) {
+        assert!(tally.passed >= 5 && tally.refused >= least_refused, "{}: {tally:?}", rule.text);
+    }
+    assert!(tallies.iter().map(|tally| tally.refused).sum::<usize>() >= 50, "{tallies:?}");
 }
 
 #[test]
-fn four_processes_of_eight_tasks_are_never_too_many_and_never_needlessly_few() {
-    let server = Server::start(Kind::Redis, &[]);
-    let workers: Vec<Child> = (0..4).map(|_| start(&["check", &server.url(), "8", "400"])).collect();
-    let mut all: Vec<Told> = Vec::new();
-    for worker in workers {
-        let output = worker.wait_with_output().expect("a worker ends");
-        assert!(output.status.success(), "{output:?}");
-        all.extend(String::from_utf8_lossy(&output.stdout).lines().map(Told::read));
-    }
-    assert_eq!(all.len(), 4 * 8 * 400);
-    all.sort_by_key(|told| told.at);
-    let same_instant = all.windows(2).filter(|pair| pair[0].at == pair[1].at).count();
-    assert_eq!(same_instant, 0, "a script takes longer than a microsecond, so the order is known");
-    let mut replay = Replay::default();
-    for told in &all {
-        assert_eq!(replay.decides(told), told.allowed, "{told:?}");
-    }
-    let passed = all.iter().filter(|told| told.allowed).count();
-    assert!(passed > 100 && passed < all.len() - 100, "{passed} of {}: both must happen", all.len());
+fn four_processes_on_one_key_are_never_too_many_and_never_needlessly_few() {
+    let race = Race { kind: Kind::Redis, rules: EACH, checks: 400, keys: 1, parts: 1 };
+    both_happened(EACH, &race.run(), 5);
 }
 
+#[test]
+fn nor_are_they_with_overlapping_policies_of_every_algorithm() {
+    let race = Race { kind: Kind::Redis, rules: EACH, checks: 400, keys: 3, parts: 3 };
+    both_happened(EACH, &race.run(), 0);
+}
+
+#[test]
+fn nor_with_overlapping_buckets_alone() {
+    let race = Race { kind: Kind::Redis, rules: BUCKETS, checks: 300, keys: 3, parts: 2 };
+    both_happened(BUCKETS, &race.run(), 5);
+}
+
+#[test]
+fn nor_on_valkey() {
+    let race = Race { kind: Kind::Valkey, rules: EACH, checks: 200, keys: 2, parts: 2 };
+    both_happened(EACH, &race.run(), 0);
+}
+
+// --- places
+
 /// A process that holds a place, or was refused one.
-struct Holder(Child);
+struct Holder(Worker);
 
 impl Holder {
     /// Starts one, and tells whether it has a place.
     fn start(url: &str) -> Option<Self> {
-        let mut holder = Holder(start(&["hold", url]));
+        let mut holder = Holder(Worker::start(&["hold", url]));
         let mut line = String::new();
-        let mut output = BufReader::new(holder.0.stdout.take().expect("it is piped"));
-        output.read_line(&mut line).expect("it says something");
+        holder.0.output().read_line(&mut line).expect("it says something");
         match line.trim() {
             "held" => Some(holder),
             "busy" => None,
@@ -117,11 +141,18 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// All places are free again in the end, and the string that held them is gone.
+fn all_places_come_back(server: &Server, places: usize) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let limit = u32::try_from(places).expect("a few");
+    let gate = patient(RedisGate::builder(server.url()).at_once("work", limit, LEASE));
+    let left = || {
+        let peeked = runtime.block_on(gate.peek(&[Part::of(RuleId(0)).cost(0)]));
+        peeked.expect("a request").expect("an answer").remaining()
+    };
+    until("all places are free", || (left() == u64::from(limit)).then_some(()));
+    until("nothing is left behind", || server.cli(&["KEYS", "tg:*work"]).trim().is_empty().then_some(()));
 }
 
 #[test]
@@ -138,14 +169,73 @@ fn who_is_killed_gives_its_place_back_after_the_lease_and_never_before() {
     assert_eq!(holders.len(), PLACES);
     assert!(Holder::start(&url).is_none());
     holders.clear();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let _inside = runtime.enter();
-    let builder = RedisGate::builder(&url).rule("a", EVERYBODY).rule("b", USER).at_once("work", 3, LEASE);
-    let gate = patient(builder);
-    let left = || {
-        let peeked = runtime.block_on(gate.peek(&[Part::of(RuleId(2)).cost(0)]));
-        peeked.expect("a request").expect("an answer").remaining()
+    all_places_come_back(&server, PLACES);
+}
+
+/// What processes that come and go have said, while they say it.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// Listens to a worker until it is no more.
+    fn hear(&self, worker: &mut Worker) {
+        let (output, log) = (worker.output(), self.clone());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                log.0.lock().expect("no panic").push(line);
+            }
+        });
+    }
+
+    fn visits(&self) -> usize {
+        visits(&self.0.lock().expect("no panic")).len()
+    }
+}
+
+/// For how long, by Redis's clock, each visitor is known to have held a place.
+fn visits(lines: &[String]) -> Vec<(u64, u64)> {
+    let mut visits: HashMap<&str, (u64, u64)> = HashMap::new();
+    for line in lines {
+        // Who was killed may have left half a line.
+        let [word, name, at] = line.split(' ').collect::<Vec<_>>()[..] else { continue };
+        let at = at.parse().expect("an instant");
+        if word == "held" {
+            let visit = visits.entry(name).or_insert((at, at));
+            *visit = (visit.0.min(at), visit.1.max(at));
+        }
+    }
+    visits.into_values().collect()
+}
+
+/// How many places were held at once, at most.
+fn most_at_once(visits: &[(u64, u64)]) -> usize {
+    let at = |instant: u64| visits.iter().filter(|(from, to)| (*from..=*to).contains(&instant)).count();
+    visits.iter().map(|(from, _)| at(*from)).max().unwrap_or(0)
+}
+
+#[test]
+fn however_many_holders_are_killed_at_random_no_place_is_held_twice() {
+    let server = Server::start(Kind::Redis, &[]);
+    let (url, log, chance) = (server.url(), Log::default(), RandomState::new());
+    let start = || {
+        let mut worker = Worker::start(&["come-and-go", &url, "6"]);
+        log.hear(&mut worker);
+        worker
     };
-    until("all places are free", || (left() == 3).then_some(()));
-    until("nothing is left behind", || server.cli(&["KEYS", "tg:*work"]).trim().is_empty().then_some(()));
+    let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
+    for round in 0..16 {
+        let more = log.visits() + if round == 0 { 40 } else { 6 };
+        until("places are taken and given back", || (log.visits() >= more).then_some(()));
+        let victim = usize::try_from(chance.hash_one(round) % PROCESSES as u64).expect("a small number");
+        workers[victim] = start(); // and who was there is killed
+    }
+    workers.clear();
+    let lines = log.0.lock().expect("no panic").clone();
+    let visits = visits(&lines);
+    let refused = lines.iter().filter(|line| line.starts_with("busy")).count();
+    assert!(refused > 50, "{refused} refused, {} visits: both must happen", visits.len());
+    let most = most_at_once(&visits);
+    println!("{} visits, {refused} refused, {most} at once", visits.len());
+    assert!(most <= ROOMS && most > ROOMS / 2, "{most} at once of {ROOMS}");
+    all_places_come_back(&server, ROOMS);
 }

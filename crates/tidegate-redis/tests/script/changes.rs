@@ -105,6 +105,31 @@ fn under_another_quota_as_many_tokens_are_used() {
     assert_eq!(changing.ask(at.plus(1_000_000), 'p', 0, "1/h burst 5").remaining, 0);
 }
 
+/// A key has whole tokens and the time since: what had come back of the next one is told as time, and so counts at the new pace.
+#[test]
+fn what_had_come_back_of_a_token_or_a_step_counts_at_the_new_pace() {
+    let mut changing = Changing::start();
+    let at = |millis: u64| NOON.plus(millis * 1_000);
+    changing.ask(NOON, 'c', 2, "3/s");
+    assert_eq!(changing.ask(at(100), 'c', 1, "3/s").remaining, 0); // a third of a token less than three
+    let found = changing.ask(at(100), 'p', 0, "10/s");
+    assert_eq!((found.remaining, found.reset), (8, 200_000), "the 100ms were a token of the new pace");
+    assert_eq!(
+        changing.ask(at(100), 'p', 0, "1/h burst 3").remaining,
+        0,
+        "and next to nothing of a slower one"
+    );
+
+    changing.0.clear();
+    changing.ask(NOON, 'c', 30, "stepped_bucket 20/min burst 50");
+    let found = changing.ask(at(29_000), 'p', 0, "stepped_bucket 10 per 10s burst 50");
+    assert_eq!(
+        (found.remaining, found.reset),
+        (40, 1_000_000),
+        "two steps of the new, since the step of the old began"
+    );
+}
+
 #[test]
 fn a_window_that_is_still_open_keeps_its_count() {
     let mut changing = Changing::start();

@@ -7,7 +7,7 @@
 use redis::{Connection, Pipeline};
 use tidegate_core::Micros;
 
-use crate::server::Server;
+use crate::server::{Kind, Server};
 use crate::wire::{Ask, Reply, call, call_at, script};
 
 const CLOCK: &str = r"
@@ -55,7 +55,11 @@ pub(crate) struct Clocked {
 
 impl Clocked {
     pub(crate) fn start() -> Self {
-        let server = Server::start();
+        Clocked::of(Kind::Redis)
+    }
+
+    pub(crate) fn of(kind: Kind) -> Self {
+        let server = Server::of(kind);
         let (connection, sha) = server.load(&format!("{CLOCK}{}", script()));
         Clocked { connection, sha, _server: server }
     }

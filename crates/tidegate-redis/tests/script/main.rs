@@ -17,6 +17,8 @@ mod places;
 mod reference;
 mod sentences;
 mod server;
+#[path = "../support/mod.rs"]
+mod support;
 mod vectors;
 mod walk;
 mod wire;

@@ -7,14 +7,23 @@ use crate::walk::Random;
 use crate::wire::{Ask, Reply, Told};
 
 const LEASE: u64 = 30_000_000;
-const LIMIT: u32 = 3;
+const LIMIT: u64 = 3;
 const NOON: Micros = Micros::new(1_700_000_000_000_000);
 
 fn seconds(seconds: u64) -> Micros {
     NOON.plus(seconds * 1_000_000)
 }
 
-/// What is asked of one gate with three places.
+/// How many places there are, and for how long one is held.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    limit: u64,
+    lease: u64,
+}
+
+const USUAL: Setting = Setting { limit: LIMIT, lease: LEASE };
+
+/// What is asked of one gate, with three places unless it is said otherwise.
 struct Gate(Clocked);
 
 impl Gate {
@@ -23,10 +32,14 @@ impl Gate {
     }
 
     fn ask(&mut self, at: Micros, verb: char, cost: u32, id: &str) -> Told {
-        let asks = [Ask::places("places", cost, u64::from(LIMIT), LEASE)];
+        self.ask_of(USUAL, at, verb, cost, id)
+    }
+
+    fn ask_of(&mut self, rule: Setting, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+        let asks = [Ask::places("places", cost, rule.limit, rule.lease)];
         let id = (!id.is_empty()).then(|| named(id));
-        let Reply { now, binding, rules, .. } =
-            self.0.ask(at, verb, &asks, id.as_ref().map(<[u8; 16]>::as_slice));
+        let id = id.as_ref().map(<[u8; 16]>::as_slice);
+        let Reply { now, binding, rules, .. } = self.0.ask(at, verb, &asks, id);
         assert_eq!((now, binding, rules.len()), (at.get(), 1, 1));
         rules[0]
     }
@@ -104,7 +117,7 @@ fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
 fn an_id_is_found_only_where_an_id_is() {
     let mut clocked = Clocked::start();
     let mut hold = |id: &[u8]| {
-        let asks = [Ask::places("places", 1, u64::from(LIMIT), LEASE)];
+        let asks = [Ask::places("places", 1, LIMIT, LEASE)];
         clocked.ask(NOON, 'c', &asks, Some(id)).rules[0]
     };
     assert_eq!(hold(&named("a")), told(0, 2));
@@ -136,15 +149,58 @@ fn places_and_other_rules_are_charged_together_or_not_at_all() {
     assert_eq!(ask('x', "b").rules, [passed(2, 0), passed(1, 0)]);
 }
 
+#[test]
+fn who_gives_back_what_it_has_not_gives_back_nothing() {
+    let mut gate = Gate::open();
+    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, 'l', 0, "stranger"), told(0, 2));
+    assert_eq!(gate.ask(seconds(30), 'c', 3, "b"), told(0, 0), "a has lost its own");
+    for verb in ['l', 'l', 'r'] {
+        assert_eq!(gate.ask(seconds(31), verb, 1, "a"), told(0, 0), "and has none of b's to give");
+    }
+    assert_eq!(gate.ask(seconds(31), 'n', 0, "a"), told(3, 0));
+    assert_eq!(gate.ask(seconds(31), 'r', 2, "b"), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), told(0, 3));
+    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), told(0, 3), "given back twice is given back once");
+}
+
+#[test]
+fn another_limit_leaves_who_is_in_and_counts_from_the_next_on() {
+    let mut gate = Gate::open();
+    let (fewer, more) = (Setting { limit: 2, ..USUAL }, Setting { limit: 5, ..USUAL });
+    for id in ["a", "b", "c"] {
+        gate.ask(NOON, 'c', 1, id);
+    }
+    assert_eq!(gate.ask_of(fewer, NOON, 'p', 0, ""), told(0, 0), "one more than there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), 'n', 0, "a"), told(0, 0), "nobody is driven out");
+    assert_eq!(gate.ask_of(fewer, seconds(20), 'l', 0, "b"), told(0, 0));
+    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 1, "d"), told(3, 0), "as many as there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 3, "d"), told(4, 0));
+    assert_eq!(gate.ask_of(more, seconds(20), 'c', 3, "d"), told(0, 0));
+    assert_eq!(gate.ask_of(more, seconds(30), 'p', 0, ""), told(0, 1), "all have renewed but c");
+}
+
+#[test]
+fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
+    let mut gate = Gate::open();
+    let (short, long) = (Setting { lease: LEASE / 3, ..USUAL }, Setting { lease: 2 * LEASE, ..USUAL });
+    gate.ask(NOON, 'c', 3, "a");
+    assert_eq!(gate.ask_of(short, seconds(1), 'c', 1, "b"), told(3, 0));
+    assert_eq!(gate.0.expiry("places"), Some(seconds(11).get() / 1_000), "a refusal has written it");
+    assert_eq!(gate.ask_of(short, seconds(11), 'c', 1, "b"), told(0, 2));
+    assert_eq!(gate.ask_of(long, seconds(20), 'n', 0, "b"), told(0, 2));
+    assert_eq!(gate.0.expiry("places"), Some(seconds(80).get() / 1_000));
+}
+
 /// The same in the plainest way: who holds how much until when.
 #[derive(Clone, Debug, Default)]
 struct Model(Vec<(String, u64, u64)>);
 
 impl Model {
-    fn ask(&mut self, now: u64, verb: char, cost: u64, id: &str) -> Told {
+    fn ask(&mut self, rule: Setting, now: u64, verb: char, cost: u64, id: &str) -> Told {
         let found = self.clone();
-        let pulled = self.0.iter().any(|(_, expires, _)| *expires > now + LEASE);
-        let told = self.judge(now, verb, cost, id);
+        let pulled = self.0.iter().any(|(_, expires, _)| *expires > now + rule.lease);
+        let told = self.judge(rule, now, verb, cost, id);
         let refused = verb == 'c' && told.outcome != 0;
         let asked = verb == 'p' || (cost == 0 && matches!(verb, 'c' | 'f'));
         if asked || refused && !pulled {
@@ -153,17 +209,24 @@ impl Model {
         told
     }
 
-    fn judge(&mut self, now: u64, verb: char, cost: u64, id: &str) -> Told {
+    fn judge(
+        &mut self,
+        Setting { limit, lease }: Setting,
+        now: u64,
+        verb: char,
+        cost: u64,
+        id: &str,
+    ) -> Told {
         self.0.retain(|(_, expires, _)| *expires > now);
-        self.0.iter_mut().for_each(|place| place.1 = place.1.min(now + LEASE));
+        self.0.iter_mut().for_each(|place| place.1 = place.1.min(now + lease));
         let others: u64 = self.0.iter().filter(|place| place.0 != id).map(|place| place.2).sum();
         let mut outcome = 0;
         match verb {
-            'c' | 'p' if cost > u64::from(LIMIT) => outcome = 4,
-            'c' | 'p' if cost > 0 && others + cost > u64::from(LIMIT) => outcome = 3,
-            'c' | 'p' | 'f' if cost > 0 => self.hold(id, now + LEASE, cost),
+            'c' | 'p' if cost > limit => outcome = 4,
+            'c' | 'p' if cost > 0 && others + cost > limit => outcome = 3,
+            'c' | 'p' | 'f' if cost > 0 => self.hold(id, now + lease, cost),
             'n' => match self.0.iter_mut().find(|place| place.0 == id) {
-                Some(place) => place.1 = now + LEASE,
+                Some(place) => place.1 = now + lease,
                 None => outcome = 3,
             },
             'l' => self.0.retain(|place| place.0 != id),
@@ -171,7 +234,7 @@ impl Model {
             _ => {}
         }
         let used = self.0.iter().map(|place| place.2).sum();
-        told(outcome, u64::from(LIMIT).saturating_sub(used))
+        told(outcome, limit.saturating_sub(used))
     }
 
     fn hold(&mut self, id: &str, expires: u64, cost: u64) {
@@ -183,8 +246,11 @@ impl Model {
 #[test]
 fn a_long_walk_among_places() {
     let (mut gate, mut model, mut random) = (Gate::open(), Model::default(), Random(7));
-    let mut now = NOON;
+    let (mut now, mut rule) = (NOON, USUAL);
     for step in 0..4_000 {
+        if random.below(50) == 0 {
+            rule = Setting { limit: 2 + random.below(4), lease: LEASE * (1 + random.below(6)) / 3 };
+        }
         now = match random.below(12) {
             0..5 => now,
             5..8 => now.plus(random.below(LEASE / 4)),
@@ -196,11 +262,11 @@ fn a_long_walk_among_places() {
         let verb = random.one_of(&['c', 'c', 'c', 'c', 'p', 'f', 'n', 'n', 'l', 'l', 'x']);
         let verb = if verb == 'x' && random.below(10) > 0 { 'c' } else { verb };
         let (cost, id) = (random.one_of(&[0, 1, 1, 1, 2, 3, 4]), random.one_of(&["a", "b", "c", "d", "e"]));
-        let want = model.ask(now.get(), verb, u64::from(cost), id);
+        let want = model.ask(rule, now.get(), verb, u64::from(cost), id);
         assert_eq!(
-            gate.ask(now, verb, cost, id),
+            gate.ask_of(rule, now, verb, cost, id),
             want,
-            "step {step}: {verb} {cost} by {id} at {now}; {model:?}"
+            "step {step}: {verb} {cost} by {id} at {now} under {rule:?}; {model:?}"
         );
     }
 }

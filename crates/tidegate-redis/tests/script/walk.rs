@@ -12,6 +12,7 @@ use tidegate_core::{Micros, Rule};
 
 use crate::clocked::Clocked;
 use crate::reference::Reference;
+use crate::server::Kind;
 use crate::wire::{Ask, Reply, call, call_at, limit};
 
 const STEPS_OF_A_STORY: u64 = 200;
@@ -207,11 +208,10 @@ fn number_from(variable: &str, otherwise: u64) -> u64 {
     env::var(variable).map_or(otherwise, |text| text.parse().expect("a number of steps, or a seed"))
 }
 
-#[test]
-fn the_script_answers_every_request_as_the_core_does() {
-    let mut clocked = Clocked::start();
-    let mut random = Random(number_from("TIDEGATE_SEED", 0x5EED));
-    let stories = number_from("TIDEGATE_STEPS", 100_000).div_ceil(STEPS_OF_A_STORY);
+fn walk(kind: Kind, seed: u64, steps: u64) {
+    let mut clocked = Clocked::of(kind);
+    let mut random = Random(number_from("TIDEGATE_SEED", seed));
+    let stories = number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_OF_A_STORY);
     for number in 0..stories {
         let forgets = number % 2 == 0;
         if number % 2 == 0 || number == 1 {
@@ -222,4 +222,15 @@ fn the_script_answers_every_request_as_the_core_does() {
         story.tell(&mut clocked);
         story.expiries_are_right(&mut clocked);
     }
+}
+
+#[test]
+fn the_script_answers_every_request_as_the_core_does() {
+    walk(Kind::Redis, 0x5EED, 100_000);
+}
+
+/// Another Lua, and its own library of numbers and bytes; another walk.
+#[test]
+fn it_does_so_on_valkey() {
+    walk(Kind::Valkey, 0x5EA, 20_000);
 }

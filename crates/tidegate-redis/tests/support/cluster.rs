@@ -7,6 +7,8 @@
 //! ```
 
 use super::poll::until;
+use super::port::BUS;
+use super::proxy::Proxy;
 use super::server::{Kind, Server};
 
 const PRIMARIES: usize = 3;
@@ -70,6 +72,18 @@ impl Cluster {
         self.nodes[index].kill();
     }
 
+    /// A network that fails, before one node: from now on the others tell clients to go there. Among themselves the nodes
+    /// speak as before, but the node's replica copies through it.
+    pub(crate) fn put_proxy_before(&self, index: usize) -> Proxy {
+        let proxy = Proxy::start(self.nodes[index].port());
+        let port = proxy.port().to_string();
+        self.nodes[index].cli(&["CONFIG", "SET", "cluster-announce-port", &port]);
+        let is_told = |node: &Server| node.cli(&["CLUSTER", "SLOTS"]).lines().any(|line| line == port);
+        until("every node tells of it", || self.nodes.iter().all(is_told).then_some(()));
+        until("every node is content", || self.nodes.iter().all(is_content).then_some(()));
+        proxy
+    }
+
     /// The node that decides for `key`, in the eyes of the first node that is alive. Until the others have noticed
     /// that one is dead it can be that one; ask again with [`until`].
     pub(crate) fn primary_of(&mut self, key: &str) -> usize {
@@ -77,8 +91,8 @@ impl Cluster {
         let slot = number(&self.nodes[witness].cli(&["CLUSTER", "KEYSLOT", key]));
         let nodes = self.nodes[witness].cli(&["CLUSTER", "NODES"]);
         let owner = nodes.lines().find(|line| owns(line, slot)).expect("somebody has every slot");
-        let port = port_of(owner);
-        self.nodes.iter().position(|node| node.port() == port).expect("it is one of ours")
+        let bus = bus_port_of(owner);
+        self.nodes.iter().position(|node| node.port() + BUS == bus).expect("it is one of ours")
     }
 
     fn deal_slots(&self) {
@@ -127,10 +141,10 @@ fn owns(line: &str, slot: u32) -> bool {
     })
 }
 
-/// The second word of a line of `CLUSTER NODES`: `127.0.0.1:7000@17000,name`.
-fn port_of(line: &str) -> u16 {
-    let address = line.split_whitespace().nth(1).and_then(|address| address.split('@').next());
-    let port = address.and_then(|address| address.rsplit(':').next());
+/// From the second word of a line of `CLUSTER NODES`, `127.0.0.1:7000@17000,name`: where clients go may be a proxy's.
+fn bus_port_of(line: &str) -> u16 {
+    let address = line.split_whitespace().nth(1).and_then(|address| address.split('@').nth(1));
+    let port = address.and_then(|address| address.split(',').next());
     port.and_then(|port| port.parse().ok()).expect("every node has an address")
 }
 

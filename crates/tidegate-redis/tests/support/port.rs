@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
 /// How far above a node's port its cluster bus listens.
-const BUS: u16 = 10_000;
+pub(crate) const BUS: u16 = 10_000;
 const PORTS: Range<u16> = 10_240..22_768;
 
 /// A port that is free now, and whose bus port is free too. Somebody else can still be quicker: who binds it must be

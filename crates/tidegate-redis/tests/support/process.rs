@@ -5,7 +5,7 @@
 //! test holds open. However the test ends, the pipe closes, the shell reads its end, and ends the program.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use super::poll::until;
 
@@ -30,6 +30,16 @@ impl Process {
     /// Whether it still runs, or is stopped and could.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it prints, if that was piped; once.
+    pub(crate) fn output(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("it is piped, and taken once")
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it was started")
     }
 
     /// Stops it where it is, as if its machine had frozen: its connections stay open and nobody answers.

@@ -116,6 +116,13 @@ impl Server {
             process.unwrap_or_else(|| panic!("no server starts on port {}; {}", self.port, self.setup.log()));
     }
 
+    /// The strings that would stay for ever.
+    pub(crate) fn keys_without_expiry(&self) -> Vec<String> {
+        let keys = self.cli(&["KEYS", "*"]);
+        let keys = keys.lines().filter(|key| !key.is_empty() && self.cli(&["PTTL", key]) == "-1");
+        keys.map(str::to_owned).collect()
+    }
+
     /// Sends one command on a connection of its own and returns the answer as text: a line for each value, `nil` for
     /// none.
     ///
