@@ -3,8 +3,10 @@
 //! A [`KeyedLimiter`] keeps a state for each user, address or API key: millions of them, in about 20 to 40 bytes each.
 //! Keys are looked up by reference and never stored. For one limit on everything, see [`Limiter`](crate::Limiter).
 
+mod plan;
 mod wait;
 
+pub use plan::KeyedPlan;
 pub use wait::KeyedReservation;
 
 use std::borrow::Borrow;
@@ -26,7 +28,7 @@ use crate::sync::Mutex;
 use crate::table::{OnFull, Sketch, Stats, Step, Table};
 use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
 use tidegate_core::{
-    Algorithm, Decision, Micros, Planned, Quota, Steadiness, Taken, TokenBucket, Wait, Words, WordsMut,
+    Algorithm, Decision, Micros, Quota, Steadiness, Taken, TokenBucket, Wait, Words, WordsMut,
 };
 
 /// A limit of its own for each key.
@@ -66,7 +68,7 @@ pub(crate) struct Keyed<A> {
     everybodys: u64,
     pub(crate) regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
-    ahead: Ahead,
+    ahead: Ahead<A>,
     settings: Settings,
 }
 
@@ -272,93 +274,6 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
             show::<V>(observer.as_ref(), &answer);
         }
         answer
-    }
-}
-
-impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
-    /// The verbs for a key whose plan has this quota. It may be another at each call, even for one key: what the key
-    /// has used stays used.
-    ///
-    /// ```
-    /// use tidegate::{KeyedLimiter, Planned, Quota};
-    ///
-    /// const FREE: Quota = Quota::per_hour(10);
-    /// const PAID: Quota = Quota::per_hour(1_000);
-    /// let limiter = KeyedLimiter::<u64, _>::with(Planned::new(FREE)); // the plan of who has none
-    ///
-    /// assert!(limiter.cost(10).check(&7).is_allowed());
-    /// assert!(!limiter.check(&7).is_allowed());
-    /// assert_eq!(limiter.quota(PAID).check(&7).remaining(), 989); // upgraded
-    /// assert!(!limiter.quota(FREE).check(&7).is_allowed()); // and back: eleven used of ten
-    /// ```
-    #[inline]
-    pub fn quota(&self, quota: Quota) -> KeyedPlan<'_, K, C> {
-        KeyedPlan { limiter: self, plan: Planned::new(quota).suited_to(C::STEADINESS), cost: 1 }
-    }
-}
-
-/// A plan's verbs: what [`KeyedLimiter::quota`] returns.
-#[derive(Debug)]
-#[must_use = "a plan does nothing until a verb follows, such as `.check(key)`"]
-pub struct KeyedPlan<'a, K: ?Sized, C> {
-    limiter: &'a KeyedLimiter<K, Planned, C>,
-    plan: Planned,
-    cost: u32,
-}
-
-impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
-    /// The verbs for a cost other than 1.
-    #[inline]
-    pub fn cost(self, cost: u32) -> Self {
-        KeyedPlan { cost, ..self }
-    }
-
-    /// Decides whether the cost may pass for `key` now, and charges it if it may. Never waits.
-    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
-    where
-        K: Borrow<Q>,
-    {
-        self.limiter.apply_plan(self.plan, key, &Check(self.cost))
-    }
-
-    /// Decides as [`check`](KeyedPlan::check) would, and charges nothing. A cost of 0 asks what is left.
-    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
-    where
-        K: Borrow<Q>,
-    {
-        self.limiter.apply_plan(self.plan, key, &Peek(self.cost))
-    }
-
-    /// Takes as much of the cost as there is, which may be nothing.
-    pub fn take<Q: Hash + ?Sized>(&self, key: &Q) -> Taken
-    where
-        K: Borrow<Q>,
-    {
-        self.limiter.apply_plan(self.plan, key, &Take(self.cost))
-    }
-
-    /// Charges the cost whether or not it fits; what does not fit is debt.
-    pub fn force<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
-    where
-        K: Borrow<Q>,
-    {
-        self.limiter.apply_plan(self.plan, key, &Force(self.cost))
-    }
-
-    /// Gives back what a recent charge took, never above the limit.
-    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q)
-    where
-        K: Borrow<Q>,
-    {
-        self.limiter.apply_plan(self.plan, key, &Refund(self.cost));
-        self.limiter.shared.look_for_idle_again(key);
-    }
-}
-
-impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
-    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: Planned, key: &Q, verb: &V) -> V::Answer {
-        let fingerprint = self.shared.secrets.fingerprint(key);
-        self.apply_slowly(Some(&plan), fingerprint, verb)
     }
 }
 
@@ -595,7 +510,7 @@ impl<A: Algorithm> Keyed<A> {
 impl<A: Algorithm> Home for Keyed<A> {
     type Algorithm = A;
 
-    fn ahead(&self) -> &Ahead {
+    fn ahead(&self) -> &Ahead<A> {
         &self.ahead
     }
 

@@ -18,6 +18,8 @@ use tidegate_core::{Decision, Micros, Steadiness, Wait};
 pub(crate) struct Waiting<'a, H: Home, C: Clock> {
     home: &'a H,
     clock: &'a C,
+    /// What it is promised by, if not by the algorithm in force. In line it goes with the promise.
+    plan: Option<H::Algorithm>,
     fingerprint: u64,
     wish: Wish,
     ticket: Option<Ticket>,
@@ -55,14 +57,21 @@ fn when<C: Clock>(clock: &C) -> When {
 
 impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     /// Not in line yet; that comes with the first look.
-    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Self {
-        Waiting { home, clock, fingerprint, wish, ticket: None }
+    pub(crate) fn new(
+        home: &'a H,
+        clock: &'a C,
+        plan: Option<H::Algorithm>,
+        fingerprint: u64,
+        wish: Wish,
+    ) -> Self {
+        Waiting { home, clock, plan, fingerprint, wish, ticket: None }
     }
 
     fn look(&mut self, waker: &Waker) -> Look {
         let Waiting { home, clock, fingerprint, wish, .. } = *self;
         let Some(ticket) = self.ticket else {
-            return match join(home, fingerprint, wish, Some(waker.clone()), || when(clock)) {
+            let (plan, waker) = (self.plan.take(), Some(waker.clone()));
+            return match join(home, plan, fingerprint, wish, waker, || when(clock)) {
                 Ok(Joined::Now(decision)) => Look::Done(Ok(decision)),
                 Ok(Joined::Later(ticket)) => {
                     self.ticket = Some(ticket);
@@ -130,8 +139,14 @@ impl<H: Home, C: Clock> Drop for Waiting<'_, H, C> {
 
 impl<'a, H: Home, C: Clock> Promised<'a, H, C> {
     /// Promises the first turn for `wish`.
-    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Result<Self, WaitRefused> {
-        match join(home, fingerprint, wish, None, || when(clock))? {
+    pub(crate) fn new(
+        home: &'a H,
+        clock: &'a C,
+        plan: Option<H::Algorithm>,
+        fingerprint: u64,
+        wish: Wish,
+    ) -> Result<Self, WaitRefused> {
+        match join(home, plan, fingerprint, wish, None, || when(clock))? {
             Joined::Now(decision) => Ok(Promised::now(home, clock, decision)),
             Joined::Later(ticket) => {
                 let Ticket { asked, ready, decision, .. } = ticket;
