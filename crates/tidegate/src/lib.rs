@@ -117,7 +117,7 @@ pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
-pub use policy::{InvalidPolicy, Policy, PolicyBuilder};
+pub use policy::{InvalidPolicy, NotAdmitted, Policy, PolicyBuilder};
 pub use table::{OnFull, SketchStats, Stats};
 pub use tidegate_core::*;
 pub use verb::Detailed;

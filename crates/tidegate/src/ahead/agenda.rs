@@ -98,12 +98,7 @@ pub(crate) struct Wish {
 }
 
 /// What a waiter finds that looks.
-#[derive(Debug)]
-pub(crate) enum Look {
-    Done(Result<Decision, WaitRefused>),
-    /// Not before this instant, as it stands.
-    Until(Micros),
-}
+pub(crate) type Look = crate::wait::Look<Result<Decision, WaitRefused>>;
 
 /// Wakers to be woken and wakers to be dropped when no lock is held any more: both may run anything.
 #[derive(Debug, Default)]
@@ -196,7 +191,7 @@ impl Turn {
 }
 
 /// So much later, if the clock goes that far.
-pub(super) fn later(instant: Micros, micros: u64) -> Option<Micros> {
+pub(crate) fn later(instant: Micros, micros: u64) -> Option<Micros> {
     let later = instant.get().checked_add(micros)?;
     (later <= Micros::MAX.get()).then(|| Micros::new(later))
 }

@@ -3,15 +3,13 @@
 //! Who waits has an instant, and sleeps until then. The instant may move closer when others leave: then the sleeper is
 //! woken, looks again, and sleeps for less. A wait that is dropped gives its turn back.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use super::{Home, Joined, Look, Ticket, WaitRefused, Wish, cancel, join, keep, look};
 use crate::clock::Clock;
 use crate::shared::When;
-use crate::wait::{Park, Sleep, thread_waker};
-use tidegate_core::{Decision, Micros, Steadiness, Wait};
+use crate::wait::{Park, Sleep, block_looking, steady_now, wait_looking};
+use tidegate_core::{Decision, Micros, Wait};
 
 /// Somebody who waits, and gives up by being dropped.
 #[derive(Debug)]
@@ -23,11 +21,6 @@ pub(crate) struct Waiting<'a, H: Home, C: Clock> {
     fingerprint: u64,
     wish: Wish,
     ticket: Option<Ticket>,
-}
-
-/// Polls an alarm that is set.
-fn ring<F: Future<Output = ()>>(alarm: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<()> {
-    alarm.as_pin_mut().map_or(Poll::Ready(()), |alarm| alarm.poll(cx))
 }
 
 /// An instant that was promised for good, and is given back by being dropped before.
@@ -44,13 +37,7 @@ pub(crate) struct Promised<'a, H: Home, C: Clock> {
 }
 
 fn when<C: Clock>(clock: &C) -> When {
-    const {
-        assert!(
-            matches!(C::STEADINESS, Steadiness::Steady),
-            "to wait takes a clock that never steps back: a promise is an instant"
-        )
-    };
-    When { now: clock.now(), clock: C::STEADINESS }
+    When { now: steady_now(clock), clock: C::STEADINESS }
 }
 
 // === impl Waiting ===
@@ -92,13 +79,7 @@ impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     where
         C: Park,
     {
-        let waker = thread_waker();
-        loop {
-            match self.look(&waker) {
-                Look::Done(answer) => return answer,
-                Look::Until(instant) => self.clock.park_until(instant),
-            }
-        }
+        block_looking(self.clock, |waker| self.look(waker))
     }
 
     /// Waits, as a task, until it is its turn.
@@ -106,24 +87,7 @@ impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     where
         C: Sleep,
     {
-        let (mut until, mut alarm) = (Micros::ZERO, pin!(None));
-        poll_fn(|cx| {
-            loop {
-                let instant = match self.look(cx.waker()) {
-                    Look::Done(answer) => return Poll::Ready(answer),
-                    Look::Until(instant) => instant,
-                };
-                if until != instant {
-                    alarm.set(Some(self.clock.sleep_until(instant)));
-                    until = instant;
-                }
-                if ring(alarm.as_mut(), cx).is_pending() {
-                    return Poll::Pending;
-                }
-                until = Micros::ZERO; // time has passed, or the timer was early: look again
-            }
-        })
-        .await
+        wait_looking(self.clock, |waker| self.look(waker)).await
     }
 }
 
