@@ -380,8 +380,8 @@ fn who_waits_for_a_permit_and_leaves_is_not_called() {
     let (first, mut second) = (begun(&policy, &small), begun(&policy, &small));
     let calls = first.calls.clone();
     drop(first);
-    assert!(second.is_called() && second.look().is_none());
     assert_eq!(Arc::strong_count(&calls), 1, "nobody remembers it");
+    assert!(second.is_called() && second.look().is_none());
     drop(both);
     assert!(second.is_called() && second.look().expect("its turn").is_ok());
     assert_eq!((calls.0.load(Ordering::Relaxed), left(&policy, at_work(0))), (0, 2));

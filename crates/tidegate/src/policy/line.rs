@@ -169,3 +169,54 @@ impl<A: Algorithm> Limits<A> {
         if was_first { standing.first_waker(spot) } else { None }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    //! Who decides takes the long way only as long as somebody stands in line at the same rule.
+
+    use super::super::{Limit, Policy};
+    use crate::clock::ManualClock;
+    use crate::gate::Part;
+    use crate::regime::is_marked;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+    use tidegate_core::{Quota, Rule, RuleId};
+
+    const RULES: [RuleId; 2] = [RuleId(0), RuleId(1)];
+
+    fn marks(policy: &Policy<Rule, ManualClock>) -> [bool; 2] {
+        RULES.map(|rule| match policy.shared.limit(rule) {
+            Limit::Rate(keyed) => is_marked(keyed.regimes.current()),
+            Limit::AtOnce(_) => false,
+        })
+    }
+
+    #[test]
+    fn a_rule_is_marked_while_somebody_stands_at_one_of_its_states() {
+        let clock = ManualClock::new();
+        let rules = Policy::builder().rule("slow", Quota::per_hour(1)).rule("fast", Quota::per_second(1));
+        let policy = rules.build().expect("a valid policy").with_clock(clock.clone());
+        let [slow, fast] = RULES.map(Part::of);
+        let (a, b) = ([slow.key("a"), fast], [slow.key("b")]);
+        assert!(policy.check(&a).is_ok_and(|admission| admission.is_allowed()));
+        assert!(policy.check(&b).is_ok_and(|admission| admission.is_allowed()));
+        let mut cx = Context::from_waker(Waker::noop());
+        {
+            let (mut first, mut second) = (pin!(policy.acquire(&a)), pin!(policy.acquire(&b)));
+            assert_eq!(marks(&policy), [false, false]);
+            assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(marks(&policy), [true, false]);
+            clock.advance(Duration::from_secs(3_600));
+            assert!(policy.check(&[fast]).is_ok_and(|admission| admission.is_allowed()));
+            assert!(first.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(marks(&policy), [true, true], "it stands at the other, and keeps its place");
+            clock.advance(Duration::from_secs(1));
+            assert!(first.as_mut().poll(&mut cx).is_ready());
+            assert_eq!(marks(&policy), [true, false], "somebody stands at another key");
+        }
+        assert_eq!(marks(&policy), [false, false], "the other has left");
+        assert!(policy.shared.lines.standing.lock().is_ok_and(|standing| standing.lines.is_empty()));
+    }
+}
