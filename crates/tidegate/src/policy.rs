@@ -18,6 +18,9 @@
 //! Rules have names, and a decision says which of them was binding. Any mix of algorithms will do, and rules that count
 //! how many are at work beside those that count what passes.
 //!
+//! Who would rather wait than be refused stands in [line](line) at the state that refused it, and tries again from there:
+//! [`acquire`](Policy::acquire).
+//!
 //! Laws, checked in `tests/policy.rs` and, for every interleaving of two threads, by models: never too many on any rule;
 //! a refused request has spent nothing anywhere; a refusal is one that the rule would have given if asked alone; what a
 //! policy of one rule decides is what a limiter decides.

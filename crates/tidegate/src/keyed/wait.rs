@@ -460,15 +460,31 @@ impl<'a, A: Algorithm, C: Clock> Wanted<'a, A, C> {
     }
 
     /// Passes now, if nothing has to be waited for; refuses at once what would be in vain.
+    #[inline]
     fn pass(&self) -> Result<Option<Decision>, WaitRefused> {
         let Wanted { shared, fingerprint, wish, .. } = *self;
-        let (verb, when) = (Pass(wish.cost), || When { now: self.clock.now(), clock: C::STEADINESS });
         let at_once = match self.plan {
-            None => shared.apply_at_once(fingerprint, &verb, when),
+            None => shared.apply_at_once(fingerprint, &Pass(wish.cost), || self.when()),
             Some(_) => None,
         };
-        let tried = at_once.unwrap_or_else(|| shared.apply(self.plan.as_ref(), fingerprint, &verb, when()));
+        let tried = match at_once {
+            Some(tried) => tried,
+            None => self.pass_slowly().rebuilt(),
+        };
         triage(tried, wish, self.observer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn pass_slowly(&self) -> Decision {
+        let Wanted { shared, fingerprint, wish, .. } = *self;
+        shared.current().table.send_for(fingerprint); // while the clock is read
+        shared.apply(self.plan.as_ref(), fingerprint, &Pass(wish.cost), self.when())
+    }
+
+    #[inline]
+    fn when(&self) -> When {
+        When { now: self.clock.now(), clock: C::STEADINESS }
     }
 
     fn waiting(self) -> Waiting<'a, Keyed<A>, C> {
