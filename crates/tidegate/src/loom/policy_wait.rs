@@ -150,7 +150,7 @@ fn a_higher_limit_calls_whoever_is_about_to_stand_in_line() {
 /// There is one for the second, but it stands behind a first that wants two, and gives up.
 #[test]
 fn who_gives_up_calls_whoever_is_behind() {
-    model(INTERRUPTIONS, || {
+    model(1, || {
         let policy = policy(1);
         let (passed, ()) =
             both(&policy, |policy| give_up(policy, &[rate(2)]), |policy| wait_for(policy, &[rate(1)]));
