@@ -11,9 +11,12 @@
 //! When a key comes with another quota than it left with, what it had used is carried over, as
 //! [`adopt`](Algorithm::adopt) does: seven used of ten are seven used of a thousand. Changing plans back and forth
 //! never yields a fresh burst.
+//!
+//! Only a charge is written under the new quota. Until then what was used comes back at the pace of the old one, so that is
+//! what a wait is reckoned by: whoever is refused under another quota than the last passes exactly when it was told.
 
 use crate::algorithm::{Algorithm, Taken};
-use crate::{Decision, Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
+use crate::{Decision, Micros, Outcome, Quota, Steadiness, TokenBucket, Wait, Words, WordsMut};
 
 /// A token bucket for keys with plans: its quota may be another at each call, even for one key.
 ///
@@ -48,17 +51,40 @@ impl Planned {
     }
 
     fn copied<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Copied {
-        let words = self.bucket.words();
         let mut copy = [0; BUCKET + PLAN];
-        for (index, word) in copy.iter_mut().enumerate().take(words + PLAN) {
+        for (index, word) in copy.iter_mut().enumerate().take(self.words()) {
             *word = state.get(index);
         }
-        let mut plan = [0; PLAN];
-        plan.copy_from_slice(&copy[words..words + PLAN]);
+        let plan = self.written_under(state);
         if plan != self.plan {
             copy = self.carried_over(&copy, plan, now);
         }
         copy
+    }
+
+    /// The plan that a state was written under.
+    fn written_under<S: Words + ?Sized>(&self, state: &S) -> [u64; PLAN] {
+        let words = self.bucket.words();
+        core::array::from_fn(|index| state.get(words + index))
+    }
+
+    /// The same decision, with the wait that it takes if the state is that of another plan, and its pace the one by which
+    /// what was used comes back.
+    fn with_exact_wait<S>(&self, decision: Decision, state: &S, now: Micros, cost: u32) -> Decision
+    where
+        S: Words + ?Sized,
+    {
+        if !matches!(decision.outcome, Outcome::RetryAfter(_)) || self.written_under(state) == self.plan {
+            return decision;
+        }
+        let passes_at = |at| self.bucket.peek(self.copied(state, at).as_slice(), at, cost).is_allowed();
+        // When it owes nothing any more, it passes. What it owes gets less and less until then.
+        let (mut refused, mut passes) = (0, self.idle_at(state).since(now));
+        while refused + 1 < passes {
+            let wait = refused.midpoint(passes);
+            *(if passes_at(now.plus(wait)) { &mut passes } else { &mut refused }) = wait;
+        }
+        decision.with_outcome(Outcome::RetryAfter(Wait::micros(passes)))
     }
 
     /// What was used under `plan`, as used under the plan of this call.
@@ -102,11 +128,13 @@ impl Algorithm for Planned {
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        self.bucket.peek(self.copied(state, now).as_slice(), now, cost)
+        let decision = self.bucket.peek(self.copied(state, now).as_slice(), now, cost);
+        self.with_exact_wait(decision, state, now, cost)
     }
 
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        self.keeping(state, now, |bucket, words| bucket.decide(words, now, cost))
+        let decision = self.keeping(state, now, |bucket, words| bucket.decide(words, now, cost));
+        self.with_exact_wait(decision, &*state, now, cost)
     }
 
     fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, most: u32) -> Taken {

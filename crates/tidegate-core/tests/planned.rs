@@ -3,7 +3,7 @@
 mod random;
 
 use random::Random;
-use tidegate_core::{Algorithm, Micros, Planned, Quota, TokenBucket};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Planned, Quota, TokenBucket};
 
 const PLANS: [Quota; 5] = [
     Quota::per_second(10).burst(3),
@@ -36,6 +36,25 @@ impl Changed {
     }
 }
 
+/// All but the wait, which a bucket that changes when it is asked has to tell by the pace that it has then.
+fn assert_same(planned: Decision, changed: Decision) {
+    let but_for_the_wait = |decision: Decision| match decision.outcome {
+        Outcome::RetryAfter(_) => (None, decision.limit(), decision.remaining(), decision.reset_after()),
+        outcome => (Some(outcome), decision.limit(), decision.remaining(), decision.reset_after()),
+    };
+    assert_eq!(but_for_the_wait(planned), but_for_the_wait(changed), "{planned} and {changed}");
+}
+
+/// Whoever comes back when it was told to passes, and a microsecond earlier does not.
+fn assert_exact(planned: &Planned, state: &[u64], now: Micros, cost: u32) {
+    let Some(wait) = planned.peek(state, now, cost).retry_after() else { return };
+    let passes_after = |micros| planned.peek(state, now.plus(micros), cost).is_allowed();
+    assert!(
+        passes_after(wait.as_micros()) && !passes_after(wait.as_micros() - 1),
+        "{planned:?} after {wait}"
+    );
+}
+
 #[test]
 fn many_plans_are_one_bucket_that_changes() {
     for seed in 0..200 {
@@ -48,20 +67,35 @@ fn many_plans_are_one_bucket_that_changes() {
             let (quota, cost) = (plan(&mut random), u32::try_from(random.below(4)).expect("a cost"));
             let planned = Planned::new(quota);
             let mut next = changed.under(quota, now);
-            assert_eq!(planned.peek(&state[..], now, cost), next.bucket.peek(&next.state, now, cost));
+            assert_same(planned.peek(&state[..], now, cost), next.bucket.peek(&next.state, now, cost));
+            assert_exact(&planned, &state, now, cost);
             let before = state.clone();
             if random.one_in(5) {
                 planned.refund(&mut state[..], now, cost);
                 next.bucket.refund(&mut next.state, now, cost);
             } else {
                 let want = next.bucket.decide(&mut next.state, now, cost);
-                assert_eq!(planned.decide(&mut state[..], now, cost), want, "{quota} at {now}");
+                assert_same(planned.decide(&mut state[..], now, cost), want);
             }
             if state != before {
                 changed = next;
             }
             assert_eq!(planned.idle_at(&state[..]), changed.bucket.idle_at(&changed.state));
         }
+    }
+}
+
+/// What is owed comes back at the pace of the plan it was charged by, until the next charge. A wait by the pace of the
+/// plan that was refused would be too short, and after it another, and another.
+#[test]
+fn a_wait_after_a_change_of_plans_is_exact() {
+    let (slow, fast) = (Planned::new(Quota::per_second(1)), Planned::new(Quota::per_second(100).burst(1)));
+    for (before, after, wait) in [(slow, fast, 1_000_000), (fast, slow, 10_000)] {
+        let (mut state, now) = (vec![0; slow.words()], Micros::new(60_000_000));
+        assert!(before.decide(&mut state[..], now, 1).is_allowed());
+        let refused = after.decide(&mut state[..], now, 1);
+        assert_eq!(refused.retry_after().expect("nothing is left").as_micros(), wait);
+        assert_exact(&after, &state, now, 1);
     }
 }
 

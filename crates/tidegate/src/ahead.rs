@@ -47,8 +47,8 @@ use crate::observer::Observer;
 use crate::shared::When;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::verb::{Answer, Deed, Verb};
-use agenda::{Act, Agenda, Calls, Turn, later};
-pub(crate) use agenda::{Look, Wish};
+use agenda::{Act, Agenda, Calls, Turn};
+pub(crate) use agenda::{Look, Wish, later};
 pub use refused::WaitRefused;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source};
 pub(crate) use turn::{Promised, Waiting, reservation_verbs};
@@ -61,17 +61,17 @@ const SWEEP_EVERY: u64 = 1_000_000;
 
 /// Everything that is promised for later by one limiter.
 #[derive(Debug)]
-pub(crate) struct Ahead {
-    shards: Box<[Mutex<Shard>]>,
+pub(crate) struct Ahead<A> {
+    shards: Box<[Mutex<Shard<A>>]>,
     /// How many states have an agenda. The mark is changed under this lock: it is set while there are any.
     agendas: Mutex<usize>,
     max_waiting: usize,
     sweep_at: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Shard {
-    agendas: BTreeMap<u64, Agenda>,
+#[derive(Debug)]
+pub(crate) struct Shard<A> {
+    agendas: BTreeMap<u64, Agenda<A>>,
     next: u64,
     calls: Calls,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Shard {
 pub(crate) trait Home {
     type Algorithm: Algorithm;
 
-    fn ahead(&self) -> &Ahead;
+    fn ahead(&self) -> &Ahead<Self::Algorithm>;
     /// The algorithm in force. It does not change while a shard is locked.
     fn algorithm(&self) -> &Self::Algorithm;
     fn is_marked(&self) -> bool;
@@ -122,10 +122,11 @@ impl Ticket {
     }
 }
 
-impl Ahead {
+impl<A> Ahead<A> {
     pub(crate) fn new(shards: usize, max_waiting: usize) -> Self {
+        let shard = || Shard { agendas: BTreeMap::new(), next: 0, calls: Calls::default() };
         Ahead {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
             agendas: Mutex::new(0),
             max_waiting,
             sweep_at: AtomicU64::new(0),
@@ -136,12 +137,12 @@ impl Ahead {
         self.max_waiting
     }
 
-    fn visit(&self, fingerprint: u64) -> Visit<'_> {
+    fn visit(&self, fingerprint: u64) -> Visit<'_, A> {
         Visit::new(&self.shards[shard_of(fingerprint, self.shards.len())])
     }
 
     /// Locks everything, so that the setting can be changed: see [`adopt`].
-    pub(crate) fn visit_all(&self) -> Vec<Visit<'_>> {
+    pub(crate) fn visit_all(&self) -> Vec<Visit<'_, A>> {
         self.shards.iter().map(Visit::new).collect()
     }
 }
@@ -155,29 +156,29 @@ fn shard_of(fingerprint: u64, shards: usize) -> usize {
 
 /// A shard, locked. Whoever was called meanwhile wakes up when the lock is let go.
 #[derive(Debug)]
-pub(crate) struct Visit<'a>(Option<MutexGuard<'a, Shard>>);
+pub(crate) struct Visit<'a, A>(Option<MutexGuard<'a, Shard<A>>>);
 
-impl<'a> Visit<'a> {
-    fn new(shard: &'a Mutex<Shard>) -> Self {
+impl<'a, A> Visit<'a, A> {
+    fn new(shard: &'a Mutex<Shard<A>>) -> Self {
         Visit(Some(lock(shard)))
     }
 }
 
-impl Deref for Visit<'_> {
-    type Target = Shard;
+impl<A> Deref for Visit<'_, A> {
+    type Target = Shard<A>;
 
-    fn deref(&self) -> &Shard {
+    fn deref(&self) -> &Shard<A> {
         self.0.as_ref().expect("locked until dropped")
     }
 }
 
-impl DerefMut for Visit<'_> {
-    fn deref_mut(&mut self) -> &mut Shard {
+impl<A> DerefMut for Visit<'_, A> {
+    fn deref_mut(&mut self) -> &mut Shard<A> {
         self.0.as_mut().expect("locked until dropped")
     }
 }
 
-impl Drop for Visit<'_> {
+impl<A> Drop for Visit<'_, A> {
     fn drop(&mut self) {
         let calls = std::mem::take(&mut self.calls);
         self.0 = None;
@@ -185,9 +186,14 @@ impl Drop for Visit<'_> {
     }
 }
 
-impl Shard {
+impl<A: Algorithm> Shard<A> {
     /// The agenda of a state, brought up to date, if it still has one.
-    fn agenda<H: Home>(&mut self, home: &H, fingerprint: u64, when: When) -> Option<&mut Agenda> {
+    fn agenda<H: Home<Algorithm = A>>(
+        &mut self,
+        home: &H,
+        fingerprint: u64,
+        when: When,
+    ) -> Option<&mut Agenda<A>> {
         let Shard { agendas, calls, .. } = self;
         let agenda = agendas.get_mut(&fingerprint)?;
         if agenda.refresh(home.algorithm(), when.now, calls) {
@@ -201,7 +207,7 @@ impl Shard {
         self.agendas.get_mut(&fingerprint)
     }
 
-    fn begin<H: Home>(&mut self, home: &H) {
+    fn begin<H: Home<Algorithm = A>>(&mut self, home: &H) {
         let mut agendas = lock(&home.ahead().agendas);
         if *agendas == 0 {
             home.mark();
@@ -210,7 +216,7 @@ impl Shard {
     }
 
     /// Lets go of an agenda, or of the attempt to begin one.
-    fn end<H: Home>(&mut self, home: &H, fingerprint: u64) {
+    fn end<H: Home<Algorithm = A>>(&mut self, home: &H, fingerprint: u64) {
         self.agendas.remove(&fingerprint);
         let mut agendas = lock(&home.ahead().agendas);
         *agendas -= 1;
@@ -227,7 +233,7 @@ impl Shard {
 
 /// Writes the end of an agenda where everybody decides. The key has a place already, or needs none: what was promised
 /// to it is not idle.
-fn store<H: Home>(home: &H, fingerprint: u64, agenda: &Agenda, when: When) -> Stored {
+fn store<H: Home>(home: &H, fingerprint: u64, agenda: &Agenda<H::Algorithm>, when: When) -> Stored {
     home.apply_under_lock(None, fingerprint, &Put(agenda.end()), when)
 }
 
@@ -252,12 +258,12 @@ pub(crate) fn apply<H: Home, V: Verb>(
     Some(shard.act(home, plan, fingerprint, verb, when))
 }
 
-impl Shard {
+impl<A: Algorithm> Shard<A> {
     /// The same for a state that has an agenda.
-    fn act<H: Home, V: Verb>(
+    fn act<H: Home<Algorithm = A>, V: Verb>(
         &mut self,
         home: &H,
-        plan: Option<&H::Algorithm>,
+        plan: Option<&A>,
         fingerprint: u64,
         verb: &V,
         when: When,
@@ -351,9 +357,10 @@ pub(crate) fn show_wait(
     answer
 }
 
-/// Promises `wish` at its first turn: to a waiter, if there is a waker, else as a reservation.
+/// Promises `wish` at its first turn, by `plan` if there is one: to a waiter, if there is a waker, else as a reservation.
 pub(crate) fn join<H: Home>(
     home: &H,
+    plan: Option<H::Algorithm>,
     fingerprint: u64,
     wish: Wish,
     waker: Option<Waker>,
@@ -365,8 +372,8 @@ pub(crate) fn join<H: Home>(
         return Err(WaitRefused::LineFull { max_waiting: 0 });
     }
     let turn = match shard.agenda(home, fingerprint, when) {
-        Some(_) => shard.reserve_behind(home, fingerprint, wish, when)?,
-        None => match shard.reserve_first(home, fingerprint, wish, when)? {
+        Some(_) => shard.reserve_behind(home, plan.as_ref(), fingerprint, wish, when)?,
+        None => match shard.reserve_first(home, plan.as_ref(), fingerprint, wish, when)? {
             turn if turn.ready <= when.now => return Ok(Joined::Now(turn.told())),
             turn => turn,
         },
@@ -374,27 +381,28 @@ pub(crate) fn join<H: Home>(
     let number = shard.ticket();
     let agenda = shard.agendas.get_mut(&fingerprint).expect("just reserved in");
     match waker {
-        Some(waker) => agenda.add_waiter(number, wish, turn, waker),
-        None => agenda.add_reservation(number, wish.cost, turn),
+        Some(waker) => agenda.add_waiter(number, wish, plan, turn, waker),
+        None => agenda.add_reservation(number, wish.cost, plan, turn),
     }
     Ok(Joined::Later(Ticket { number, asked: when.now, ready: turn.ready, decision: turn.told() }))
 }
 
-impl Shard {
+impl<A: Algorithm> Shard<A> {
     /// Charges the first promise about a state. If it is due at once, no agenda is left.
-    fn reserve_first<H: Home>(
+    fn reserve_first<H: Home<Algorithm = A>>(
         &mut self,
         home: &H,
+        plan: Option<&A>,
         fingerprint: u64,
         wish: Wish,
         when: When,
     ) -> Result<Turn, WaitRefused> {
         self.begin(home);
-        match home.apply_under_lock(None, fingerprint, &Begin(wish), when) {
+        match home.apply_under_lock(plan, fingerprint, &Begin(wish), when) {
             Ok(begun) if begun.turn.ready > when.now => {
                 self.agendas.insert(fingerprint, Agenda::new(begun.base, begun.now));
                 let agenda = self.agendas.get_mut(&fingerprint).expect("just inserted");
-                agenda.charge(home.algorithm(), wish.cost, begun.turn);
+                agenda.charge(plan.unwrap_or(home.algorithm()), wish.cost, begun.turn);
                 Ok(begun.turn)
             }
             at_once_or_refused => {
@@ -405,14 +413,15 @@ impl Shard {
     }
 
     /// Charges a promise behind others.
-    fn reserve_behind<H: Home>(
+    fn reserve_behind<H: Home<Algorithm = A>>(
         &mut self,
         home: &H,
+        plan: Option<&A>,
         fingerprint: u64,
         wish: Wish,
         when: When,
     ) -> Result<Turn, WaitRefused> {
-        let (algorithm, max_waiting) = (home.algorithm(), home.ahead().max_waiting);
+        let (algorithm, max_waiting) = (plan.unwrap_or(home.algorithm()), home.ahead().max_waiting);
         let agenda = self.agendas.get_mut(&fingerprint).expect("just brought up to date");
         let from = agenda.from(algorithm, when.now);
         let turn = Turn::find(algorithm, agenda.end(), from, wish.cost)?.in_time(wish, when.now)?;
@@ -478,7 +487,12 @@ pub(crate) fn keep<H: Home>(home: &H, fingerprint: u64, ticket: Ticket) {
 // --- another setting
 
 /// Takes over what was promised under `old`, now that another setting is in force, and lets others in again.
-pub(crate) fn adopt<H: Home>(home: &H, mut visits: Vec<Visit<'_>>, old: &H::Algorithm, when: When) {
+pub(crate) fn adopt<H: Home>(
+    home: &H,
+    mut visits: Vec<Visit<'_, H::Algorithm>>,
+    old: &H::Algorithm,
+    when: When,
+) {
     let mut all_calls = Calls::default();
     for shard in &mut visits {
         let Shard { agendas, calls, .. } = &mut **shard;

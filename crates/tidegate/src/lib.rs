@@ -50,7 +50,7 @@
 //! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
 //! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
 //! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
-//! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`] |
+//! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`]; [`NotAdmitted`] for who waited |
 //! | whatever can answer | [`Gate`], and its [`Answer`] |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
@@ -67,7 +67,8 @@
 //! `limiter.cost(5).check()`.
 //!
 //! `acquire` waits in a task and `acquire_blocking` blocks the thread, each also with `_timeout` and `_until`; a wait that
-//! cannot suffice is refused at once. `reserve` promises a later instant and does not wait. A [`Pacer`] has the same, and
+//! cannot suffice is refused at once. `reserve` promises a later instant and does not wait. A [`Policy`] has the same but
+//! for `reserve`. A [`Pacer`] has the same, and
 //! `try_acquire` and `try_acquire_timeout`, which tell how long to wait. So have permits: `try_acquire` never waits,
 //! `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of the two can be given a time-out. Clones
 //! share the state: a clone is another handle on the same limit, never a second limit.
@@ -117,7 +118,7 @@ pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;
 pub use pacer::{Pacer, Reservation};
-pub use policy::{InvalidPolicy, Policy, PolicyBuilder};
+pub use policy::{InvalidPolicy, NotAdmitted, Policy, PolicyBuilder};
 pub use table::{OnFull, SketchStats, Stats};
 pub use tidegate_core::*;
 pub use verb::Detailed;

@@ -14,6 +14,7 @@
 mod ahead;
 mod concurrency;
 mod policy;
+mod policy_wait;
 mod shared;
 mod sketch;
 mod table;

@@ -18,18 +18,27 @@
 //! Rules have names, and a decision says which of them was binding. Any mix of algorithms will do, and rules that count
 //! how many are at work beside those that count what passes.
 //!
+//! Who would rather wait than be refused stands in [line](line) at the state that refused it, and tries again from there:
+//! [`acquire`](Policy::acquire).
+//!
 //! Laws, checked in `tests/policy.rs` and, for every interleaving of two threads, by models: never too many on any rule;
 //! a refused request has spent nothing anywhere; a refusal is one that the rule would have given if asked alone; what a
 //! policy of one rule decides is what a limiter decides.
 
 mod charge;
+mod line;
 mod quick;
+mod refused;
 mod turn;
+mod wait;
+
+pub use refused::NotAdmitted;
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::ahead::DEFAULT_MAX_WAITING;
 use crate::clock::{Clock, SteadyClock};
 use crate::concurrency::Keys;
 use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, is_valid, validate};
@@ -38,6 +47,7 @@ use crate::observer::Observer;
 use crate::shared::When;
 use crate::table::Stats;
 use crate::verb::{Refund, Reset};
+use line::Lines;
 use tidegate_core::{Algorithm, Decision, Rule, RuleId};
 use turn::{Turn, Wish};
 
@@ -80,7 +90,14 @@ pub struct Policy<A = Rule, C = SteadyClock> {
 #[must_use = "a builder does nothing until `build`"]
 pub struct PolicyBuilder<A = Rule> {
     rules: Vec<(String, Kind<A>)>,
+    bounds: Bounds,
+}
+
+/// What a policy was told about its bounds.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
     max_keys: usize,
+    max_waiting: usize,
 }
 
 /// Why rules are no policy.
@@ -111,6 +128,7 @@ enum Kind<A> {
 struct Limits<A> {
     names: Box<[String]>,
     limits: Box<[Limit<A>]>,
+    lines: Lines,
     max_keys: usize,
 }
 
@@ -141,7 +159,8 @@ impl<A: Algorithm> PolicyBuilder<A> {
     /// # Ok::<(), tidegate::InvalidPolicy>(())
     /// ```
     pub const fn new() -> Self {
-        PolicyBuilder { rules: Vec::new(), max_keys: DEFAULT_MAX_KEYS }
+        let bounds = Bounds { max_keys: DEFAULT_MAX_KEYS, max_waiting: DEFAULT_MAX_WAITING };
+        PolicyBuilder { rules: Vec::new(), bounds }
     }
 
     /// Adds a limit on what passes: a quota, or any algorithm.
@@ -156,7 +175,12 @@ impl<A: Algorithm> PolicyBuilder<A> {
 
     /// At most so many keys (at least one) for each rule; four million unless said otherwise.
     pub fn max_keys(self, max_keys: usize) -> Self {
-        PolicyBuilder { max_keys: max_keys.max(1), ..self }
+        PolicyBuilder { bounds: Bounds { max_keys: max_keys.max(1), ..self.bounds }, ..self }
+    }
+
+    /// At most so many wait, in all lines together; 65,536 unless said otherwise. With 0 nobody waits.
+    pub fn max_waiting(self, max_waiting: usize) -> Self {
+        PolicyBuilder { bounds: Bounds { max_waiting, ..self.bounds }, ..self }
     }
 
     fn with(mut self, name: impl Into<String>, kind: Kind<A>) -> Self {
@@ -172,7 +196,7 @@ impl<A: Algorithm> PolicyBuilder<A> {
     pub fn build(self) -> Result<Policy<A>, InvalidPolicy> {
         self.validate()?;
         let clock = SteadyClock::new();
-        let limits = Limits::new(self.rules, self.max_keys, &clock);
+        let limits = Limits::new(self.rules, self.bounds, &clock);
         Ok(Policy { shared: Arc::new(limits), clock, observer: None })
     }
 
@@ -206,9 +230,10 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     where
         A: Clone,
     {
-        let Limits { names, limits, max_keys } = &*self.shared;
+        let Limits { names, limits, lines, max_keys } = &*self.shared;
         let rules = names.iter().cloned().zip(limits.iter().map(Limit::kind)).collect();
-        let shared = Arc::new(Limits::new(rules, *max_keys, &clock));
+        let bounds = Bounds { max_keys: *max_keys, max_waiting: lines.max_waiting() };
+        let shared = Arc::new(Limits::new(rules, bounds, &clock));
         Policy { shared, clock, observer: self.observer }
     }
 
@@ -299,11 +324,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// As [`check`](Policy::check).
     pub fn refund(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
         validate(request, self.shared.limits.len())?;
-        for part in request {
-            if let Limit::Rate(keyed) = self.shared.limit(part.rule) {
-                keyed.apply_to(part.key, &Refund(part.cost), self.when());
-            }
-        }
+        self.give_back(request, |part, keyed| keyed.apply_to(part.key, &Refund(part.cost), self.when()));
         Ok(())
     }
 
@@ -314,12 +335,18 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// As [`check`](Policy::check).
     pub fn reset(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
         validate(request, self.shared.limits.len())?;
+        self.give_back(request, |part, keyed| keyed.apply_to(part.key, &Reset, self.when()));
+        Ok(())
+    }
+
+    /// Does it to the rate of each part, and calls whoever waits for it.
+    fn give_back(&self, request: &[Part<'_>], back: impl Fn(&Part<'_>, &Keyed<A>)) {
         for part in request {
             if let Limit::Rate(keyed) = self.shared.limit(part.rule) {
-                keyed.apply_to(part.key, &Reset, self.when());
+                back(part, keyed);
+                self.shared.lines.call(part.rule, Some(keyed.fingerprint_of(part.key)));
             }
         }
-        Ok(())
     }
 
     /// Puts another setting of a rule in force, for all keys and all clones. What was used stays used, as with
@@ -333,6 +360,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         match self.shared.limits.get(usize::from(rule.0)) {
             Some(Limit::Rate(keyed)) => {
                 keyed.change(algorithm.into().suited_to(C::STEADINESS), || self.when());
+                self.shared.lines.call(rule, None);
                 Ok(())
             }
             _ => Err(self.shared.unknown(rule)),
@@ -399,8 +427,8 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         wish: Wish,
         answer: impl FnOnce(Decision, &mut [Turn<'_, A>]) -> R,
     ) -> R {
-        let decision = charge::decide(turns, wish, self.when());
-        if let Some(observer) = self.observer.as_deref().filter(|_| wish != Wish::Look) {
+        let decision = charge::decide(turns, wish, self.when(), &self.shared.lines);
+        if let Some(observer) = self.observer.as_deref().filter(|_| wish.is_observed()) {
             crate::observer::show_decision(observer, decision);
         }
         answer(decision, turns)
@@ -442,14 +470,16 @@ fn permits<A: Algorithm>(turns: &mut [Turn<'_, A>]) -> Permits {
 // === impl Limits ===
 
 impl<A: Algorithm> Limits<A> {
-    fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, max_keys: usize, _: &C) -> Self {
+    fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, bounds: Bounds, _: &C) -> Self {
+        let Bounds { max_keys, max_waiting } = bounds;
         let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
         let settings = Settings { max_keys, ..Settings::default() };
         let limit = |kind: Kind<A>| match kind {
             Kind::Rate(algorithm) => Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), settings)),
             Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
         };
-        Limits { names: names.into(), limits: kinds.into_iter().map(limit).collect(), max_keys }
+        let limits = kinds.into_iter().map(limit).collect();
+        Limits { names: names.into(), limits, lines: Lines::new(max_waiting), max_keys }
     }
 
     /// Of a rule there is.

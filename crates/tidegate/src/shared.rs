@@ -83,7 +83,7 @@ pub(crate) struct Shared<A> {
     word: Aligned,
     regimes: Regimes<Regime<A>>,
     changing: Mutex<()>,
-    ahead: Ahead,
+    ahead: Ahead<A>,
 }
 
 /// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
@@ -260,7 +260,7 @@ pub(crate) const THE_ONE: u64 = 0;
 impl<A: Algorithm> Home for Shared<A> {
     type Algorithm = A;
 
-    fn ahead(&self) -> &Ahead {
+    fn ahead(&self) -> &Ahead<A> {
         &self.ahead
     }
 

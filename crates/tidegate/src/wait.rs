@@ -17,10 +17,12 @@
 //! moves the clock is the timer.
 
 mod line;
+mod look;
 mod thread;
 mod timer;
 
 pub(crate) use line::{Asked, Left, Line, Ticket};
+pub(crate) use look::{Look, block_looking, steady_now, wait_looking};
 pub(crate) use thread::{block, block_until, thread_waker};
 pub(crate) use timer::until;
 pub use timer::{Park, Sleep};

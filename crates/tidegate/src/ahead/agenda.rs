@@ -31,14 +31,14 @@ use tidegate_core::{Algorithm, Decision, Micros, Outcome, Words};
 
 /// The pending promises about one state.
 #[derive(Debug)]
-pub(super) struct Agenda {
+pub(super) struct Agenda<A> {
     base: Vec<u64>,
     /// The latest instant in the base.
     base_at: Micros,
     end: Vec<u64>,
     /// The latest instant at which anything in the list is charged; nobody else is before that.
     floor: Micros,
-    items: BTreeMap<u64, Item>,
+    items: BTreeMap<u64, Item<A>>,
     /// How many of them are deeds of others.
     deeds: usize,
     /// Some of them are charged now for a turn later, as a queue does.
@@ -48,8 +48,10 @@ pub(super) struct Agenda {
 }
 
 #[derive(Debug)]
-struct Item {
+struct Item<A> {
     deed: Deed,
+    /// What it is charged by, if not by the algorithm in force.
+    plan: Option<A>,
     holder: Holder,
     /// When it is charged, and when its holder may go ahead: later than that in a queue.
     at: Micros,
@@ -96,12 +98,7 @@ pub(crate) struct Wish {
 }
 
 /// What a waiter finds that looks.
-#[derive(Debug)]
-pub(crate) enum Look {
-    Done(Result<Decision, WaitRefused>),
-    /// Not before this instant, as it stands.
-    Until(Micros),
-}
+pub(crate) type Look = crate::wait::Look<Result<Decision, WaitRefused>>;
 
 /// Wakers to be woken and wakers to be dropped when no lock is held any more: both may run anything.
 #[derive(Debug, Default)]
@@ -194,7 +191,7 @@ impl Turn {
 }
 
 /// So much later, if the clock goes that far.
-pub(super) fn later(instant: Micros, micros: u64) -> Option<Micros> {
+pub(crate) fn later(instant: Micros, micros: u64) -> Option<Micros> {
     let later = instant.get().checked_add(micros)?;
     (later <= Micros::MAX.get()).then(|| Micros::new(later))
 }
@@ -220,7 +217,7 @@ impl Deed {
 
 // === impl Agenda ===
 
-impl Agenda {
+impl<A: Algorithm> Agenda<A> {
     /// Nothing promised yet, over a state that was last charged at `base_at`.
     pub(super) fn new(base: Vec<u64>, base_at: Micros) -> Self {
         let end = base.clone();
@@ -234,7 +231,7 @@ impl Agenda {
     }
 
     /// The earliest instant to decide at, after everything that is promised.
-    pub(super) fn from<A: Algorithm>(&self, algorithm: &A, now: Micros) -> Micros {
+    pub(super) fn from(&self, algorithm: &A, now: Micros) -> Micros {
         now.max(self.floor).max(algorithm.seen(self.end.as_slice()))
     }
 
@@ -254,7 +251,7 @@ impl Agenda {
     }
 
     /// Brings the list up to date; says whether that changed the end. Those whose turn has moved are to be woken.
-    pub(super) fn refresh<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) -> bool {
+    pub(super) fn refresh(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) -> bool {
         self.settle(algorithm, now);
         let left_at = self.stale;
         if let Some(left_at) = left_at {
@@ -264,7 +261,7 @@ impl Agenda {
     }
 
     /// What has had its instant and nobody can give back becomes part of the base.
-    fn settle<A: Algorithm>(&mut self, algorithm: &A, now: Micros) {
+    fn settle(&mut self, algorithm: &A, now: Micros) {
         while let Some(first) = self.items.first_entry() {
             let item = first.get();
             if item.ready > now || matches!(item.holder, Holder::Waiter(_)) {
@@ -277,45 +274,47 @@ impl Agenda {
     }
 
     /// Everything that has had its instant becomes part of the base, because somebody builds upon it.
-    fn seal<A: Algorithm>(&mut self, algorithm: &A, now: Micros) {
+    fn seal(&mut self, algorithm: &A, now: Micros) {
         let mut items = std::mem::take(&mut self.items);
         for item in items.values_mut().take_while(|item| item.ready <= now) {
             self.count(algorithm, item);
             item.counted = true;
         }
-        let waits = |item: &Item| matches!(item.holder, Holder::Waiter(_));
+        let waits = |item: &Item<A>| matches!(item.holder, Holder::Waiter(_));
         items.retain(|_, item| !item.counted || waits(item) || item.is_promise() && item.ready > now);
         self.deeds = if self.deeds == 0 { 0 } else { items.values().filter(|item| item.is_deed()).count() };
         self.items = items;
     }
 
-    fn count<A: Algorithm>(&mut self, algorithm: &A, item: &Item) {
+    fn count(&mut self, algorithm: &A, item: &Item<A>) {
         if !item.counted {
-            let _ = item.deed.run(algorithm, &mut self.base, item.at);
+            let _ = item.deed.run(item.plan.as_ref().unwrap_or(algorithm), &mut self.base, item.at);
             self.base_at = self.base_at.max(item.at);
         }
     }
 
     /// Promises `turn` to a waiter.
-    pub(super) fn add_waiter(&mut self, ticket: u64, wish: Wish, turn: Turn, waker: Waker) {
+    pub(super) fn add_waiter(&mut self, ticket: u64, wish: Wish, plan: Option<A>, turn: Turn, waker: Waker) {
         let told = Ok(turn.told());
-        self.add(ticket, wish.cost, turn, Holder::Waiter(Waiter { waker, deadline: wish.deadline, told }));
+        let holder = Holder::Waiter(Waiter { waker, deadline: wish.deadline, told });
+        self.add(ticket, wish.cost, plan, turn, holder);
     }
 
     /// Promises `turn` for good.
-    pub(super) fn add_reservation(&mut self, ticket: u64, cost: u32, turn: Turn) {
-        self.add(ticket, cost, turn, Holder::Reservation);
+    pub(super) fn add_reservation(&mut self, ticket: u64, cost: u32, plan: Option<A>, turn: Turn) {
+        self.add(ticket, cost, plan, turn, Holder::Reservation);
     }
 
-    fn add(&mut self, ticket: u64, cost: u32, turn: Turn, holder: Holder) {
+    fn add(&mut self, ticket: u64, cost: u32, plan: Option<A>, turn: Turn, holder: Holder) {
         let Turn { at, ready, .. } = turn;
         self.floor = self.floor.max(at);
         self.queues |= ready > at;
-        self.items.insert(ticket, Item { deed: Deed::Charge(cost), holder, at, ready, counted: false });
+        let item = Item { deed: Deed::Charge(cost), plan, holder, at, ready, counted: false };
+        self.items.insert(ticket, item);
     }
 
-    /// Charges the end for `turn`, which was found there.
-    pub(super) fn charge<A: Algorithm>(&mut self, algorithm: &A, cost: u32, turn: Turn) {
+    /// Charges the end for `turn`, which was found there by `algorithm`.
+    pub(super) fn charge(&mut self, algorithm: &A, cost: u32, turn: Turn) {
         let _ = algorithm.decide(self.end.as_mut_slice(), turn.at, cost);
     }
 
@@ -325,7 +324,7 @@ impl Agenda {
     }
 
     /// Notes what somebody did at `at` who did not ask for leave, or who was given it; `end` is what came of it.
-    pub(super) fn note<A: Algorithm>(&mut self, algorithm: &A, act: Act, end: Vec<u64>, now: Micros) {
+    pub(super) fn note(&mut self, algorithm: &A, act: Act, end: Vec<u64>, now: Micros) {
         self.end = end;
         self.seal(algorithm, now);
         match act.deed {
@@ -334,7 +333,7 @@ impl Agenda {
                 self.floor = self.floor.max(at);
                 self.queues |= ready > at;
                 self.deeds += 1;
-                let item = Item { deed, holder: Holder::Deed, at, ready, counted: false };
+                let item = Item { deed, plan: None, holder: Holder::Deed, at, ready, counted: false };
                 self.items.insert(act.number, item);
             }
             _ => self.seal_all(act.at),
@@ -352,7 +351,7 @@ impl Agenda {
     }
 
     /// Forgets everything that was used. What is promised for later stays so.
-    pub(super) fn reset<A: Algorithm>(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) {
+    pub(super) fn reset(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) {
         algorithm.reset(self.base.as_mut_slice());
         self.base_at = Micros::ZERO;
         self.items.retain(|_, item| item.is_promise() && (item.ready > now || item.is_held()));
@@ -364,7 +363,7 @@ impl Agenda {
     }
 
     /// Takes everything over that was promised under `old`.
-    pub(super) fn adopt<A: Algorithm>(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
+    pub(super) fn adopt(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
         self.settle(old, now);
         let at = now.max(self.base_at).max(old.seen(self.base.as_slice()));
         let mut base = vec![0; new.words()];
@@ -374,13 +373,7 @@ impl Agenda {
     }
 
     /// Gives a promise back at `now`.
-    pub(super) fn cancel<A: Algorithm>(
-        &mut self,
-        algorithm: &A,
-        ticket: u64,
-        now: Micros,
-        calls: &mut Calls,
-    ) {
+    pub(super) fn cancel(&mut self, algorithm: &A, ticket: u64, now: Micros, calls: &mut Calls) {
         let Some(item) = self.items.get_mut(&ticket) else { return };
         if matches!(item.holder, Holder::Reservation) && item.ready <= now {
             return; // used, for all we know
@@ -398,7 +391,7 @@ impl Agenda {
 
     /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at
     /// once, it is done once.
-    fn move_up<A: Algorithm>(&mut self, algorithm: &A, ticket: u64, now: Micros, calls: &mut Calls) {
+    fn move_up(&mut self, algorithm: &A, ticket: u64, now: Micros, calls: &mut Calls) {
         if self.items.len() <= LONG {
             return self.run(algorithm, now, Run::MovingUp, calls);
         }
@@ -426,7 +419,7 @@ impl Agenda {
 
     /// Wakes the first waiter behind `ticket`, to find out that it has moved up; it will tell the others.
     fn call_next(&self, ticket: u64, calls: &mut Calls) {
-        let waiting = |item: &Item| match &item.holder {
+        let waiting = |item: &Item<A>| match &item.holder {
             Holder::Waiter(waiter) if !item.counted => Some(waiter.waker.clone()),
             _ => None,
         };
@@ -434,7 +427,7 @@ impl Agenda {
     }
 
     /// What a waiter finds at `now`; if it is to wait on, `waker` is who will be woken. The list is fresh.
-    pub(super) fn look<A: Algorithm>(
+    pub(super) fn look(
         &mut self,
         algorithm: &A,
         ticket: u64,
@@ -467,7 +460,7 @@ impl Agenda {
     }
 
     /// Runs everything that is promised from the base again.
-    fn run<A: Algorithm>(&mut self, algorithm: &A, now: Micros, run: Run, calls: &mut Calls) {
+    fn run(&mut self, algorithm: &A, now: Micros, run: Run, calls: &mut Calls) {
         let (mut end, mut floor) = (self.base.clone(), self.base_at);
         for item in self.items.values_mut().filter(|item| !item.counted) {
             match item.run(algorithm, &mut end, floor, now, run) {
@@ -497,9 +490,9 @@ pub(super) struct Act {
 
 // === impl Item ===
 
-impl Item {
+impl<A: Algorithm> Item<A> {
     /// Charges `end` once more, and tells when it was ready before.
-    fn run<A: Algorithm>(
+    fn run(
         &mut self,
         algorithm: &A,
         end: &mut [u64],
@@ -507,7 +500,7 @@ impl Item {
         now: Micros,
         run: Run,
     ) -> Result<Micros, WaitRefused> {
-        let before = self.ready;
+        let (before, algorithm) = (self.ready, self.plan.as_ref().unwrap_or(algorithm));
         let at = match (&self.holder, self.deed) {
             // What is charged already, for a turn in a queue, is charged when it was.
             (Holder::Waiter(waiter), Deed::Charge(cost)) if self.at > now => {

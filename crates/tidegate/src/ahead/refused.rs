@@ -8,7 +8,7 @@ use std::fmt;
 
 use tidegate_core::{Micros, Wait};
 
-/// Why a limiter did not let somebody wait for their turn. Nothing was charged.
+/// Why a limiter did not let somebody wait for their turn, or not any longer. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitRefused {
@@ -35,6 +35,11 @@ pub enum WaitRefused {
     TooManyKeys {
         /// When there may be room.
         retry_after: Wait,
+    },
+    /// The time is up. Only where nobody could tell how long it would take: in a line of a [`Policy`](crate::Policy).
+    TimedOut {
+        /// How long there was.
+        within: Wait,
     },
     /// Its turn would come after the clock has ended, in the year 2255.
     BeyondTime {
@@ -63,8 +68,14 @@ impl fmt::Display for WaitRefused {
             WaitRefused::Never { cost, limit } => {
                 write!(f, "a cost of {cost} exceeds the limit of {limit}; ask for {limit} or less")
             }
+            WaitRefused::TooManyKeys { retry_after } if retry_after == Wait::default() => {
+                f.write_str("there are as many keys as may be; try later")
+            }
             WaitRefused::TooManyKeys { retry_after } => {
                 write!(f, "there are as many keys as may be; try again after {retry_after}")
+            }
+            WaitRefused::TimedOut { within } => {
+                write!(f, "it was not its turn within {within}; wait longer, or try later")
             }
             WaitRefused::BeyondTime { cost } => {
                 write!(f, "the turn of a cost of {cost} would come after the end of the clock; ask for less")

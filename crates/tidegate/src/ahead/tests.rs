@@ -24,7 +24,7 @@ fn used(burst: u64, used: u32) -> Shared<TokenBucket> {
 /// Joins at the first second's beginning, with a waker or without.
 fn joined(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Joined {
     let wish = Wish { cost: 1, deadline: Micros::MAX };
-    join(shared, THE_ONE, wish, waker, || at(0)).expect("there is room in line")
+    join(shared, None, THE_ONE, wish, waker, || at(0)).expect("there is room in line")
 }
 
 fn promised(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Ticket {

@@ -3,29 +3,24 @@
 //! Who waits has an instant, and sleeps until then. The instant may move closer when others leave: then the sleeper is
 //! woken, looks again, and sleeps for less. A wait that is dropped gives its turn back.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use super::{Home, Joined, Look, Ticket, WaitRefused, Wish, cancel, join, keep, look};
 use crate::clock::Clock;
 use crate::shared::When;
-use crate::wait::{Park, Sleep, thread_waker};
-use tidegate_core::{Decision, Micros, Steadiness, Wait};
+use crate::wait::{Park, Sleep, block_looking, steady_now, wait_looking};
+use tidegate_core::{Decision, Micros, Wait};
 
 /// Somebody who waits, and gives up by being dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a, H: Home, C: Clock> {
     home: &'a H,
     clock: &'a C,
+    /// What it is promised by, if not by the algorithm in force. In line it goes with the promise.
+    plan: Option<H::Algorithm>,
     fingerprint: u64,
     wish: Wish,
     ticket: Option<Ticket>,
-}
-
-/// Polls an alarm that is set.
-fn ring<F: Future<Output = ()>>(alarm: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<()> {
-    alarm.as_pin_mut().map_or(Poll::Ready(()), |alarm| alarm.poll(cx))
 }
 
 /// An instant that was promised for good, and is given back by being dropped before.
@@ -42,27 +37,28 @@ pub(crate) struct Promised<'a, H: Home, C: Clock> {
 }
 
 fn when<C: Clock>(clock: &C) -> When {
-    const {
-        assert!(
-            matches!(C::STEADINESS, Steadiness::Steady),
-            "to wait takes a clock that never steps back: a promise is an instant"
-        )
-    };
-    When { now: clock.now(), clock: C::STEADINESS }
+    When { now: steady_now(clock), clock: C::STEADINESS }
 }
 
 // === impl Waiting ===
 
 impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     /// Not in line yet; that comes with the first look.
-    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Self {
-        Waiting { home, clock, fingerprint, wish, ticket: None }
+    pub(crate) fn new(
+        home: &'a H,
+        clock: &'a C,
+        plan: Option<H::Algorithm>,
+        fingerprint: u64,
+        wish: Wish,
+    ) -> Self {
+        Waiting { home, clock, plan, fingerprint, wish, ticket: None }
     }
 
     fn look(&mut self, waker: &Waker) -> Look {
         let Waiting { home, clock, fingerprint, wish, .. } = *self;
         let Some(ticket) = self.ticket else {
-            return match join(home, fingerprint, wish, Some(waker.clone()), || when(clock)) {
+            let (plan, waker) = (self.plan.take(), Some(waker.clone()));
+            return match join(home, plan, fingerprint, wish, waker, || when(clock)) {
                 Ok(Joined::Now(decision)) => Look::Done(Ok(decision)),
                 Ok(Joined::Later(ticket)) => {
                     self.ticket = Some(ticket);
@@ -83,13 +79,7 @@ impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     where
         C: Park,
     {
-        let waker = thread_waker();
-        loop {
-            match self.look(&waker) {
-                Look::Done(answer) => return answer,
-                Look::Until(instant) => self.clock.park_until(instant),
-            }
-        }
+        block_looking(self.clock, |waker| self.look(waker))
     }
 
     /// Waits, as a task, until it is its turn.
@@ -97,24 +87,7 @@ impl<'a, H: Home, C: Clock> Waiting<'a, H, C> {
     where
         C: Sleep,
     {
-        let (mut until, mut alarm) = (Micros::ZERO, pin!(None));
-        poll_fn(|cx| {
-            loop {
-                let instant = match self.look(cx.waker()) {
-                    Look::Done(answer) => return Poll::Ready(answer),
-                    Look::Until(instant) => instant,
-                };
-                if until != instant {
-                    alarm.set(Some(self.clock.sleep_until(instant)));
-                    until = instant;
-                }
-                if ring(alarm.as_mut(), cx).is_pending() {
-                    return Poll::Pending;
-                }
-                until = Micros::ZERO; // time has passed, or the timer was early: look again
-            }
-        })
-        .await
+        wait_looking(self.clock, |waker| self.look(waker)).await
     }
 }
 
@@ -130,8 +103,14 @@ impl<H: Home, C: Clock> Drop for Waiting<'_, H, C> {
 
 impl<'a, H: Home, C: Clock> Promised<'a, H, C> {
     /// Promises the first turn for `wish`.
-    pub(crate) fn new(home: &'a H, clock: &'a C, fingerprint: u64, wish: Wish) -> Result<Self, WaitRefused> {
-        match join(home, fingerprint, wish, None, || when(clock))? {
+    pub(crate) fn new(
+        home: &'a H,
+        clock: &'a C,
+        plan: Option<H::Algorithm>,
+        fingerprint: u64,
+        wish: Wish,
+    ) -> Result<Self, WaitRefused> {
+        match join(home, plan, fingerprint, wish, None, || when(clock))? {
             Joined::Now(decision) => Ok(Promised::now(home, clock, decision)),
             Joined::Later(ticket) => {
                 let Ticket { asked, ready, decision, .. } = ticket;

@@ -19,6 +19,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use super::endings::{Endings, Tally};
@@ -112,6 +113,15 @@ struct Entry {
     slots: Arc<Slots>,
     /// Permits, and those who wait for one.
     visitors: usize,
+    bell: Option<Bell>,
+}
+
+/// Who is to be woken when permits come back, without being given any: somebody who waits elsewhere, in a policy's line,
+/// and by its number there.
+#[derive(Debug)]
+struct Bell {
+    number: u64,
+    waker: Waker,
 }
 
 /// Keeps the entry of a key from vanishing.
@@ -120,6 +130,8 @@ pub(crate) struct Visit {
     keys: Arc<Keys>,
     fingerprint: u64,
     slots: Arc<Slots>,
+    /// It was a permit, which has come back: the bell is to be rung.
+    gave_back: bool,
 }
 
 /// A fingerprint is a hash already.
@@ -447,11 +459,11 @@ impl Keys {
             Found::Vacant(vacant) => {
                 keys.make_room()?;
                 let slots = Arc::new(keys.slots());
-                vacant.insert(Entry { slots: slots.clone(), visitors: 1 });
+                vacant.insert(Entry { slots: slots.clone(), visitors: 1, bell: None });
                 slots
             }
         };
-        Ok(Visit { keys: keys.clone(), fingerprint, slots })
+        Ok(Visit { keys: keys.clone(), fingerprint, slots, gave_back: false })
     }
 
     fn slots(&self) -> Slots {
@@ -481,7 +493,30 @@ impl Keys {
             // for it.
             let there: Vec<_> = lock(shard).values().map(|entry| entry.slots.clone()).collect();
             there.iter().for_each(|slots| slots.resize(limit));
+            // Only now: whoever is woken finds the new limit.
+            let bells: Vec<_> = lock(shard).values_mut().filter_map(|entry| entry.bell.take()).collect();
+            bells.into_iter().for_each(Bell::ring);
         }
+    }
+
+    /// Lets a visitor of a key go, and tells whom to wake if a permit has come back with it.
+    fn leave(&self, fingerprint: u64, gave_back: bool) -> Option<Bell> {
+        let mut shard = self.shard(fingerprint);
+        let Found::Occupied(mut found) = shard.entry(fingerprint) else { return None };
+        let entry = found.get_mut();
+        entry.visitors -= 1;
+        let bell = if gave_back { entry.bell.take() } else { None };
+        if entry.visitors == 0 {
+            found.remove();
+            self.in_use.fetch_sub(1, Ordering::Relaxed);
+        }
+        bell
+    }
+}
+
+impl Bell {
+    fn ring(self) {
+        self.waker.wake();
     }
 }
 
@@ -490,6 +525,24 @@ impl Keys {
 impl Visit {
     pub(crate) fn usage(&self) -> Usage {
         self.slots.usage()
+    }
+
+    /// Has `waker` woken once when a permit of this key comes back, or the limit changes. Who looks at the slots after
+    /// this has not missed it: who gives back does so before it takes the lock that this takes.
+    pub(crate) fn set_bell(&self, number: u64, waker: &Waker) {
+        self.put_bell(|bell| bell.replace(Bell { number, waker: waker.clone() }));
+    }
+
+    /// Takes the bell away again, unless it is somebody else's by now.
+    pub(crate) fn take_bell(&self, number: u64) {
+        self.put_bell(|bell| bell.take_if(|bell| bell.number == number));
+    }
+
+    fn put_bell(&self, put: impl FnOnce(&mut Option<Bell>) -> Option<Bell>) {
+        let mut shard = self.keys.shard(self.fingerprint);
+        let before = shard.get_mut(&self.fingerprint).and_then(|entry| put(&mut entry.bell));
+        drop(shard);
+        drop(before); // without the lock: a waker may run anything
     }
 }
 
@@ -501,17 +554,16 @@ impl Home for Visit {
     fn tally(&self) -> &Tally {
         &self.keys.tally
     }
+
+    fn gave_back(&mut self) {
+        self.gave_back = true;
+    }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        let mut shard = self.keys.shard(self.fingerprint);
-        if let Found::Occupied(mut found) = shard.entry(self.fingerprint) {
-            found.get_mut().visitors -= 1;
-            if found.get().visitors == 0 {
-                found.remove();
-                self.keys.in_use.fetch_sub(1, Ordering::Relaxed);
-            }
+        if let Some(bell) = self.keys.leave(self.fingerprint, self.gave_back) {
+            bell.ring();
         }
     }
 }

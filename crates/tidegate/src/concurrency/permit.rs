@@ -13,6 +13,8 @@ use super::slots::Slots;
 pub(crate) trait Home {
     fn slots(&self) -> &Slots;
     fn tally(&self) -> &Tally;
+    /// Slots were given back: whoever keeps it there may tell others when it goes.
+    fn gave_back(&mut self) {}
 }
 
 /// Slots that are taken, until this is dropped.
@@ -63,9 +65,10 @@ impl<H: Home> Held<H> {
 impl<H: Home> Drop for Held<H> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(home) = &self.home {
+        if let Some(home) = &mut self.home {
             home.tally().count(self.ending);
             home.slots().give_back(self.cost);
+            home.gave_back();
         }
     }
 }

@@ -8,12 +8,14 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::{Keyed, KeyedCost, KeyedLimiter, Settings};
+use super::{Keyed, KeyedCost, KeyedLimiter, KeyedPlan, Settings};
 use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
+use crate::observer::Observer;
+use crate::shared::When;
 use crate::verb::Pass;
 use crate::wait::{Park, Sleep};
-use tidegate_core::{Algorithm, Decision, Micros, Wait};
+use tidegate_core::{Algorithm, Decision, Micros, Planned, Wait};
 
 /// A turn that a [`KeyedLimiter`] has promised: wait as long as it says, then go ahead.
 ///
@@ -37,6 +39,16 @@ use tidegate_core::{Algorithm, Decision, Micros, Wait};
 /// ```
 #[must_use = "dropped before its instant, a reservation is given back"]
 pub struct KeyedReservation<'a, A: Algorithm, C: Clock>(Promised<'a, Keyed<A>, C>);
+
+/// What somebody asks for who would wait, whichever way it was said.
+struct Wanted<'a, A, C> {
+    shared: &'a Keyed<A>,
+    clock: &'a C,
+    observer: Option<&'a dyn Observer>,
+    plan: Option<A>,
+    fingerprint: u64,
+    wish: Wish,
+}
 
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// A limiter like this one in which at most `max_waiting` wait or have reserved for each key, as if never used.
@@ -238,182 +250,246 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     }
 }
 
+/// The verbs that wait, of whatever has a cost and perhaps a plan. It says how by `wanted`.
+macro_rules! waiting_verbs {
+    ([$($generics:tt)*] $name:ty, $algorithm:ty) => {
+        impl<'a, $($generics)*> $name {
+            /// As [`KeyedLimiter::acquire`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            ///
+            /// # Panics
+            ///
+            /// See there.
+            pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Sleep,
+            {
+                self.wanted(key, Micros::MAX).acquire().await
+            }
+
+            /// As [`KeyedLimiter::acquire_timeout`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            ///
+            /// # Panics
+            ///
+            /// See there.
+            pub async fn acquire_timeout<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+                timeout: Duration,
+            ) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Sleep,
+            {
+                self.wanted(key, self.limiter.after(timeout)).acquire().await
+            }
+
+            /// As [`KeyedLimiter::acquire_until`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            ///
+            /// # Panics
+            ///
+            /// See there.
+            pub async fn acquire_until<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+                deadline: Micros,
+            ) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Sleep,
+            {
+                self.wanted(key, deadline).acquire().await
+            }
+
+            /// As [`KeyedLimiter::acquire_blocking`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            pub fn acquire_blocking<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Park,
+            {
+                self.wanted(key, Micros::MAX).acquire_blocking()
+            }
+
+            /// As [`KeyedLimiter::acquire_blocking_timeout`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+                timeout: Duration,
+            ) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Park,
+            {
+                self.wanted(key, self.limiter.after(timeout)).acquire_blocking()
+            }
+
+            /// As [`KeyedLimiter::acquire_blocking_until`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            pub fn acquire_blocking_until<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+                deadline: Micros,
+            ) -> Result<Decision, WaitRefused>
+            where
+                K: Borrow<Q>,
+                C: Park,
+            {
+                self.wanted(key, deadline).acquire_blocking()
+            }
+
+            /// As [`KeyedLimiter::reserve`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            pub fn reserve<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+            ) -> Result<KeyedReservation<'a, $algorithm, C>, WaitRefused>
+            where
+                K: Borrow<Q>,
+            {
+                self.wanted(key, Micros::MAX).reserve()
+            }
+
+            /// As [`KeyedLimiter::reserve_within`].
+            ///
+            /// # Errors
+            ///
+            /// See there.
+            pub fn reserve_within<Q: Hash + ?Sized>(
+                &self,
+                key: &Q,
+                timeout: Duration,
+            ) -> Result<KeyedReservation<'a, $algorithm, C>, WaitRefused>
+            where
+                K: Borrow<Q>,
+            {
+                self.wanted(key, self.limiter.after(timeout)).reserve()
+            }
+        }
+    };
+}
+
+waiting_verbs!([K: ?Sized, A: Algorithm, C: Clock] KeyedCost<'a, K, A, C>, A);
+waiting_verbs!([K: ?Sized, C: Clock] KeyedPlan<'a, K, C>, Planned);
+
 impl<'a, K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'a, K, A, C> {
-    /// As [`KeyedLimiter::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    ///
-    /// # Panics
-    ///
-    /// See there.
-    pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
+    fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, A, C> {
+        self.limiter.wanted(None, key, Wish { cost: self.cost, deadline })
+    }
+}
+
+impl<'a, K: ?Sized, C: Clock> KeyedPlan<'a, K, C> {
+    fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, Planned, C> {
+        self.limiter.wanted(Some(self.plan), key, Wish { cost: self.cost, deadline })
+    }
+}
+
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    fn wanted<Q: Hash + ?Sized>(&self, plan: Option<A>, key: &Q, wish: Wish) -> Wanted<'_, A, C> {
+        let KeyedLimiter { shared, clock, observer, .. } = self;
+        let fingerprint = shared.secrets.fingerprint(key);
+        Wanted { shared, clock, observer: observer.as_deref(), plan, fingerprint, wish }
+    }
+
+    fn after(&self, timeout: Duration) -> Micros {
+        self.clock.now().plus(Micros::from(timeout).get())
+    }
+}
+
+// === impl Wanted ===
+
+impl<'a, A: Algorithm, C: Clock> Wanted<'a, A, C> {
+    async fn acquire(self) -> Result<Decision, WaitRefused>
     where
-        K: Borrow<Q>,
         C: Sleep,
     {
-        self.acquire_until(key, Micros::MAX).await
-    }
-
-    /// As [`KeyedLimiter::acquire_timeout`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    ///
-    /// # Panics
-    ///
-    /// See there.
-    pub async fn acquire_timeout<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<Decision, WaitRefused>
-    where
-        K: Borrow<Q>,
-        C: Sleep,
-    {
-        self.acquire_until(key, self.after(timeout)).await
-    }
-
-    /// As [`KeyedLimiter::acquire_until`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    ///
-    /// # Panics
-    ///
-    /// See there.
-    pub async fn acquire_until<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        deadline: Micros,
-    ) -> Result<Decision, WaitRefused>
-    where
-        K: Borrow<Q>,
-        C: Sleep,
-    {
-        match self.pass(key, deadline)? {
-            Some(passed) => self.shown(Ok(passed)),
-            None => self.shown(self.waiting(key, deadline).wait().await),
-        }
-    }
-
-    /// As [`KeyedLimiter::acquire_blocking`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn acquire_blocking<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Decision, WaitRefused>
-    where
-        K: Borrow<Q>,
-        C: Park,
-    {
-        self.acquire_blocking_until(key, Micros::MAX)
-    }
-
-    /// As [`KeyedLimiter::acquire_blocking_timeout`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<Decision, WaitRefused>
-    where
-        K: Borrow<Q>,
-        C: Park,
-    {
-        self.acquire_blocking_until(key, self.after(timeout))
-    }
-
-    /// As [`KeyedLimiter::acquire_blocking_until`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn acquire_blocking_until<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        deadline: Micros,
-    ) -> Result<Decision, WaitRefused>
-    where
-        K: Borrow<Q>,
-        C: Park,
-    {
-        match self.pass(key, deadline)? {
-            Some(passed) => self.shown(Ok(passed)),
-            None => self.shown(self.waiting(key, deadline).block()),
-        }
-    }
-
-    /// As [`KeyedLimiter::reserve`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn reserve<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedReservation<'a, A, C>, WaitRefused>
-    where
-        K: Borrow<Q>,
-    {
-        self.reserve_until(key, Micros::MAX)
-    }
-
-    /// As [`KeyedLimiter::reserve_within`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn reserve_within<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<KeyedReservation<'a, A, C>, WaitRefused>
-    where
-        K: Borrow<Q>,
-    {
-        self.reserve_until(key, self.after(timeout))
-    }
-
-    fn reserve_until<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        deadline: Micros,
-    ) -> Result<KeyedReservation<'a, A, C>, WaitRefused> {
-        let KeyedLimiter { shared, clock, .. } = self.limiter;
-        let promised = match self.pass(key, deadline)? {
-            Some(passed) => Promised::now(&**shared, clock, passed),
-            None => Promised::new(&**shared, clock, shared.secrets.fingerprint(key), self.wish(deadline))?,
+        let observer = self.observer;
+        let answer = match self.pass()? {
+            Some(passed) => Ok(passed),
+            None => self.waiting().wait().await,
         };
-        let _ = self.shown(Ok(promised.decision()))?;
+        show_wait(observer, answer)
+    }
+
+    fn acquire_blocking(self) -> Result<Decision, WaitRefused>
+    where
+        C: Park,
+    {
+        let observer = self.observer;
+        let answer = match self.pass()? {
+            Some(passed) => Ok(passed),
+            None => self.waiting().block(),
+        };
+        show_wait(observer, answer)
+    }
+
+    fn reserve(self) -> Result<KeyedReservation<'a, A, C>, WaitRefused> {
+        let passed = self.pass()?;
+        let Wanted { shared, clock, observer, plan, fingerprint, wish } = self;
+        let promised = match passed {
+            Some(passed) => Promised::now(shared, clock, passed),
+            None => Promised::new(shared, clock, plan, fingerprint, wish)?,
+        };
+        let _ = show_wait(observer, Ok(promised.decision()))?;
         Ok(KeyedReservation(promised))
     }
 
     /// Passes now, if nothing has to be waited for; refuses at once what would be in vain.
-    fn pass<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Result<Option<Decision>, WaitRefused> {
-        let decision = self.limiter.apply(key, &Pass(self.cost));
-        triage(decision, self.wish(deadline), self.limiter.observer.as_deref())
+    #[inline]
+    fn pass(&self) -> Result<Option<Decision>, WaitRefused> {
+        let Wanted { shared, fingerprint, wish, .. } = *self;
+        let at_once = match self.plan {
+            None => shared.apply_at_once(fingerprint, &Pass(wish.cost), || self.when()),
+            Some(_) => None,
+        };
+        let tried = match at_once {
+            Some(tried) => tried,
+            None => self.pass_slowly().rebuilt(),
+        };
+        triage(tried, wish, self.observer)
     }
 
-    fn waiting<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Waiting<'a, Keyed<A>, C> {
-        let KeyedLimiter { shared, clock, .. } = self.limiter;
-        Waiting::new(&**shared, clock, shared.secrets.fingerprint(key), self.wish(deadline))
+    #[cold]
+    #[inline(never)]
+    fn pass_slowly(&self) -> Decision {
+        let Wanted { shared, fingerprint, wish, .. } = *self;
+        shared.current().table.send_for(fingerprint); // while the clock is read
+        shared.apply(self.plan.as_ref(), fingerprint, &Pass(wish.cost), self.when())
     }
 
-    fn wish(&self, deadline: Micros) -> Wish {
-        Wish { cost: self.cost, deadline }
+    #[inline]
+    fn when(&self) -> When {
+        When { now: self.clock.now(), clock: C::STEADINESS }
     }
 
-    fn after(&self, timeout: Duration) -> Micros {
-        self.limiter.clock.now().plus(Micros::from(timeout).get())
-    }
-
-    fn shown(&self, answer: Result<Decision, WaitRefused>) -> Result<Decision, WaitRefused> {
-        show_wait(self.limiter.observer.as_deref(), answer)
+    fn waiting(self) -> Waiting<'a, Keyed<A>, C> {
+        let Wanted { shared, clock, plan, fingerprint, wish, .. } = self;
+        Waiting::new(shared, clock, plan, fingerprint, wish)
     }
 }
 

@@ -314,7 +314,7 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
         let Limiter { shared, clock, .. } = self.limiter;
         let promised = match self.pass(deadline)? {
             Some(passed) => Promised::now(&**shared, clock, passed),
-            None => Promised::new(&**shared, clock, THE_ONE, self.wish(deadline))?,
+            None => Promised::new(&**shared, clock, None, THE_ONE, self.wish(deadline))?,
         };
         let _ = self.shown(Ok(promised.decision()))?;
         Ok(LimiterReservation(promised))
@@ -328,7 +328,7 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
 
     fn waiting(&self, deadline: Micros) -> Waiting<'a, Shared<A>, C> {
         let Limiter { shared, clock, .. } = self.limiter;
-        Waiting::new(&**shared, clock, THE_ONE, self.wish(deadline))
+        Waiting::new(&**shared, clock, None, THE_ONE, self.wish(deadline))
     }
 
     fn wish(&self, deadline: Micros) -> Wish {

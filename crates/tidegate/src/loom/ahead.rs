@@ -40,7 +40,7 @@ fn check<A: Algorithm>(shared: &Shared<A>) -> Decision {
 
 fn reserve<A: Algorithm>(shared: &Shared<A>, cost: u32) -> Ticket {
     let wish = Wish { cost, deadline: Micros::MAX };
-    match join(shared, THE_ONE, wish, None, || START).expect("promised") {
+    match join(shared, None, THE_ONE, wish, None, || START).expect("promised") {
         Joined::Later(ticket) => ticket,
         Joined::Now(_) => panic!("there is too little for it"),
     }
@@ -164,7 +164,7 @@ fn who_waits_behind_somebody_who_leaves_moves_up() {
             &shared,
             move |shared| give_back(shared, first),
             move |shared| {
-                join(shared, THE_ONE, wish, Some(Waker::noop().clone()), || START).expect("promised")
+                join(shared, None, THE_ONE, wish, Some(Waker::noop().clone()), || START).expect("promised")
             },
         );
         if let Joined::Later(ticket) = ticket {

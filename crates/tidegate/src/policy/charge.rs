@@ -13,7 +13,10 @@
 //! at which everything is charged at once; before it nothing is, and a refusal has touched nothing.
 //!
 //! What is everybody's is held last, and only for a few instructions: it is what all threads meet at.
+//!
+//! A state at which somebody stands in [line](super::line) who came before refuses, too, whatever is left there.
 
+use super::line::Lines;
 use super::turn::{Turn, Wish};
 use crate::hold::Patience;
 use crate::shared::When;
@@ -21,10 +24,15 @@ use crate::table::Locks;
 use tidegate_core::{Algorithm, Decision};
 
 /// Decides on all parts together. Afterwards each knows its own decision, and has its permit if there is one to have.
-pub(super) fn decide<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish, when: When) -> Decision {
+pub(super) fn decide<A: Algorithm>(
+    turns: &mut [Turn<'_, A>],
+    wish: Wish,
+    when: When,
+    lines: &Lines,
+) -> Decision {
     let mut patience = Patience::new();
     loop {
-        let decision = attempt(turns, wish, when);
+        let decision = attempt(turns, wish, when, lines);
         turns.iter_mut().for_each(Turn::let_go);
         match decision {
             Some(decision) => return decision,
@@ -35,20 +43,29 @@ pub(super) fn decide<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish, when: 
 
 /// The decision, or `None` if somebody else was in the way and all must begin again.
 #[inline]
-fn attempt<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish, when: When) -> Option<Decision> {
+fn attempt<A: Algorithm>(
+    turns: &mut [Turn<'_, A>],
+    wish: Wish,
+    when: When,
+    lines: &Lines,
+) -> Option<Decision> {
     let mut locks = Locks::default();
     for turn in &mut *turns {
         turn.judge(wish, when)?;
+    }
+    // After they were judged, by the settings in force: who comes to stand in line later changes their numbers.
+    if lines.waiting() > 0 {
+        turns.iter_mut().for_each(|turn| turn.give_way(lines, wish));
     }
     if wish != Wish::Look && turns.iter().any(Turn::is_new) && turns.iter().all(Turn::may_pass) {
         turns.iter_mut().try_for_each(|turn| turn.make_room(&mut locks))?;
     }
     turns.iter_mut().try_for_each(Turn::hold_beside)?;
     let decision = strictest(turns);
-    if wish == Wish::Look || !decision.is_allowed() {
+    if wish == Wish::Look || !wish.is_met_by(&decision) {
         return turns.iter_mut().all(|turn| turn.leave(wish, &mut locks)).then_some(decision);
     }
-    if !hold_words(turns) {
+    if !hold_words(turns, wish) {
         return None;
     }
     if !turns.iter_mut().all(Turn::take_permit) {
@@ -69,10 +86,10 @@ fn strictest<A: Algorithm>(turns: &[Turn<'_, A>]) -> Decision {
 
 /// Holds each word, those that everybody needs last.
 #[inline]
-fn hold_words<A: Algorithm>(turns: &mut [Turn<'_, A>]) -> bool {
+fn hold_words<A: Algorithm>(turns: &mut [Turn<'_, A>], wish: Wish) -> bool {
     let mut hold = |everybodys| {
         let mut those = turns.iter_mut().filter(|turn| turn.is_everybodys() == everybodys);
-        those.all(Turn::hold_word)
+        those.all(|turn| turn.hold_word(wish))
     };
     hold(false) && hold(true)
 }

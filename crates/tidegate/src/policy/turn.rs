@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::concurrency::{KeyedPermit, Keys, Visit, refusal};
+use super::line::{Lines, Spot};
+use crate::concurrency::{KeyedPermit, Keys, Refused, Visit, refusal};
 use crate::gate::{Key, Part};
 use crate::hold::Patience;
 use crate::keyed::{Keyed, KeyedStep, Regime};
@@ -23,6 +24,31 @@ pub(super) enum Wish {
     Explain,
     /// To know whether it would.
     Look,
+    /// To pass now: who has a turn later is refused until then. By somebody who waits, with its number if it is in line.
+    Pass { number: Option<u64> },
+}
+
+impl Wish {
+    /// Whether a decision is what was wished for.
+    pub(super) fn is_met_by(self, decision: &Decision) -> bool {
+        match self {
+            Wish::Pass { .. } => decision.outcome == Outcome::Allowed,
+            Wish::Charge | Wish::Explain | Wish::Look => decision.is_allowed(),
+        }
+    }
+
+    /// Whether an observer is shown each decision. Of those who wait it is shown what came of it.
+    pub(super) fn is_observed(self) -> bool {
+        matches!(self, Wish::Charge | Wish::Explain)
+    }
+
+    /// The number in line of whoever has one.
+    fn number(self) -> Option<u64> {
+        match self {
+            Wish::Pass { number } => number,
+            Wish::Charge | Wish::Explain | Wish::Look => None,
+        }
+    }
 }
 
 /// How often others may be faster at a word that is everybody's before all must begin again.
@@ -33,8 +59,10 @@ pub(super) struct Turn<'a, A> {
     rule: RuleId,
     cost: u32,
     everybodys: bool,
-    /// What this part alone was told.
-    decision: Option<Decision>,
+    /// What this part alone was told by its state.
+    own: Option<Decision>,
+    /// Somebody else comes first there, and will try again at this instant.
+    behind: Option<Micros>,
     of: Of<'a, A>,
 }
 
@@ -72,7 +100,7 @@ impl<'a, A: Algorithm> Turn<'a, A> {
     #[inline]
     fn new(part: &Part<'_>, of: Of<'a, A>) -> Self {
         let Part { rule, key, cost, .. } = *part;
-        Turn { rule, cost, everybodys: Key::is_empty(key), decision: None, of }
+        Turn { rule, cost, everybodys: Key::is_empty(key), own: None, behind: None, of }
     }
 
     pub(super) fn is_everybodys(&self) -> bool {
@@ -82,12 +110,65 @@ impl<'a, A: Algorithm> Turn<'a, A> {
     /// What this part alone was told. The binding one's is the request's.
     #[inline]
     pub(super) fn decision(&self) -> Decision {
-        self.decision.expect("every part is judged before anybody asks")
+        match self.behind {
+            None => self.own(),
+            Some(again) => self.held_back(again),
+        }
+    }
+
+    /// What its state said, whoever stands in line there.
+    #[inline]
+    pub(super) fn own(&self) -> Decision {
+        self.own.expect("every part is judged before anybody asks")
+    }
+
+    pub(super) fn cost(&self) -> u32 {
+        self.cost
     }
 
     #[inline]
     fn told(&mut self, decision: Decision) {
-        self.decision = Some(decision.of_rule(self.rule));
+        self.own = Some(decision.of_rule(self.rule));
+    }
+
+    /// Where one stands in line for it.
+    pub(super) fn spot(&self) -> Spot {
+        let (Of::Rate { fingerprint, .. } | Of::AtOnce { fingerprint, .. }) = self.of;
+        Spot { rule: self.rule, fingerprint }
+    }
+
+    /// Comes to where its permits come back, if it is about permits.
+    pub(super) fn visit(&self) -> Option<Result<Visit, Refused>> {
+        match &self.of {
+            Of::Rate { .. } => None,
+            Of::AtOnce { keys, fingerprint, .. } => Some(Keys::visit(keys, *fingerprint)),
+        }
+    }
+
+    /// Looks whether somebody stands in line at its state who came before.
+    #[cold]
+    pub(super) fn give_way(&mut self, lines: &Lines, wish: Wish) {
+        if self.cost > 0 {
+            self.behind = lines.first_before(self.spot(), wish.number());
+        }
+    }
+
+    /// What there is to say to somebody who has to let others pass first, who will try again at `again`.
+    fn held_back(&self, again: Micros) -> Decision {
+        let own = self.own();
+        let own_wait = match own.outcome {
+            Outcome::Busy | Outcome::Never => return own,
+            Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => wait.as_micros(),
+            Outcome::Allowed => 0,
+        };
+        let outcome = match self.of {
+            Of::AtOnce { .. } => Outcome::Busy,
+            // At least a moment: the other may be late.
+            Of::Rate { .. } => Outcome::RetryAfter(Wait::micros(own_wait.max(again.since(own.at())).max(1))),
+        };
+        let mut held_back = Decision::counted(outcome, own.at(), own.limit(), 0, own.reset_after());
+        held_back.source = own.source;
+        held_back.of_rule(self.rule)
     }
 
     /// Looks at what can be seen without holding anything. `None`: all must begin again.
@@ -106,7 +187,8 @@ impl<'a, A: Algorithm> Turn<'a, A> {
             }
         };
         // Whatever was said at an earlier attempt is not so any more.
-        self.decision = decision.map(|decision| decision.of_rule(self.rule));
+        self.own = decision.map(|decision| decision.of_rule(self.rule));
+        self.behind = None;
         Some(())
     }
 
@@ -116,7 +198,7 @@ impl<'a, A: Algorithm> Turn<'a, A> {
 
     /// Whether nothing speaks against it so far.
     pub(super) fn may_pass(&self) -> bool {
-        self.decision.is_none_or(|decision| decision.is_allowed())
+        self.behind.is_none() && self.own.is_none_or(|own| own.is_allowed())
     }
 
     /// Sets a place aside, if there is none yet. `None`: all must begin again.
@@ -144,17 +226,17 @@ impl<'a, A: Algorithm> Turn<'a, A> {
 
     /// Holds the word that was judged. `false`: all must begin again.
     #[inline]
-    pub(super) fn hold_word(&mut self) -> bool {
+    pub(super) fn hold_word(&mut self, wish: Wish) -> bool {
         let (everybodys, cost) = (self.everybodys, self.cost);
         let Of::Rate { keyed, now: Some(now), .. } = &mut self.of else { return true };
         now.with_step(keyed, &Check(cost), |claim, step| claim.hold_word(step))
-            || everybodys && now.claim.is_judged() && self.hold_at_last()
+            || everybodys && now.claim.is_judged() && self.hold_at_last(wish)
     }
 
     /// Holds a word that others want too and have changed meanwhile, if it still lets the request pass. Beginning again
     /// would lose it again: the other words take longer than it stays the same.
     #[cold]
-    fn hold_at_last(&mut self) -> bool {
+    fn hold_at_last(&mut self, wish: Wish) -> bool {
         let mut patience = Patience::new();
         for _ in 0..TRIES {
             patience.wait();
@@ -163,9 +245,9 @@ impl<'a, A: Algorithm> Turn<'a, A> {
             let Some(decision) = now.with_step(keyed, &check, |claim, step| claim.judge_again(step)) else {
                 continue;
             };
-            let held =
-                decision.is_allowed() && now.with_step(keyed, &check, |claim, step| claim.hold_word(step));
-            let lost = now.claim.is_judged() && decision.is_allowed();
+            let passes = wish.is_met_by(&decision);
+            let held = passes && now.with_step(keyed, &check, |claim, step| claim.hold_word(step));
+            let lost = now.claim.is_judged() && passes;
             self.told(decision);
             if !lost {
                 return held;
@@ -214,6 +296,9 @@ impl<'a, A: Algorithm> Turn<'a, A> {
 
     /// Ends a request that charges nothing. `false` if this part was judged by what is not there any more.
     pub(super) fn leave(&mut self, wish: Wish, locks: &mut Locks<'a>) -> bool {
+        if self.behind.is_some() {
+            return true; // refused by no state
+        }
         let refused = !self.may_pass();
         match (&mut self.of, wish) {
             (Of::Rate { keyed, now: Some(now), .. }, Wish::Look) => {
@@ -277,7 +362,7 @@ impl<'a, A: Algorithm> Now<'a, A> {
     #[inline]
     fn judge(&mut self, keyed: &Keyed<A>, wish: Wish, cost: u32) -> Option<Option<Decision>> {
         match wish {
-            Wish::Charge | Wish::Explain => {
+            Wish::Charge | Wish::Explain | Wish::Pass { .. } => {
                 self.with_step(keyed, &Check(cost), |claim, step| claim.judge(step))
             }
             Wish::Look => self.with_step(keyed, &Peek(cost), |claim, step| claim.judge(step)),

@@ -17,9 +17,10 @@
 //!
 //! States that are larger than their word cannot be judged without holding it, so they are judged late, and stay held.
 
+use super::newcomer::{Newcomer, Stays};
 use super::segment::{Place, Segment};
 use super::sketch::Recalled;
-use super::{OwnersGuard, Room, Scratch, Step, Table, is_worth_keeping, lock};
+use super::{OwnersGuard, Scratch, Step, Table, lock};
 use crate::hold::{HELD, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{Ordering, try_lock};
@@ -127,36 +128,19 @@ impl<'a> Claim<'a> {
         if !self.is_absent_from(segment) || !step.is_current() {
             return None;
         }
-        let mut state = Scratch::new(table.words);
-        let recalled = table.sketch.recall(fingerprint, step, state.words());
-        if let Recalled::OwesUntil(instant) = recalled {
-            return Some(self.turned_away(instant, step));
-        }
-        let mut before = state.clone();
-        let answer = step.run_anew(state.words(), owners.evicted_at);
-        self.stage = Stage::Idle;
-        if is_worth_keeping(&recalled, before.words(), state.words(), step) {
-            let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
-            match table.make_room(segment, owners, fingerprint, step, &is_taken)? {
-                Room::At(place) => {
-                    taken.push(place);
-                    let idle_at = step.idle_at(state.words());
-                    self.stage = Stage::Room { place, state, idle_at };
-                }
-                Room::NotBefore(_) if table.sketch.serves(step) => {
-                    self.stage = Stage::Sketched { state };
-                    return Some(table.sketch.label(step, answer));
-                }
-                Room::NotBefore(instant) => return Some(self.turned_away(instant, step)),
+        let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
+        let Newcomer { answer, mut state, stays } =
+            table.receive(segment, owners, fingerprint, step, &is_taken)?;
+        self.stage = match stays {
+            Stays::Nowhere => Stage::Idle,
+            Stays::At(place) => {
+                taken.push(place);
+                let idle_at = step.idle_at(state.words());
+                Stage::Room { place, state, idle_at }
             }
-        }
-        Some(if recalled == Recalled::Nothing { answer } else { table.sketch.label(step, answer) })
-    }
-
-    /// There is no room for a newcomer until `instant`.
-    fn turned_away<T: Step>(&mut self, instant: Micros, step: &T) -> T::Answer {
-        self.stage = Stage::Idle;
-        self.table.refuse(instant, step)
+            Stays::InSketch => Stage::Sketched { state },
+        };
+        Some(answer)
     }
 
     /// What there is to say of somebody without a slot, by what is known of it.

@@ -21,20 +21,21 @@
 
 mod claim;
 mod line;
+mod newcomer;
 mod outlook;
 mod segment;
 mod sketch;
+mod takeover;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::hold::{HELD, Patience, hold, release, try_hold};
+use crate::hold::{HELD, Patience, release, try_hold};
 use crate::shared::Guarded;
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering, try_lock};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
 pub(crate) use segment::Place;
 use segment::{Owners, Segment, Slot};
-use sketch::Recalled;
 pub(crate) use sketch::Sketch;
 pub use sketch::{OnFull, SketchStats};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
@@ -310,63 +311,6 @@ impl Table {
         }
     }
 
-    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
-    ///
-    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is
-    /// given like slots.
-    pub(crate) fn convert<T: Copy>(
-        &self,
-        put_in_force: impl FnOnce() -> T,
-        convert: impl Fn(T, u64, &[AtomicU64]) -> u64,
-    ) {
-        let mut locks = self.lock_all();
-        let held = self.hold_all();
-        let it = put_in_force();
-        for (place, found) in held {
-            release(place.word(), convert(it, found, self.beside(place)));
-        }
-        self.sketch.convert(|found, beside| convert(it, found, beside));
-        // Under another setting an owner may be idle earlier.
-        locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
-        self.outlook.idle_from(Micros::ZERO);
-    }
-
-    /// Holds every state, for good: whoever looks for one here from now on waits until another table is in force. That must
-    /// happen before what this returns is dropped, or newcomers would still settle here.
-    #[must_use]
-    pub(crate) fn hand_over(&self) -> HandedOver<'_> {
-        let locks = self.lock_all();
-        HandedOver { held: self.hold_all(), table: self, _locks: locks }
-    }
-
-    /// Holds every state. Only under all locks.
-    fn hold_all(&self) -> Vec<(Place<'_>, u64)> {
-        self.occupied().map(|place| (place, hold(place.word()))).collect()
-    }
-
-    /// The state beside the word of `place`, if there is one.
-    fn beside<'a>(&self, place: Place<'a>) -> &'a [AtomicU64] {
-        if self.words == 1 { &[] } else { place.state() }
-    }
-
-    /// Puts a state where no other thread can see the table yet. `false` if there is no room.
-    pub(crate) fn plant(&self, fingerprint: u64, state: &[u64], idle_at: Micros) -> bool {
-        loop {
-            let stretch = self.stretch(fingerprint);
-            let segment = self.segment(stretch);
-            let mut owners = lock(segment);
-            if owners.keys < segment.slots() * 7 / 8 || owners.depth == self.most_divisions {
-                let Some(place) = segment.find_room(fingerprint, &|_| false) else { return false };
-                if !self.reserve() {
-                    return false;
-                }
-                self.move_in(place, &mut owners, fingerprint, state, idle_at);
-                return true;
-            }
-            self.divide(segment, &mut owners, stretch);
-        }
-    }
-
     /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
     pub(crate) fn look_for_idle_again(&self, fingerprint: u64) {
         lock(self.segment(self.stretch(fingerprint))).none_idle_before = Micros::ZERO;
@@ -389,213 +333,6 @@ impl Table {
         let number = self.directory[stretch].load(Ordering::Acquire);
         self.segments[number as usize].get().expect("the directory names segments that exist")
     }
-
-    fn occupied(&self) -> impl Iterator<Item = Place<'_>> {
-        let segments = self.segments.iter().filter_map(Slot::get);
-        segments.flat_map(Segment::places).filter(|place| !place.is_empty())
-    }
-
-    fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
-        // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
-        let mut locks = Vec::new();
-        while let Some(segment) = self.segments.get(locks.len()).and_then(Slot::get) {
-            locks.push(lock(segment));
-        }
-        locks
-    }
-
-    // --- newcomers
-
-    /// Decides for a key that has no state, and gives it one if the decision is worth remembering.
-    #[inline(never)]
-    fn welcome<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
-        let stretch = self.stretch(fingerprint);
-        let segment = self.segment(stretch);
-        let mut owners = lock(segment);
-        // Only now is it certain: the segment may have divided, or the key arrived, while we waited.
-        if !std::ptr::eq(segment, self.segment(stretch))
-            || segment.find(fingerprint).is_some()
-            || !step.is_current()
-        {
-            return None;
-        }
-        let mut state = Scratch::new(self.words);
-        let recalled = self.sketch.recall(fingerprint, step, state.words());
-        if let Recalled::OwesUntil(instant) = recalled {
-            return Some(self.refuse(instant, step));
-        }
-        let mut before = state.clone();
-        let answer = step.run_anew(state.words(), owners.evicted_at);
-        let kept = if is_worth_keeping(&recalled, before.words(), state.words(), step) {
-            self.keep(segment, &mut owners, fingerprint, state.words(), step)?
-        } else {
-            Kept::Forgotten
-        };
-        Some(match kept {
-            Kept::Nowhere { before } => self.refuse(before, step),
-            Kept::Forgotten | Kept::InSlot if recalled == Recalled::Nothing => answer,
-            Kept::Forgotten | Kept::InSlot | Kept::InSketch => self.sketch.label(step, answer),
-        })
-    }
-
-    /// Keeps the state of a newcomer in a slot, or in the sketch if there is none. `None` if the segment had to
-    /// divide first.
-    fn keep<T: Step>(
-        &self,
-        segment: &Segment,
-        owners: &mut Owners,
-        fingerprint: u64,
-        state: &[u64],
-        step: &T,
-    ) -> Option<Kept> {
-        Some(match self.make_room(segment, owners, fingerprint, step, &|_| false)? {
-            Room::At(place) => {
-                self.move_in(place, owners, fingerprint, state, step.idle_at(state));
-                Kept::InSlot
-            }
-            Room::NotBefore(_) if self.sketch.serves(step) => {
-                self.sketch.raise(fingerprint, state);
-                Kept::InSketch
-            }
-            Room::NotBefore(before) => Kept::Nowhere { before },
-        })
-    }
-
-    /// Turns a newcomer away until `instant`.
-    fn refuse<T: Step>(&self, instant: Micros, step: &T) -> T::Answer {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        step.refuse(Wait::micros(instant.since(step.now())))
-    }
-
-    /// A slot for a newcomer, counted as taken, and none that `is_taken` otherwise. `None` if the segment had to divide
-    /// first.
-    fn make_room<'a, T: Step>(
-        &'a self,
-        segment: &'a Segment,
-        owners: &mut Owners,
-        fingerprint: u64,
-        step: &T,
-        is_taken: &dyn Fn(Place<'_>) -> bool,
-    ) -> Option<Room<'a>> {
-        let is_idle = |place: Place<'_>| is_past(idle_at(place, step), step);
-        // Only if nothing is free there: who comes often is often idle, and would have to move in each time.
-        let home_is_full = segment.home_places(fingerprint).all(|place| !place.is_empty());
-        if home_is_full
-            && let Some(place) = segment.home_places(fingerprint).find(|place| is_idle(*place))
-            && place.evict_if(owners, step.now(), &is_idle)
-        {
-            self.gone(1);
-        }
-        let crowded = owners.keys >= segment.slots() * 7 / 8;
-        if crowded || self.keys.load(Ordering::Relaxed) >= self.max_keys {
-            self.gone(segment.sweep(owners, &|place| idle_at(place, step), step.now()));
-        }
-        if owners.keys >= segment.slots() * 7 / 8 && owners.depth < self.most_divisions {
-            self.divide(segment, owners, self.stretch(fingerprint));
-            return None;
-        }
-        let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
-        let elsewhere = if at_the_cap { self.sweep_elsewhere(segment, owners, step) } else { Micros::MAX };
-        let place = segment.find_room(fingerprint, is_taken).filter(|_| self.reserve());
-        Some(place.map_or(Room::NotBefore(owners.none_idle_before.min(elsewhere)), Room::At))
-    }
-
-    fn move_in(
-        &self,
-        place: Place<'_>,
-        owners: &mut Owners,
-        fingerprint: u64,
-        state: &[u64],
-        idle_at: Micros,
-    ) {
-        let word = if self.words == 1 { state[0] } else { idle_at.get() };
-        owners.none_idle_before = owners.none_idle_before.min(idle_at);
-        self.outlook.idle_from(idle_at);
-        owners.keys += 1;
-        place.settle(fingerprint, word, |beside| {
-            beside.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
-        });
-    }
-
-    /// Lets the idle owners of another segment go, for a newcomer whose own has none. Tells when there can be more.
-    fn sweep_elsewhere<T: Step>(&self, own: &Segment, owners: &Owners, step: &T) -> Micros {
-        if step.now() < self.outlook.none_idle_before() {
-            return self.outlook.none_idle_before();
-        }
-        let arrivals = self.outlook.arrivals();
-        let (made, first) = (self.made.load(Ordering::Relaxed), self.swept.load(Ordering::Relaxed));
-        let (mut next, mut everywhere) = (owners.none_idle_before, true);
-        for number in (first..made).chain(0..first) {
-            match self.sweep_other(number, own, step) {
-                Some((0, none_before)) => next = next.min(none_before),
-                Some((_, none_before)) => {
-                    self.swept.store(number, Ordering::Relaxed);
-                    return next.min(none_before);
-                }
-                None => everywhere = false,
-            }
-        }
-        if everywhere {
-            self.outlook.looked_everywhere(arrivals, next);
-        }
-        next
-    }
-
-    /// How many idle owners a segment let go, and when there can be more. `None` if it could not be looked into.
-    fn sweep_other<T: Step>(&self, number: u32, own: &Segment, step: &T) -> Option<(usize, Micros)> {
-        let segment = self.segments[number as usize].get()?;
-        if std::ptr::eq(segment, own) {
-            return Some((0, Micros::MAX));
-        }
-        // Without waiting: we hold our own lock, and who holds this one may be waiting for it.
-        let mut owners = try_lock(segment.owners())?;
-        let gone = segment.sweep(&mut owners, &|place| idle_at(place, step), step.now());
-        self.gone(gone);
-        Some((gone, owners.none_idle_before))
-    }
-
-    /// Counts one more key, unless that were too many.
-    fn reserve(&self) -> bool {
-        // Never beyond the cap, not even for a moment: in that moment somebody else would be refused for nothing.
-        let one_more = |keys: usize| (keys < self.max_keys).then_some(keys + 1);
-        self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-    }
-
-    fn gone(&self, keys: usize) {
-        self.keys.fetch_sub(keys, Ordering::Relaxed);
-        self.evicted.fetch_add(keys as u64, Ordering::Relaxed);
-    }
-
-    /// Gives the upper half of a segment's stretches to a new one.
-    fn divide(&self, segment: &Segment, owners: &mut Owners, stretch: usize) {
-        owners.depth += 1;
-        let half = 1 << (self.most_divisions - owners.depth);
-        let upper = (stretch & !(2 * half - 1)) + half;
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let other =
-            self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
-        // Kept until the keys are there: who looked into it before would find it empty, and say so.
-        let mut others = lock(other);
-        (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
-        segment.divide(owners, other, &mut others, &|fingerprint| self.stretch(fingerprint) >= upper);
-        for entry in &self.directory[upper..upper + half] {
-            entry.store(number, Ordering::Release);
-        }
-    }
-}
-
-/// All the states of a table. No owner changes while this lives, and nobody ever decides there again.
-pub(crate) struct HandedOver<'a> {
-    held: Vec<(Place<'a>, u64)>,
-    table: &'a Table,
-    _locks: Vec<OwnersGuard<'a>>,
-}
-
-impl<'a> HandedOver<'a> {
-    /// The fingerprint of each key, its word and the state beside it.
-    pub(crate) fn states(&self) -> impl Iterator<Item = (u64, u64, &'a [AtomicU64])> {
-        self.held.iter().map(|(place, found)| (place.owner(), *found, self.table.beside(*place)))
-    }
 }
 
 type OwnersGuard<'a> = MutexGuard<'a, Owners>;
@@ -611,33 +348,6 @@ fn line_bytes(words: usize) -> usize {
 
 fn small(number: usize) -> u32 {
     u32::try_from(number).expect("a table has fewer than 2³² segments")
-}
-
-enum Room<'a> {
-    At(Place<'a>),
-    NotBefore(Micros),
-}
-
-/// What became of a newcomer's state.
-enum Kept {
-    /// There was nothing to keep.
-    Forgotten,
-    InSlot,
-    InSketch,
-    /// There will be no room before this.
-    Nowhere {
-        before: Micros,
-    },
-}
-
-/// Whether a newcomer's state, which was `before` when it was recalled, has to be kept somewhere.
-fn is_worth_keeping<T: Step>(recalled: &Recalled, before: &[u64], state: &[u64], step: &T) -> bool {
-    match recalled {
-        // What is shared cannot be given back, and what others have used is not worth a slot until something is added
-        // to it.
-        Recalled::Estimate => state > before,
-        _ => !is_past(step.idle_at(state), step),
-    }
 }
 
 /// A state on trial, of one word or of many.

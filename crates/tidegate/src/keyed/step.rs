@@ -1,0 +1,90 @@
+//! # A verb on its way to a state
+//!
+//! A table knows nothing of verbs, algorithms and clocks; it does a [`Step`] to the state of a key. Here is the step that
+//! carries out a verb, by the algorithm of one setting, and finds out whether that setting is still in force.
+
+use super::states::Regime;
+use crate::regime::Regimes;
+use crate::shared::{When, run};
+use crate::table::Step;
+use crate::verb::{Answer, Verb};
+use tidegate_core::{Algorithm, Decision, Micros, Steadiness, Wait, Words, WordsMut};
+
+/// A verb, with all it needs to know.
+#[derive(Debug)]
+pub(crate) struct KeyedStep<'a, A, V> {
+    pub(crate) algorithm: &'a A,
+    pub(crate) verb: &'a V,
+    pub(crate) when: When,
+    pub(crate) regimes: &'a Regimes<Regime<A>>,
+    pub(crate) number: usize,
+}
+
+impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
+    type Answer = V::Answer;
+
+    #[inline]
+    fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> V::Answer {
+        run(self.algorithm, self.verb, state, self.when)
+    }
+
+    fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> V::Answer {
+        let now = match self.when.clock {
+            Steadiness::Steady => self.when.now.max(evicted_at),
+            Steadiness::MayStepBack => self.when.now,
+        };
+        run(self.algorithm, self.verb, state, When { now, ..self.when })
+    }
+
+    #[inline(always)]
+    fn at_once(&self, word: u64) -> Option<(u64, V::Answer)> {
+        self.verb.at_once(self.algorithm, word, self.when.now)
+    }
+
+    fn refuse(&self, room_after: Wait) -> V::Answer {
+        let limit = self.algorithm.peek(&Unseen, self.when.now, 0).limit();
+        Answer::refused(Decision::closed(self.when.now, room_after, limit))
+    }
+
+    #[inline]
+    fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.algorithm.idle_at(state)
+    }
+
+    #[inline]
+    fn now(&self) -> Micros {
+        self.when.now
+    }
+
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.regimes.current() == self.number
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.algorithm.is_ordered()
+    }
+
+    fn settle(&self, state: &mut [u64]) {
+        if self.when.clock == Steadiness::MayStepBack {
+            self.algorithm.settle(state, self.when.now);
+        }
+    }
+
+    fn passed(&self, answer: &V::Answer) -> Option<bool> {
+        answer.decision().filter(|_| V::OBSERVED).map(|decision| decision.is_allowed())
+    }
+
+    fn sketched(&self, answer: V::Answer) -> V::Answer {
+        answer.sketched()
+    }
+}
+
+/// The state of a key never seen.
+struct Unseen;
+
+impl Words for Unseen {
+    fn get(&self, _: usize) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,189 @@
+//! Waiting for a policy, two threads: one goes to stand in line, the other does what it waits for.
+//!
+//! Time stands still, so nobody is woken by a clock: a call that is lost leaves a thread waiting for ever, which loom
+//! reports as a deadlock. Threads wait for a bell of their own here and do not park: loom forgets who was unparked while
+//! it was at a lock, and those who stand in line try once more between having left their waker and resting.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc as Shared;
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::sync::{Arc, Condvar, Mutex};
+use tidegate_core::{Micros, Quota, RuleId, Steadiness, TokenBucket};
+
+use super::{both, model};
+use crate::clock::Clock;
+use crate::gate::Part;
+use crate::policy::{Policy, PolicyBuilder};
+use crate::wait::Sleep;
+
+/// A moment that never passes, for somebody to wait in.
+#[derive(Clone, Copy)]
+struct Still;
+
+impl Clock for Still {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        Micros::ZERO
+    }
+}
+
+impl Sleep for Still {
+    type Sleeping = std::future::Pending<()>;
+
+    fn sleep_until(&self, _: Micros) -> Self::Sleeping {
+        std::future::pending()
+    }
+}
+
+type Waited = Policy<TokenBucket, Still>;
+
+const RATE: RuleId = RuleId(0);
+const AT_WORK: RuleId = RuleId(1);
+/// The models are large, so threads are interrupted seldom.
+const INTERRUPTIONS: usize = 2;
+
+/// Two an hour, of which `used` are, and two at work.
+fn policy(used: u32) -> Arc<Waited> {
+    let rules = PolicyBuilder::new().rule("rate", Quota::per_hour(2)).at_once("at work", 2).max_keys(4);
+    let policy = rules.build().expect("a valid policy").with_clock(Still);
+    assert!(policy.check(&[rate(used)]).expect("a valid request").is_allowed());
+    Arc::new(policy)
+}
+
+fn rate(cost: u32) -> Part<'static> {
+    Part::of(RATE).cost(cost)
+}
+
+fn at_work(cost: u32) -> Part<'static> {
+    Part::of(AT_WORK).cost(cost)
+}
+
+fn left(policy: &Waited, part: Part<'_>) -> u64 {
+    policy.peek(&[part.cost(0)]).expect("a valid request").remaining()
+}
+
+/// Wakes a thread, also one that does not rest yet.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn wait(&self) {
+        let mut rung = self.rung.lock().expect("no panic");
+        while !*rung {
+            rung = self.heard.wait(rung).expect("no panic");
+        }
+        *rung = false;
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Shared<Self>) {
+        *self.rung.lock().expect("no panic") = true;
+        self.heard.notify_one();
+    }
+}
+
+/// Waits until it passes, and gives its permits back.
+fn wait_for(policy: &Waited, request: &[Part<'_>]) {
+    let bell = Shared::new(Bell::default());
+    let waker = Waker::from(bell.clone());
+    let mut waits = pin!(policy.acquire(request));
+    loop {
+        match waits.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return drop(answer.expect("it passes some day")),
+            Poll::Pending => bell.wait(),
+        }
+    }
+}
+
+/// Begins to wait, and gives up; whether it passed before.
+fn give_up(policy: &Waited, request: &[Part<'_>]) -> bool {
+    let waits = pin!(policy.acquire(request));
+    waits.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+fn assert_at_rest(policy: &Waited, rate_left: u64) {
+    assert_eq!((policy.waiting(), left(policy, rate(0)), left(policy, at_work(0))), (0, rate_left, 2));
+    if rate_left > 0 {
+        assert!(policy.check(&[rate(1)]).expect("a valid request").is_allowed(), "nobody stands there");
+    }
+}
+
+#[test]
+fn a_permit_that_comes_back_calls_whoever_is_about_to_stand_in_line() {
+    model(INTERRUPTIONS, || {
+        let policy = policy(1);
+        let busy = policy.check(&[at_work(1)]).expect("a valid request");
+        both(&policy, |policy| wait_for(policy, &[rate(1), at_work(2)]), move |_| drop(busy));
+        assert_at_rest(&policy, 0);
+    });
+}
+
+#[test]
+fn a_refund_calls_whoever_is_about_to_stand_in_line() {
+    model(INTERRUPTIONS, || {
+        let policy = policy(2);
+        let refund = |policy: &Waited| policy.refund(&[rate(1)]).expect("a valid request");
+        both(&policy, |policy| wait_for(policy, &[rate(1)]), refund);
+        assert_at_rest(&policy, 0);
+    });
+}
+
+#[test]
+fn a_higher_limit_calls_whoever_is_about_to_stand_in_line() {
+    model(INTERRUPTIONS, || {
+        let policy = policy(1);
+        let busy = policy.check(&[at_work(2)]).expect("a valid request");
+        let resize = |policy: &Waited| policy.resize(AT_WORK, 3).expect("there is such a rule");
+        both(&policy, |policy| wait_for(policy, &[at_work(1)]), resize);
+        drop(busy);
+        assert_eq!((policy.waiting(), left(&policy, at_work(0))), (0, 3));
+    });
+}
+
+/// There is one for the second, but it stands behind a first that wants two, and gives up.
+#[test]
+fn who_gives_up_calls_whoever_is_behind() {
+    model(1, || {
+        let policy = policy(1);
+        let (passed, ()) =
+            both(&policy, |policy| give_up(policy, &[rate(2)]), |policy| wait_for(policy, &[rate(1)]));
+        assert!(!passed, "there is one");
+        assert_at_rest(&policy, 0);
+    });
+}
+
+/// The same at the line for permits.
+#[test]
+fn who_gives_up_calls_whoever_is_behind_for_a_permit() {
+    model(INTERRUPTIONS, || {
+        let policy = policy(1);
+        let busy = policy.check(&[at_work(1)]).expect("a valid request");
+        let (passed, ()) = both(
+            &policy,
+            |policy| give_up(policy, &[at_work(2)]),
+            |policy| wait_for(policy, &[at_work(1), rate(1)]),
+        );
+        assert!(!passed, "there is one");
+        drop(busy);
+        assert_at_rest(&policy, 0);
+    });
+}
+
+/// Somebody only checks while another comes to stand in line and goes. What is left says who was charged.
+#[test]
+fn who_stands_in_line_and_goes_has_charged_nothing_and_hidden_nothing() {
+    model(1, || {
+        let policy = policy(1);
+        let check = |policy: &Waited| policy.check(&[rate(1)]).expect("a valid request").is_allowed();
+        let (passed, checked) = both(&policy, |policy| give_up(policy, &[rate(2)]), check);
+        assert!(!passed, "there is one");
+        assert_at_rest(&policy, u64::from(!checked));
+    });
+}

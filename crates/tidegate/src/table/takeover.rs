@@ -1,0 +1,97 @@
+//! # Taking all states over
+//!
+//! When the setting changes, every state is held at once, under all locks: nobody decides and nobody moves in. Then each is
+//! converted where it lies, or all of them are handed over to another table, in which nobody looks before it is in force.
+
+use super::segment::{Place, Segment, Slot};
+use super::{OwnersGuard, Table, lock};
+use crate::hold::{hold, release};
+use crate::sync::AtomicU64;
+use tidegate_core::Micros;
+
+impl Table {
+    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
+    ///
+    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is
+    /// given like slots.
+    pub(crate) fn convert<T: Copy>(
+        &self,
+        put_in_force: impl FnOnce() -> T,
+        convert: impl Fn(T, u64, &[AtomicU64]) -> u64,
+    ) {
+        let mut locks = self.lock_all();
+        let held = self.hold_all();
+        let it = put_in_force();
+        for (place, found) in held {
+            release(place.word(), convert(it, found, self.beside(place)));
+        }
+        self.sketch.convert(|found, beside| convert(it, found, beside));
+        // Under another setting an owner may be idle earlier.
+        locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
+        self.outlook.idle_from(Micros::ZERO);
+    }
+
+    /// Holds every state, for good: whoever looks for one here from now on waits until another table is in force. That must
+    /// happen before what this returns is dropped, or newcomers would still settle here.
+    #[must_use]
+    pub(crate) fn hand_over(&self) -> HandedOver<'_> {
+        let locks = self.lock_all();
+        HandedOver { held: self.hold_all(), table: self, _locks: locks }
+    }
+
+    /// Holds every state. Only under all locks.
+    fn hold_all(&self) -> Vec<(Place<'_>, u64)> {
+        self.occupied().map(|place| (place, hold(place.word()))).collect()
+    }
+
+    /// The state beside the word of `place`, if there is one.
+    fn beside<'a>(&self, place: Place<'a>) -> &'a [AtomicU64] {
+        if self.words == 1 { &[] } else { place.state() }
+    }
+
+    /// Puts a state where no other thread can see the table yet. `false` if there is no room.
+    pub(crate) fn plant(&self, fingerprint: u64, state: &[u64], idle_at: Micros) -> bool {
+        loop {
+            let stretch = self.stretch(fingerprint);
+            let segment = self.segment(stretch);
+            let mut owners = lock(segment);
+            if owners.keys < segment.slots() * 7 / 8 || owners.depth == self.most_divisions {
+                let Some(place) = segment.find_room(fingerprint, &|_| false) else { return false };
+                if !self.reserve() {
+                    return false;
+                }
+                self.move_in(place, &mut owners, fingerprint, state, idle_at);
+                return true;
+            }
+            self.divide(segment, &mut owners, stretch);
+        }
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = Place<'_>> {
+        let segments = self.segments.iter().filter_map(Slot::get);
+        segments.flat_map(Segment::places).filter(|place| !place.is_empty())
+    }
+
+    fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
+        // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
+        let mut locks = Vec::new();
+        while let Some(segment) = self.segments.get(locks.len()).and_then(Slot::get) {
+            locks.push(lock(segment));
+        }
+        locks
+    }
+}
+
+/// All the states of a table. No owner changes while this lives, and nobody ever decides there again.
+pub(crate) struct HandedOver<'a> {
+    held: Vec<(Place<'a>, u64)>,
+    table: &'a Table,
+    _locks: Vec<OwnersGuard<'a>>,
+}
+
+impl<'a> HandedOver<'a> {
+    /// The fingerprint of each key, its word and the state beside it.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (u64, u64, &'a [AtomicU64])> {
+        self.held.iter().map(|(place, found)| (place.owner(), *found, self.table.beside(*place)))
+    }
+}
