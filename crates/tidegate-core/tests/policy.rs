@@ -78,7 +78,8 @@ fn every_rule_of_a_pair_adopts_its_own_words() {
 fn every_rule_of_a_slice_adopts_its_own_words_where_their_sizes_differ() {
     let sizes = |limits: [u64; 3]| limits.map(|limit| SlidingLog::new(Quota::per_hour(limit)));
     let (old, new) = (sizes([4, 6, 3]), sizes([9, 5, 7]));
-    let (from, mut state) = (charged(old.as_slice(), 3), vec![0; new.as_slice().words()]);
+    let from: Vec<u64> = old.iter().zip([1, 4, 2]).flat_map(|(log, cost)| charged(log, cost)).collect();
+    let mut state = vec![0; new.as_slice().words()];
     new.as_slice().adopt(old.as_slice(), &from[..], &mut state[..], NOW);
-    assert_eq!(what_is_left(new.as_slice(), &state), [6, 2, 4]);
+    assert_eq!(what_is_left(new.as_slice(), &state), [8, 1, 5]);
 }
