@@ -4,11 +4,12 @@
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
 
+use std::future::{Ready, ready};
 use std::time::Duration;
 
 use tidegate::{
-    FixedWindow, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, OnFull, Outcome, Planned, Quota,
-    TokenBucket, Wait, WaitRefused,
+    Clock, FixedWindow, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, OnFull, Outcome, Park,
+    Planned, Quota, Sleep, Steadiness, TokenBucket, Wait, WaitRefused,
 };
 use waits::{MS, Waits, begun, look, ms, retry, used_up};
 
@@ -219,4 +220,56 @@ fn what_finds_no_room_behind_others_is_not_charged() {
     let refused = limiter.cost(2).reserve(&1).expect_err("no room");
     assert!(matches!(refused, WaitRefused::TooManyKeys { .. }), "{refused:?}");
     assert!(limiter.peek(&1).is_allowed(), "one of two is left");
+}
+
+// --- timers that ring too early
+
+/// A clock whose timers ring when half of the time is over.
+#[derive(Clone, Default)]
+struct Early(ManualClock);
+
+impl Early {
+    fn pass_half_of_the_time(&self, until: Micros) {
+        self.0.advance(Duration::from_micros(until.since(self.now()).div_ceil(2)));
+    }
+}
+
+impl Clock for Early {
+    const STEADINESS: Steadiness = Steadiness::Steady;
+
+    fn now(&self) -> Micros {
+        self.0.now()
+    }
+}
+
+impl Park for Early {
+    fn park_until(&self, until: Micros) {
+        self.pass_half_of_the_time(until);
+    }
+}
+
+impl Sleep for Early {
+    type Sleeping = Ready<()>;
+
+    fn sleep_until(&self, until: Micros) -> Ready<()> {
+        self.pass_half_of_the_time(until);
+        ready(())
+    }
+}
+
+#[test]
+fn a_timer_that_rings_early_lets_nobody_pass_early() {
+    let clock = Early::default();
+    let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
+    assert!(limiter.check().is_allowed());
+    let mut wait: Waits<'_> = Box::pin(limiter.acquire());
+    let waited = look(&mut wait).expect("time passes by waiting").expect("allowed");
+    assert_eq!((waited.at(), clock.now()), (Micros::new(100 * MS), Micros::new(100 * MS)));
+    assert_eq!(limiter.acquire_blocking().expect("allowed").at(), Micros::new(200 * MS));
+    let turn = limiter.reserve().expect("promised");
+    let mut wait: Waits<'_> = Box::pin(async { Ok(turn.ready().await) });
+    assert!(look(&mut wait).is_some());
+    assert_eq!(clock.now(), Micros::new(300 * MS));
+    let _ = limiter.reserve().expect("promised").ready_blocking();
+    assert_eq!(clock.now(), Micros::new(400 * MS));
 }

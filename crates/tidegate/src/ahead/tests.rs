@@ -3,10 +3,12 @@
 
 use std::task::Waker;
 
-use super::{Home, Joined, Look, Ticket, Wish, apply, cancel, join, keep, look};
+use super::{Home, Joined, Look, Ticket, WaitRefused, Wish, apply, cancel, join, keep, look};
+use crate::keyed::{Keyed, Settings};
 use crate::shared::{Shared, THE_ONE, When};
+use crate::table::OnFull;
 use crate::verb::{Check, Force, Peek};
-use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
+use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket, Wait};
 
 const SECOND: u64 = 1_000_000;
 
@@ -27,10 +29,13 @@ fn used(burst: u64, used: u32) -> Shared<TokenBucket> {
     shared
 }
 
+fn wish_for_one() -> Wish {
+    Wish { cost: 1, deadline: Micros::MAX }
+}
+
 /// Joins at the first second's beginning, with a waker or without.
 fn joined(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Joined {
-    let wish = Wish { cost: 1, deadline: Micros::MAX };
-    join(shared, THE_ONE, wish, waker, || at(0)).expect("there is room in line")
+    join(shared, THE_ONE, wish_for_one(), waker, || at(0)).expect("there is room in line")
 }
 
 fn promised(shared: &Shared<TokenBucket>, waker: Option<Waker>) -> Ticket {
@@ -107,4 +112,39 @@ fn who_is_slow_to_come_is_judged_after_what_others_did() {
 fn who_is_slow_to_come_is_judged_after_what_others_did_by_another_plan() {
     let plan = TokenBucket::new(Quota::per_second(1).burst(3)).suited_to(Steadiness::Steady);
     assert_that_who_is_slow_comes_after(Some(&plan));
+}
+
+// --- keys
+
+const KEY: u64 = 7 << 16;
+const ANOTHER: u64 = 8 << 16;
+
+/// One a second for each of a few keys, of which the first has used it.
+fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
+    let algorithm = TokenBucket::new(Quota::per_second(1).burst(1)).suited_to(Steadiness::Steady);
+    let settings = Settings { max_keys, on_full: OnFull::Refuse, ..Settings::default() };
+    let keyed = Keyed::new(algorithm, settings);
+    assert!(keyed.apply_under_lock(None, KEY, &Check(1), at(0)).is_allowed());
+    keyed
+}
+
+/// It had passed its own try when somebody else took the last place.
+#[test]
+fn who_finds_no_place_when_joining_is_told_when_there_may_be_one() {
+    let refused = join(&keyed(1), ANOTHER, wish_for_one(), None, || at(0)).expect_err("no place");
+    assert_eq!(refused, WaitRefused::TooManyKeys { retry_after: Wait::micros(SECOND) });
+}
+
+/// Of promises that were kept nobody comes to tell; whoever comes by, for whichever key, lets go of them.
+#[test]
+fn promises_that_are_over_are_let_go_of_though_nobody_asks_about_them() {
+    let keyed = keyed(64);
+    for _ in 0..2 {
+        let Ok(Joined::Later(ticket)) = join(&keyed, KEY, wish_for_one(), None, || at(0)) else {
+            panic!("nothing is left")
+        };
+        keep(&keyed, KEY, ticket);
+    }
+    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(1)).is_some(), "the second is to come");
+    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(2)).is_none(), "nobody is ahead any more");
 }
