@@ -1,6 +1,6 @@
 //! A policy lays the states of its rules end to end. What each rule says of its own words, the policy says of all.
 
-use tidegate_core::{Algorithm, FixedWindow, Micros, Quota, RuleId, SlidingLog, TokenBucket};
+use tidegate_core::{Algorithm, FixedWindow, Micros, Quota, Rule, RuleId, SlidingLog, TokenBucket};
 
 const BUCKET: TokenBucket = TokenBucket::new(Quota::per_second(1).burst(30));
 const WINDOW: FixedWindow = FixedWindow::new(Quota::per_minute(5));
@@ -56,6 +56,22 @@ fn a_policy_has_seen_what_any_of_its_rules_has() {
     assert_eq!((LOG, WINDOW).seen(&charged(&(LOG, WINDOW), 1)[..]).get(), log);
     let windows = [WINDOW, WINDOW];
     assert_eq!(windows.as_slice().seen(&charged(windows.as_slice(), 1)[..]).get(), window);
+}
+
+#[test]
+fn a_rule_has_seen_what_its_algorithm_has() {
+    let seen = |text: &str| {
+        let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        rule.seen(&charged(&rule, 1)[..]).get()
+    };
+    assert_eq!(seen("1/s burst 30"), 0);
+    assert_eq!(seen("leaky_queue 1/s queue 2"), 0);
+    assert_eq!(seen("leaky_queue 1/s queue 2 nginx"), NOW.get());
+    assert_eq!(seen("stepped_bucket 5/min"), 60_000_000);
+    assert_eq!(seen("fixed_window 5/min"), 60_000_000);
+    assert_eq!(seen("fixed_window 5/min from first hit"), NOW.get());
+    assert_eq!(seen("sliding_log 4/h"), NOW.get());
+    assert_eq!(seen("sliding_window 5/min cells 5"), 84_000_000);
 }
 
 fn what_is_left<A: Algorithm + ?Sized>(policy: &A, state: &[u64]) -> Vec<u64> {
