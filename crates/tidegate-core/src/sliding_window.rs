@@ -347,9 +347,6 @@ impl SlidingWindow {
             moved += self.count(state, newest, cell);
             self.set_count(state, cell, 0);
         }
-        if newest - current > self.cells() {
-            self.reset(state);
-        }
         state.set(0, current);
         self.set_count(state, current, moved);
     }

@@ -101,3 +101,14 @@ fn what_a_state_has_seen_is_past_and_who_decides_no_earlier_pulls_nothing_back()
         });
     }
 }
+
+/// Three at once, of which two are used at 200 ms. At 100 ms nothing is left; before, there would be less than nothing, and
+/// so it is as it was when they were used.
+#[test]
+fn a_step_back_is_forgiven_only_if_there_would_be_less_than_nothing() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(3));
+    let mut state = [0; 3];
+    assert!(bucket.decide(&mut state, Micros::new(200_000), 2).is_allowed());
+    let left = |now| bucket.peek(&state, Micros::new(now), 0).remaining();
+    assert_eq!([200_000, 199_999, 100_000, 99_999].map(left), [1, 0, 0, 1]);
+}

@@ -151,3 +151,13 @@ fn the_largest_rate_is_a_rate_and_one_more_is_none() {
     assert!(NginxQueue::try_new(in_1000_seconds(largest), 0).is_ok());
     assert!(NginxQueue::try_new(in_1000_seconds(largest + 1), 0).is_err());
 }
+
+/// So that a thread which read the clock long before another wrote is not taken for a clock that stepped back far.
+#[test]
+fn a_zone_has_seen_the_millisecond_it_was_written_in() {
+    let queue = NginxQueue::new(Quota::per_second(1), 0);
+    let mut state = [0; 2];
+    assert_eq!(queue.seen(&state), Micros::ZERO);
+    let _ = queue.force(&mut state, Micros::new(100_000_999), 1);
+    assert_eq!(queue.seen(&state), Micros::new(100_000_000));
+}

@@ -9,12 +9,12 @@ mod walk;
 
 use std::time::Duration;
 
-use oracle::{Bucket, CellCounts, Log, Model, Oldest, Oracle, Policy, Steps, Time, Window};
+use oracle::{Bucket, CellCounts, Log, Model, Oldest, Oracle, Policy, Steps, Time, Window, Zone};
 use random::Random;
 use tidegate_core::Steadiness::{MayStepBack, Steady};
 use tidegate_core::{
-    Algorithm, Cells, FixedWindow, LeakyQueue, Planned, Quota, Rule, SlidingLog, SlidingWindow, Steadiness,
-    SteppedBucket, TokenBucket,
+    Algorithm, Cells, FixedWindow, LeakyQueue, NginxQueue, Planned, Quota, Rule, SlidingLog, SlidingWindow,
+    Steadiness, SteppedBucket, TokenBucket,
 };
 use walk::Clock::{Forward, SometimesBack};
 use walk::{Clock, Scale, walk};
@@ -142,6 +142,30 @@ fn walk_the_leaky_queue(clock: Clock, seed: u64, suited_to: Steadiness) {
     });
 }
 
+/// A zone with its oracle, and the most that passes at once. Not every quota has a rate in nginx.
+fn draw_zone(random: &mut Random, quota: Quota) -> Option<(NginxQueue, Zone, u64)> {
+    let burst = u32::try_from(quota.max_burst() - 1).ok()?;
+    let delay = match random.below(4) {
+        0 => u32::MAX,
+        1 => u32::try_from(random.below(u64::from(burst) + 1)).expect("no more than the burst"),
+        _ => 0,
+    };
+    let queue = NginxQueue::try_new(quota, burst).ok();
+    let zone = Zone::new(quota, burst, delay);
+    assert_eq!(queue.is_some(), zone.is_some(), "{quota}");
+    let queue = queue?;
+    let queue = if delay == u32::MAX { queue.nodelay() } else { queue.delay(delay) };
+    Some((queue, zone?, quota.max_burst()))
+}
+
+fn walk_the_nginx_queue(clock: Clock, seed: u64) {
+    walk(clock, seed, |random, walk| {
+        let quota = draw_quota(random, u64::MAX);
+        let Some((queue, mut model, most)) = draw_zone(random, quota) else { return };
+        walk.go(random, format!("{queue:?}"), &queue, &mut model, Scale::of(quota, most));
+    });
+}
+
 fn walk_the_stepped_bucket(clock: Clock, seed: u64, offset: fn(&mut Random, Quota) -> Duration) {
     walk(clock, seed, |random, walk| {
         let quota = draw_roomy_quota(random, SteppedBucket::new);
@@ -233,7 +257,10 @@ fn draw_rule(random: &mut Random) -> (Rule, Box<dyn Oracle>, u64) {
     let quota = draw_quota(random, 30);
     let (limit, burst) = (quota.limit(), quota.max_burst());
     let offset = draw_offset(random, quota);
-    match random.below(7) {
+    match random.below(8) {
+        7 if let Some((queue, model, most)) = draw_zone(random, quota) => {
+            (Rule::NginxQueue(queue), Box::new(model), most)
+        }
         6 => {
             let (queue, model, most) = draw_queue(random, quota, MayStepBack);
             (Rule::LeakyQueue(queue), Box::new(model), most)
@@ -328,6 +355,16 @@ fn the_leaky_queue_for_a_steady_clock_is_its_oracle() {
 #[test]
 fn the_leaky_queue_is_its_oracle_when_the_clock_steps_back() {
     walk_the_leaky_queue(SometimesBack, 52, MayStepBack);
+}
+
+#[test]
+fn the_nginx_queue_is_its_oracle() {
+    walk_the_nginx_queue(Forward, 53);
+}
+
+#[test]
+fn the_nginx_queue_is_its_oracle_when_the_clock_steps_back() {
+    walk_the_nginx_queue(SometimesBack, 54);
 }
 
 #[test]

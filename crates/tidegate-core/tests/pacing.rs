@@ -507,6 +507,21 @@ fn a_cold_factor_is_one_or_more() {
     assert_eq!(warm_up.try_cold_factor(6, 2), Ok(warm_up), "3 is the default");
 }
 
+/// With one each second and a cold factor of 3, a microsecond has at least 4 parts and all of them are below 2⁶². With
+/// 5/2 it has 30, and a whole area, 16² · (5 + 5 · 2) · (5 + 2) times the square of the warm-up, is below 2¹²⁸.
+#[test]
+fn the_longest_warm_ups_can_be_counted_exactly_and_longer_ones_cannot() {
+    let long = |micros| WarmUp::try_new(Quota::per_second(1), Duration::from_micros(micros));
+    assert!(long((1 << 60) - 1).is_ok());
+    assert!(long(1 << 60).is_err());
+    let longest = (u128::MAX / (16 * 16 * 15 * 7)).isqrt();
+    let longest = u64::try_from(longest).expect("a length that fits");
+    let with_5_halves = |micros| long(micros).expect("exact with 3").try_cold_factor(5, 2);
+    assert!(with_5_halves(longest + 1).is_err());
+    let mut caller = Caller::of(with_5_halves(longest).expect("exact"));
+    assert_eq!(caller.acquire_each(&[1, 1, 0]), [0, 2_500_000, 2_500_000], "as cold as can be");
+}
+
 #[test]
 fn what_cannot_be_counted_exactly_is_refused() {
     let quota = Quota::per_second(999_983);

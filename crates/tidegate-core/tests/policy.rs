@@ -1,6 +1,6 @@
 //! A policy lays the states of its rules end to end. What each rule says of its own words, the policy says of all.
 
-use tidegate_core::{Algorithm, FixedWindow, Micros, Quota, RuleId, SlidingLog, TokenBucket};
+use tidegate_core::{Algorithm, FixedWindow, Micros, Quota, Rule, RuleId, SlidingLog, TokenBucket};
 
 const BUCKET: TokenBucket = TokenBucket::new(Quota::per_second(1).burst(30));
 const WINDOW: FixedWindow = FixedWindow::new(Quota::per_minute(5));
@@ -58,6 +58,22 @@ fn a_policy_has_seen_what_any_of_its_rules_has() {
     assert_eq!(windows.as_slice().seen(&charged(windows.as_slice(), 1)[..]).get(), window);
 }
 
+#[test]
+fn a_rule_has_seen_what_its_algorithm_has() {
+    let seen = |text: &str| {
+        let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        rule.seen(&charged(&rule, 1)[..]).get()
+    };
+    assert_eq!(seen("1/s burst 30"), 0);
+    assert_eq!(seen("leaky_queue 1/s queue 2"), 0);
+    assert_eq!(seen("leaky_queue 1/s queue 2 nginx"), NOW.get());
+    assert_eq!(seen("stepped_bucket 5/min"), 60_000_000);
+    assert_eq!(seen("fixed_window 5/min"), 60_000_000);
+    assert_eq!(seen("fixed_window 5/min from first hit"), NOW.get());
+    assert_eq!(seen("sliding_log 4/h"), NOW.get());
+    assert_eq!(seen("sliding_window 5/min cells 5"), 84_000_000);
+}
+
 fn what_is_left<A: Algorithm + ?Sized>(policy: &A, state: &[u64]) -> Vec<u64> {
     let mut left = Vec::new();
     policy.explain(state, NOW, 0, RuleId(0), &mut |decision| left.push(decision.remaining()));
@@ -78,7 +94,8 @@ fn every_rule_of_a_pair_adopts_its_own_words() {
 fn every_rule_of_a_slice_adopts_its_own_words_where_their_sizes_differ() {
     let sizes = |limits: [u64; 3]| limits.map(|limit| SlidingLog::new(Quota::per_hour(limit)));
     let (old, new) = (sizes([4, 6, 3]), sizes([9, 5, 7]));
-    let (from, mut state) = (charged(old.as_slice(), 3), vec![0; new.as_slice().words()]);
+    let from: Vec<u64> = old.iter().zip([1, 4, 2]).flat_map(|(log, cost)| charged(log, cost)).collect();
+    let mut state = vec![0; new.as_slice().words()];
     new.as_slice().adopt(old.as_slice(), &from[..], &mut state[..], NOW);
-    assert_eq!(what_is_left(new.as_slice(), &state), [6, 2, 4]);
+    assert_eq!(what_is_left(new.as_slice(), &state), [8, 1, 5]);
 }

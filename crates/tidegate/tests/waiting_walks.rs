@@ -19,8 +19,8 @@ use std::time::Duration;
 use random::Random;
 use tidegate::{
     Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, KeyedReservation, LeakyQueue, Limiter,
-    LimiterReservation, ManualClock, Micros, Outcome, Quota, SlidingLog, SlidingWindow, Steadiness,
-    SteppedBucket, TokenBucket, Wait, WaitRefused,
+    LimiterReservation, ManualClock, Micros, NginxQueue, Outcome, Quota, SlidingLog, SlidingWindow,
+    Steadiness, SteppedBucket, TokenBucket, Wait, WaitRefused,
 };
 
 const STEPS: u32 = 400;
@@ -420,4 +420,14 @@ fn a_queue_is_as_if_started_from_scratch() {
 #[test]
 fn a_queue_where_some_pass_at_once_is_as_if_started_from_scratch() {
     walks(LeakyQueue::new(Quota::per_second(3), 5).delay(2), 4);
+}
+
+#[test]
+fn a_queue_as_nginx_keeps_it_is_as_if_started_from_scratch() {
+    walks(NginxQueue::new(Quota::per_second(4), 3), 4);
+}
+
+#[test]
+fn a_queue_as_nginx_keeps_it_where_some_pass_at_once_is_as_if_started_from_scratch() {
+    walks(NginxQueue::new(Quota::per_second(3), 5).delay(2), 4);
 }

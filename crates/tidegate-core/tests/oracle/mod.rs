@@ -10,6 +10,7 @@
 mod bucket;
 mod cells;
 mod log;
+mod nginx;
 mod policy;
 mod steps;
 mod window;
@@ -17,6 +18,7 @@ mod window;
 pub(crate) use bucket::Bucket;
 pub(crate) use cells::{CellCounts, Oldest};
 pub(crate) use log::Log;
+pub(crate) use nginx::Zone;
 pub(crate) use policy::Policy;
 pub(crate) use steps::Steps;
 pub(crate) use window::Window;

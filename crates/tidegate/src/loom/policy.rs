@@ -122,6 +122,26 @@ fn nobody_sees_a_request_half_charged() {
     });
 }
 
+/// Nor is anybody refused by what was half charged. Of five, two of A are used and one of B, and two more are taken of
+/// each: who wants all of both waits for A, before and after.
+#[test]
+fn nobody_is_refused_by_a_request_half_charged() {
+    let five = TokenBucket::new(Quota::per_hour(5));
+    for everything in [there(), and_back()].map(|parts| parts.map(|part| part.cost(5))) {
+        model(2, move || {
+            let policy = policy([five, five], [2, 1]);
+            let two = there().map(|part| part.cost(2));
+            let refused =
+                move |policy: &Buckets| policy.check(&everything).expect("a valid request").decision;
+            let (passed, refused) = both(&policy, move |policy| passes(policy, &two), refused);
+            assert!(passed);
+            let tokens = refused.retry_after().expect("refused for now").as_micros() / (720 * 1_000_000);
+            assert!(tokens == 2 || tokens == 4, "half charged: {tokens}");
+            assert_eq!(refused.rule, A);
+        });
+    }
+}
+
 /// The same while one of the keys is not there yet.
 #[test]
 fn nobody_sees_a_newcomer_half_charged() {
