@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::{
     Admission, Decision, InvalidRequest, LeakyQueue, ManualClock, Micros, NotAdmitted, Observer, Outcome,
-    Part, Policy, Quota, Rule, RuleId, TokioClock, Wait, WaitRefused,
+    Part, Policy, Quota, Rule, RuleId, Wait, WaitRefused,
 };
 
 const MS: u64 = 1_000;
@@ -620,51 +620,4 @@ fn an_observer_sees_what_came_of_a_wait_and_that_once() {
     assert!(policy.acquire_blocking_timeout(&[at_work(1)], Duration::ZERO).is_err());
     assert_eq!(take(), [(false, AT_WORK)]);
     drop(busy);
-}
-
-// --- tasks
-
-#[tokio::test(start_paused = true)]
-async fn tasks_wait_in_the_order_they_came() {
-    let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).at_once("at work", 2);
-    let policy = rules.build().expect("valid").with_clock(TokioClock::new());
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
-    for number in 0..10_u64 {
-        let (policy, order) = (policy.clone(), order.clone());
-        tasks.push(tokio::spawn(async move {
-            let request = [Part::of(RuleId(0)), Part::of(RuleId(1))];
-            let admission = policy.acquire(&request).await.expect("its turn");
-            order.lock().expect("no panic").push((number, admission.decision.at().get() / MS));
-            tokio::time::sleep(ms(300)).await; // at work: two at once, so two in 300 ms and not three
-            admission.permits.succeeded();
-        }));
-        tokio::task::yield_now().await;
-    }
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    let want: Vec<(u64, u64)> = (0..10).map(|n| (n, n / 2 * 300 + n % 2 * 100)).collect();
-    assert_eq!(*order.lock().expect("no panic"), want);
-    assert_eq!(policy.waiting(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_is_aborted_leaves_no_trace() {
-    let rules = Policy::builder().rule("rate", Quota::per_second(1)).rule("user", Quota::per_second(10));
-    let policy = rules.build().expect("valid").with_clock(TokioClock::new());
-    let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-    assert!(policy.acquire(&request).await.is_ok());
-    let same = policy.clone();
-    let task = tokio::spawn(async move {
-        let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-        same.acquire(&request).await.map(|_| ())
-    });
-    tokio::task::yield_now().await;
-    assert_eq!(policy.waiting(), 1);
-    task.abort();
-    assert!(task.await.expect_err("aborted").is_cancelled());
-    assert_eq!(policy.waiting(), 0);
-    let timed = policy.acquire_timeout(&request, Duration::from_secs(1)).await.expect("its turn");
-    assert_eq!(timed.decision.at().get(), 1_000 * MS);
 }
