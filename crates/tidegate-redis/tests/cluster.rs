@@ -26,8 +26,8 @@ fn many() -> u32 {
     env::var("TIDEGATE_KEYS").map_or(100_000, |many| many.parse().expect("TIDEGATE_KEYS is a number"))
 }
 
-/// One of as many ways as there are to meddle with names: braces, nothing in braces, the end of a line or of a text, bytes
-/// that are no text, up to a kilobyte.
+/// One of as many ways as there are to meddle with names: braces, nothing in braces, the end of a line or of a text,
+/// bytes that are no text, up to a kilobyte.
 fn hostile(n: u32) -> Vec<u8> {
     let mut key = match n % 6 {
         0 => format!("{{a}}{n}").into_bytes(),
@@ -98,8 +98,8 @@ async fn no_key_however_hostile_meets_a_wrong_slot_and_slots_are_even() {
         slots.iter_mut().zip(more).for_each(|(count, more)| *count += more);
     }
     assert_eq!((slots.iter().sum::<u32>(), gate.health().last_trouble), (many, None), "nothing went wrong");
-    // Where all is even it is about as large as there are slots, and half of the time within 122 of it; the names are always
-    // the same, and so is what comes out.
+    // Where all is even it is about as large as there are slots, and half of the time within 122 of it; the names are
+    // always the same, and so is what comes out.
     let far = chi_square(&slots);
     assert!((far - SLOTS as f64).abs() < 1_100.0, "{far}");
 }

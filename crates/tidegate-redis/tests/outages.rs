@@ -104,8 +104,8 @@ impl Stage {
     }
 }
 
-/// Who has asked and was not answered may have been charged, but only from the stop on. So until the last answer of before, every
-/// answer is known.
+/// Who has asked and was not answered may have been charged, but only from the stop on. So until the last answer of
+/// before, every answer is known.
 fn known(record: &Record) -> Vec<Told> {
     let last = record.in_phase(WELL).map(Told::at).max().expect("there was a time when all was well");
     cloned(record.strict().filter(|told| told.at() <= last))

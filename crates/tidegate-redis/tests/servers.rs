@@ -1,5 +1,5 @@
-//! Real servers that will not limit, each for a reason of its own: the report says which and what to do, decisions go by what the
-//! rules say, nothing hangs; and as soon as the server is put right, limits are enforced.
+//! Real servers that will not limit, each for a reason of its own: the report says which and what to do, decisions go
+//! by what the rules say, nothing hangs; and as soon as the server is put right, limits are enforced.
 //!
 //! What a proxy can imitate is in `faults.rs`; here the servers themselves refuse, in their own words.
 

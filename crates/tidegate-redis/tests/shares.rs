@@ -1,9 +1,9 @@
-//! What nodes let pass each on their own while Redis is away: never more, all together, than the whole limit lets pass that was
-//! used up when Redis was lost; and each of them exactly its share.
+//! What nodes let pass each on their own while Redis is away: never more, all together, than the whole limit lets pass
+//! that was used up when Redis was lost; and each of them exactly its share.
 //!
-//! When that was a node does not say, but it can be worked out: who asks for a window from the first hit is told when it ends, and it
-//! was opened, and used up, in the instant Redis was lost. From there on the core decides on the same share, and every answer
-//! must be its own.
+//! When that was a node does not say, but it can be worked out: who asks for a window from the first hit is told when
+//! it ends, and it was opened, and used up, in the instant Redis was lost. From there on the core decides on the same
+//! share, and every answer must be its own.
 
 mod gates;
 mod support;

@@ -1,7 +1,7 @@
 //! Tasks that ask one gate all the time, whatever happens to Redis, and write down what they are told.
 //!
-//! What happens is divided into phases by whoever makes it happen. A decision belongs to a phase if it was asked for and made
-//! in it; those that were under way when one phase ended and another began belong to neither.
+//! What happens is divided into phases by whoever makes it happen. A decision belongs to a phase if it was asked for
+//! and made in it; those that were under way when one phase ended and another began belong to neither.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::collections::BTreeSet;

@@ -1,9 +1,10 @@
 //! What Redis was asked and what it said, put in order and asked again of somebody who is never in a hurry.
 //!
-//! Redis decides on one request at a time and says when, to the microsecond; a script takes longer than one. So however
-//! many processes asked, their requests have one order, and in that order the oracle of the core, which shares no code with
-//! the script, must give every answer: who passes, which rule was the strictest, what remains, how long to wait, and when
-//! all is there again. If it does, nobody passed too many and nobody was refused who could have passed.
+//! Redis decides on one request at a time and says when, to the microsecond; a script takes longer than one. So
+//! however many processes asked, their requests have one order, and in that order the oracle of the core, which shares
+//! no code with the script, must give every answer: who passes, which rule was the strictest, what remains, how long
+//! to wait, and when all is there again. If it does, nobody passed too many and nobody was refused who could have
+//! passed.
 //!
 //! Where some requests were charged and never answered, only half of that can be asked: see [`Replay::never_too_many`].
 #![allow(dead_code, reason = "no test binary uses all of it")]
@@ -139,7 +140,8 @@ impl Replay {
         tallies
     }
 
-    /// Whoever passed could pass by what is known to have been charged. More may have been: by requests whose answer was lost.
+    /// Whoever passed could pass by what is known to have been charged. More may have been: by requests whose answer
+    /// was lost.
     pub(crate) fn never_too_many(mut self, told: &[Told]) {
         for told in told.iter().filter(|told| told.decision.is_allowed()) {
             let right = self.decide(told);

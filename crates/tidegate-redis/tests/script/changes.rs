@@ -105,7 +105,8 @@ fn under_another_quota_as_many_tokens_are_used() {
     assert_eq!(changing.ask(at.plus(1_000_000), 'p', 0, "1/h burst 5").remaining, 0);
 }
 
-/// A key has whole tokens and the time since: what had come back of the next one is told as time, and so counts at the new pace.
+/// A key has whole tokens and the time since: what had come back of the next one is told as time, and so counts at the
+/// new pace.
 #[test]
 fn what_had_come_back_of_a_token_or_a_step_counts_at_the_new_pace() {
     let mut changing = Changing::start();

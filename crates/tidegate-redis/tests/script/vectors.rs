@@ -2,14 +2,14 @@
 //!
 //! Every row that every other subject is tested with, on Redis and on Valkey.
 //!
-//! The others are told of a change in the instant it is made. The script learns of it with the next request, and has of the past what
-//! lies in the key: a new pace counts from when that was last written, and cells are counted anew when somebody asks. So
-//! in the instant of a change this subject asks for what changes nothing but is written down: under the old rule a unit that
-//! is given back, under the new one more than there is.
+//! The others are told of a change in the instant it is made. The script learns of it with the next request, and has
+//! of the past what lies in the key: a new pace counts from when that was last written, and cells are counted anew
+//! when somebody asks. So in the instant of a change this subject asks for what changes nothing but is written down:
+//! under the old rule a unit that is given back, under the new one more than there is.
 //!
-//! Even so the script does not know how much of a token, or of a step, had come back under the old pace: it counts whole ones, and the
-//! time since. [`LEFT_OUT`] has the cases that are about nothing else; what the script makes of them is told in
-//! `changes.rs`.
+//! Even so the script does not know how much of a token, or of a step, had come back under the old pace: it counts
+//! whole ones, and the time since. [`LEFT_OUT`] has the cases that are about nothing else; what the script makes of
+//! them is told in `changes.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::fs;

@@ -72,8 +72,8 @@ impl Cluster {
         self.nodes[index].kill();
     }
 
-    /// A network that fails, before one node: from now on the others tell clients to go there. Among themselves the nodes
-    /// speak as before, but the node's replica copies through it.
+    /// A network that fails, before one node: from now on the others tell clients to go there. Among themselves the
+    /// nodes speak as before, but the node's replica copies through it.
     pub(crate) fn put_proxy_before(&self, index: usize) -> Proxy {
         let proxy = Proxy::start(self.nodes[index].port());
         let port = proxy.port().to_string();
