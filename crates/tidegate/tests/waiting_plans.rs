@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
 
-use tidegate::{KeyedLimiter, ManualClock, Micros, Planned, Quota, TokioClock, WaitRefused};
+use tidegate::{KeyedLimiter, ManualClock, Micros, Planned, Quota, WaitRefused};
 use waits::{MS, Waits, look, ms, retry};
 
 /// The plan of who has none. Nobody here waits by it.
@@ -107,9 +107,10 @@ fn what_cannot_suffice_is_refused_at_once_by_the_plan() {
     assert!(limiter.quota(FAST).acquire_blocking_until(&7, now).is_ok(), "there is nothing to wait for");
 }
 
+#[cfg(feature = "tokio")]
 #[tokio::test(start_paused = true)]
 async fn tasks_wait_by_their_plan() {
-    let limiter = KeyedLimiter::<u64, _>::with(Planned::new(NONE)).with_clock(TokioClock::new());
+    let limiter = KeyedLimiter::<u64, _>::with(Planned::new(NONE)).with_clock(tidegate::TokioClock::new());
     let mut at = Vec::new();
     for quota in [FAST, FAST, SLOW, FAST] {
         at.push(limiter.quota(quota).acquire(&7).await.expect("its turn").at().get() / MS);
