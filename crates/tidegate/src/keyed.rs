@@ -293,20 +293,20 @@ impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
     /// ```
     #[inline]
     pub fn quota(&self, quota: Quota) -> KeyedPlan<'_, K, C> {
-        KeyedPlan { limiter: self, plan: Planned::new(quota).suited_to(C::STEADINESS), cost: 1 }
+        self.by(Planned::new(quota))
     }
 }
 
-/// A plan's verbs: what [`KeyedLimiter::quota`] returns.
+/// A plan's verbs: what [`KeyedLimiter::quota`] and [`KeyedLimiter::by`] return.
 #[derive(Debug)]
 #[must_use = "a plan does nothing until a verb follows, such as `.check(key)`"]
-pub struct KeyedPlan<'a, K: ?Sized, C> {
-    limiter: &'a KeyedLimiter<K, Planned, C>,
-    plan: Planned,
+pub struct KeyedPlan<'a, K: ?Sized, C, A = Planned> {
+    limiter: &'a KeyedLimiter<K, A, C>,
+    plan: A,
     cost: u32,
 }
 
-impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
+impl<K: ?Sized, C: Clock, A: Algorithm> KeyedPlan<'_, K, C, A> {
     /// The verbs for a cost other than 1.
     #[inline]
     pub fn cost(self, cost: u32) -> Self {
@@ -318,7 +318,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Check(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Check(self.cost))
     }
 
     /// Decides as [`check`](KeyedPlan::check) would, and charges nothing. A cost of 0 asks what is left.
@@ -326,7 +326,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Peek(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Peek(self.cost))
     }
 
     /// Takes as much of the cost as there is, which may be nothing.
@@ -334,7 +334,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Take(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Take(self.cost))
     }
 
     /// Charges the cost whether or not it fits; what does not fit is debt.
@@ -342,7 +342,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Force(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Force(self.cost))
     }
 
     /// Gives back what a recent charge took, never above the limit.
@@ -350,15 +350,31 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Refund(self.cost));
+        self.limiter.apply_plan(&self.plan, key, &Refund(self.cost));
         self.limiter.shared.look_for_idle_again(key);
     }
 }
 
-impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
-    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: Planned, key: &Q, verb: &V) -> V::Answer {
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    /// The verbs by another setting of the algorithm, for this call only. For algorithms whose setting comes with the call.
+    ///
+    /// Unlike [`change`](KeyedLimiter::change) this carries nothing over: a state is read as it was written, by whichever
+    /// setting. Most callers want [`quota`](KeyedLimiter::quota), whose states know what they were written under. All
+    /// settings must have states of one size; one whose states are of another is not asked, but the limiter's own.
+    #[inline]
+    pub fn by(&self, setting: A) -> KeyedPlan<'_, K, C, A> {
+        KeyedPlan { limiter: self, plan: setting.suited_to(C::STEADINESS), cost: 1 }
+    }
+
+    #[inline]
+    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: &A, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
-        self.apply_slowly(Some(&plan), fingerprint, verb)
+        if self.observer.is_none()
+            && let Some(answer) = self.shared.apply_plan_at_once(plan, fingerprint, verb, || self.when())
+        {
+            return answer;
+        }
+        self.apply_slowly(Some(plan), fingerprint, verb)
     }
 }
 
@@ -489,6 +505,32 @@ impl<A: Algorithm> Keyed<A> {
         table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
     }
 
+    /// The short cut by a setting that comes with the call.
+    #[inline]
+    fn apply_plan_at_once<V: Verb>(
+        &self,
+        plan: &A,
+        fingerprint: u64,
+        verb: &V,
+        when: impl FnOnce() -> When,
+    ) -> Option<V::Answer> {
+        if self.regimes.current() != FIRST {
+            return None;
+        }
+        let Regime { algorithm, table, .. } = self.regimes.get(FIRST);
+        if (plan.words(), algorithm.words()) != (1, 1) {
+            return None;
+        }
+        let (regimes, number) = (&self.regimes, FIRST);
+        table.apply_at_once(fingerprint, || KeyedStep {
+            algorithm: plan,
+            verb,
+            when: when(),
+            regimes,
+            number,
+        })
+    }
+
     /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
     fn apply<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V, when: When) -> V::Answer {
         loop {
@@ -518,6 +560,7 @@ impl<A: Algorithm> Keyed<A> {
                 return None;
             }
             let Regime { algorithm, table, since } = self.regimes.get(number);
+            let plan = plan.filter(|plan| plan.words() == algorithm.words());
             let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
             let step = || KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
             let at_once = if number == FIRST { None } else { table.apply_at_once(fingerprint, step) };
