@@ -156,6 +156,9 @@ fn at_least(what: &'static str, value: i64, least: i64) -> Result<(), Wrong> {
 
 #[inline]
 fn nanos(seconds: i64) -> Result<i64, Wrong> {
+    if seconds < 0 {
+        return Err(Wrong::Limit(InvalidThrottle::TooSmall { what: "period", value: seconds, least: 1 }));
+    }
     seconds.checked_mul(NANOS).ok_or(Wrong::Limit(InvalidThrottle::TooLong))
 }
 
