@@ -361,6 +361,15 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// Unlike [`change`](KeyedLimiter::change) this carries nothing over: a state is read as it was written, by whichever
     /// setting. Most callers want [`quota`](KeyedLimiter::quota), whose states know what they were written under. All
     /// settings must have states of one size; one whose states are of another is not asked, but the limiter's own.
+    ///
+    /// ```
+    /// use tidegate::{KeyedLimiter, Quota, TokenBucket};
+    ///
+    /// let limiter = KeyedLimiter::<str>::new(Quota::per_minute(60));
+    /// assert!(limiter.cost(30).check("alice").is_allowed()); // owes for 30 seconds
+    /// let slower = limiter.by(TokenBucket::new(Quota::per_minute(6)));
+    /// assert_eq!(slower.cost(0).peek("alice").remaining(), 3); // which are 3 of these, and not 30
+    /// ```
     #[inline]
     pub fn by(&self, setting: A) -> KeyedPlan<'_, K, C, A> {
         KeyedPlan { limiter: self, plan: setting.suited_to(C::STEADINESS), cost: 1 }

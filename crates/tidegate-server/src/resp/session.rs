@@ -290,3 +290,33 @@ impl fmt::Debug for Then {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::engine::Rules;
+
+    #[test]
+    fn an_answer_that_comes_later_is_written_when_it_comes() {
+        let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
+        let (session, mut out) = (Session::new(service, "test"), Vec::new());
+        let mut is_there = false;
+        let pending = std::future::poll_fn(move |_| {
+            let poll = if is_there { Poll::Ready(7) } else { Poll::Pending };
+            is_there = true;
+            poll
+        });
+        let answer = Answer::Pending(Box::pin(pending));
+        let flow = session.tell(answer, &mut Reply::new(&mut out, Dialect::Resp3), |_, number, reply| {
+            reply.map(0);
+            reply.number(number);
+        });
+        let Flow::Later(mut later) = flow else { panic!("it is not there yet") };
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert_eq!(later.as_mut().poll(cx), Poll::Pending);
+        assert_eq!(later.as_mut().poll(cx), Poll::Ready(b"%0\r\n:7\r\n".to_vec()));
+        assert!(out.is_empty());
+    }
+}

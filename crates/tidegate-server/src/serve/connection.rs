@@ -193,3 +193,42 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::engine::{Engine, Rules};
+    use crate::resp::Service;
+    use crate::serve::Guest;
+
+    #[tokio::test]
+    async fn a_reply_that_comes_later_comes_before_all_that_was_asked_after_it() {
+        let (ours, mut theirs) = UnixStream::pair().expect("two ends");
+        [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).expect("a setting"));
+        let (socket, peer) = Socket::new(Guest::Unix(ours)).expect("a socket");
+        let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
+        let (watched, floor) = (Arc::new(Watched::new(0)), Arc::new(Floor::default()));
+        let mut connection = Connection::new(socket, Session::new(service, peer), watched, floor);
+        let (tell, told) = tokio::sync::oneshot::channel();
+        connection.then = Next::Wait(Box::pin(async { told.await.expect("an answer") }));
+        connection.left = b"PING\r\n".to_vec();
+
+        let (mut scratch, mut reply, cx) = (Scratch::new(), [0; 11], &mut Context::from_waker(Waker::noop()));
+        assert!(connection.poll(cx, &mut scratch).is_pending());
+        assert!(theirs.read(&mut reply).is_err(), "nothing is answered before");
+        tell.send(b":1\r\n".to_vec()).expect("somebody who waits");
+        let mut got = Vec::new();
+        for _ in 0..1_000 {
+            assert!(connection.poll(cx, &mut scratch).is_pending());
+            tokio::task::yield_now().await; // the runtime has to see that the socket takes something
+            while let Ok(length) = theirs.read(&mut reply) {
+                got.extend_from_slice(&reply[..length]);
+            }
+        }
+        assert_eq!(got, b":1\r\n+PONG\r\n");
+    }
+}
