@@ -75,7 +75,7 @@ pub(crate) fn serve(port: &str) {
     let port: u16 = port.parse().expect("a port");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let rules = Rules::new().rate("user", Quota::per_second(10).burst(20));
+        let rules = Rules::new().rate("user", Quota::per_minute(30).burst(100_000));
         let service = Service::new(Engine::new(rules).expect("rules"));
         let server = Tidegate::new(service, Settings::default()).tcp(([127, 0, 0, 1], port).into()).await;
         server.expect("a port").run(std::future::pending()).await.expect("no end");

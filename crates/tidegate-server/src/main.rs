@@ -47,7 +47,7 @@ struct Serve {
         requires = "password"
     )]
     user: String,
-    /// Threads that answer; 0 for as many as there are processors.
+    /// Threads that answer; 0 for half as many as there are processors.
     #[arg(long, value_name = "N", env = "TIDEGATE_THREADS", default_value_t = 0)]
     threads: usize,
     /// More connections than this are turned away.

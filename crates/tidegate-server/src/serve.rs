@@ -40,7 +40,7 @@ use worker::Worker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Threads that answer; 0 for as many as there are processors.
+    /// Threads that answer; 0 for half as many as there are processors.
     pub threads: usize,
     /// More connections than this are turned away.
     pub connections: usize,
@@ -79,9 +79,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Half of the processors, because the system has as much to do for a request as we have, and more; and because a thread
+    /// with twice the connections sleeps half as often between them.
     fn threads(&self) -> usize {
         match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2)),
             threads => threads,
         }
     }

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Outcome, Part, RuleId};
+use tidegate::{Clock, Decision, Outcome, Part, RuleId, Source};
 
 use super::call::whole;
 use super::parse::Request;
@@ -192,7 +192,19 @@ fn tell_decision<C: Clock>(engine: &Engine<C>, decision: Decision, reply: &mut R
     reply.count(decision.remaining());
     reply.count(decision.reset_after().as_micros());
     reply.bytes(engine.name(decision.rule));
-    reply.bytes(decision.source.to_string());
+    reply.bytes(source(decision.source));
+}
+
+/// As it is written everywhere, without a string being made for it.
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Strict => "strict",
+        Source::Lease => "lease",
+        Source::Local => "local",
+        Source::Open => "open",
+        Source::Sketch => "sketch",
+        _ => "closed",
+    }
 }
 
 fn tell_acquired<C: Clock>(engine: &Engine<C>, acquired: Acquired, reply: &mut Reply<'_>) {

@@ -157,7 +157,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             let flow = if let Some(queued) = self.queued.pop_front() {
                 self.execute(queued.request(places), out)
             } else {
-                match parse(&bytes[consumed..], &self.service.bounds, places) {
+                match parse(&bytes[consumed..], &self.bounds(), places) {
                     Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
                     Ok(Parsed::Whole(length)) => {
                         let from = consumed;
@@ -179,6 +179,12 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         };
         self.service.commands.fetch_add(commands, Ordering::Relaxed);
         Ran { consumed, then }
+    }
+
+    #[inline]
+    fn bounds(&self) -> Bounds {
+        let bounds = self.service.bounds;
+        if self.user.is_some() { bounds } else { bounds.for_strangers() }
     }
 
     #[inline]

@@ -74,6 +74,18 @@ fn strangers_may_only_say_who_they_are() {
 }
 
 #[test]
+fn strangers_may_not_say_much() {
+    let said = |talk: &mut Talk, bytes: &[u8]| talk.exchange(bytes).1;
+    let much = [b"*16\r\n".as_slice(), &[b"$4096\r\n".as_slice(), &[b'x'; 4096], b"\r\n"].concat().repeat(3)]
+        .concat();
+    assert!(!said(&mut Talk::with(with_passwords), b"*17\r\n"));
+    assert!(said(&mut Talk::with(with_passwords), &much));
+    assert!(!said(&mut Talk::with(with_passwords), &[much.as_slice(), b"$4096\r\n"].concat()));
+    let known = &mut Talk::with(with_passwords);
+    assert!(said(known, b"AUTH sesame\r\n*17\r\n"));
+}
+
+#[test]
 fn without_passwords_everybody_is_the_default_user() {
     let talk = &mut Talk::new();
     assert!(talk.say("AUTH x").starts_with("-ERR AUTH <password> called without any password configured"));
