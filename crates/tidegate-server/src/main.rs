@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use tidegate::Quota;
 use tidegate_server::engine::{Engine, Rules};
 use tidegate_server::resp::{Account, Service};
@@ -18,16 +18,16 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(name = "tidegate", version, about)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answers clients until it is told to end.
+    /// Answers clients until it is told to end. What it does if it is told nothing, too.
     Serve(Serve),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Parser)]
 struct Serve {
     /// Where clients of Redis come in.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", env = "TIDEGATE_RESP")]
@@ -54,12 +54,15 @@ struct Serve {
     #[arg(long, value_name = "N", env = "TIDEGATE_CONNECTIONS", default_value_t = 10_000)]
     connections: usize,
     /// Seconds after which a client that asks nothing is let go.
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     idle: u64,
 }
 
 fn main() -> ExitCode {
-    let Command::Serve(serve) = Cli::parse().command;
+    let serve = match Cli::parse().command {
+        Some(Command::Serve(serve)) => serve,
+        None => Serve::parse_from(["tidegate"]),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(serve)));
     match ran {
@@ -79,7 +82,7 @@ async fn run(serve: Serve) -> Result<(), Box<dyn Error>> {
         server = server.unix(path).await?;
     }
     // Before it says that it is ready: from then on it may be told to end.
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     for address in server.addresses() {
         println!(
             "tidegate: clients of Redis are answered on {address}; try: redis-cli -p {} TG.CHECK user alice",
@@ -88,7 +91,7 @@ async fn run(serve: Serve) -> Result<(), Box<dyn Error>> {
     }
     let end = async {
         std::future::poll_fn(|cx| {
-            let told = signals.iter_mut().flatten().any(|signal| signal.poll_recv(cx).is_ready());
+            let told = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
             if told { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;

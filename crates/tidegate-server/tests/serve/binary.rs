@@ -13,9 +13,10 @@ pub(crate) struct Binary {
 }
 
 impl Binary {
+    /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(["serve", "--resp", "127.0.0.1:0"]).args(arguments);
+        command.env("TIDEGATE_RESP", "127.0.0.1:0").args(arguments);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
@@ -39,7 +40,7 @@ impl Drop for Binary {
 
 #[test]
 fn it_serves_until_it_is_told_to_end() {
-    let mut binary = Binary::start(&[]);
+    let mut binary = Binary::start(&["serve"]);
     let mut client = binary.connect();
     ping(&mut client);
     let told = Command::new("kill").args(["-TERM", &binary.child.id().to_string()]).status().expect("kill");
@@ -50,7 +51,7 @@ fn it_serves_until_it_is_told_to_end() {
 
 #[test]
 fn a_port_in_use_is_a_sentence_and_exit_code_1() {
-    let binary = Binary::start(&[]);
+    let binary = Binary::start(&[]); // told nothing, it serves
     let address = binary.address.to_string();
     let second = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--resp", &address]).output();
     let second = second.expect("the binary");
@@ -63,7 +64,7 @@ fn a_port_in_use_is_a_sentence_and_exit_code_1() {
 
 #[test]
 fn a_password_is_asked_for() {
-    let binary = Binary::start(&["--password", "sesame"]);
+    let binary = Binary::start(&["serve", "--password", "sesame"]);
     let mut client = binary.connect();
     assert_eq!(ask(&mut client, b"PING\r\n", 34), "-NOAUTH Authentication required.\r\n");
     assert_eq!(ask(&mut client, b"AUTH sesame\r\n", 5), "+OK\r\n");

@@ -15,7 +15,7 @@ fn fetched(name: &str) -> PathBuf {
 }
 
 fn server() -> Binary {
-    Binary::start(&["--user", "alice", "--password", "wonder"])
+    Binary::start(&["serve", "--user", "alice", "--password", "wonder"])
 }
 
 /// A client that says "fine" when it is.
