@@ -110,7 +110,7 @@ impl Throttle {
             (owes.max(nanos), nanos.saturating_add(self.full).min(Micros::MAX.get() * NANOS));
         let due = stands.saturating_add_signed(self.charge);
         if due <= line {
-            let next = if self.is_peek() { owes } else { due.max(nanos) };
+            let next = if self.is_peek() { owes } else { due }; // an instant that has passed is none
             return (next, self.decision(Outcome::Allowed, now, due.saturating_sub(nanos)));
         }
         let is_too_much = u64::try_from(self.charge).is_ok_and(|charge| charge > self.full);

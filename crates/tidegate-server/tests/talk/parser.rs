@@ -259,6 +259,20 @@ fn lengths_are_judged_when_they_are_announced() {
 }
 
 #[test]
+fn what_is_just_within_the_bounds_is_read() {
+    let (request, mut places) = (b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n", Places::default());
+    let just = |args, arg, request| {
+        let mut bounds = Bounds::default();
+        (bounds.args, bounds.arg, bounds.request) = (args, arg, request);
+        bounds
+    };
+    assert_eq!(compare(request, &just(2, 4, 22), &mut places), Ok(Parsed::Whole(22)));
+    assert_eq!(compare(request, &just(1, 4, 22), &mut places), Err(Malformed::Count));
+    assert_eq!(compare(request, &just(2, 3, 22), &mut places), Err(Malformed::Length));
+    assert_eq!(compare(request, &just(2, 4, 21), &mut places), Err(Malformed::Request));
+}
+
+#[test]
 fn a_protocol_error_is_told_and_is_the_end() {
     let rows: [(&[u8], &str); 4] = [
         (b"*1\r\n$a\r\n", "-ERR Protocol error: invalid bulk length"),
