@@ -213,3 +213,29 @@ fn a_text_key_is_found_by_any_of_its_borrowed_forms() {
     assert!(limiter.check(&String::from("alice")).is_allowed());
     assert!(!limiter.check("alice").is_allowed());
 }
+
+#[test]
+fn a_setting_that_comes_with_the_call_reads_the_state_as_it_was_written() {
+    let (limiter, clock) = hourly(60);
+    let slower = || limiter.by(TokenBucket::new(Quota::per_hour(6)));
+    assert_eq!(slower().cost(2).check(&7).remaining(), 4); // a key never seen: owes for 20 minutes
+    assert_eq!(limiter.cost(0).peek(&7).remaining(), 40);
+    assert_eq!(limiter.cost(10).check(&7).remaining(), 30); // 30 minutes
+    assert_eq!(slower().cost(0).peek(&7).remaining(), 3);
+    assert_eq!(slower().cost(4).check(&7).outcome, Outcome::RetryAfter(Wait::micros(600 * 1_000_000)));
+    assert_eq!(slower().cost(0).peek(&7).remaining(), 3, "a refusal charges nothing");
+    clock.advance(600 * SECOND);
+    assert_eq!(slower().cost(4).check(&7).remaining(), 0);
+    slower().cost(6).refund(&7);
+    assert_eq!(limiter.cost(0).peek(&7).remaining(), 60);
+}
+
+#[test]
+fn a_setting_whose_states_are_of_another_size_is_not_asked() {
+    let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(2)); // one word on the steady clock
+    let wide = || limiter.by(TokenBucket::new(Quota::per_second(999_983))); // two
+    assert_eq!(wide().check(&7).limit(), 2);
+    assert!(wide().check(&7).is_allowed());
+    assert!(!wide().check(&7).is_allowed());
+    assert!(!limiter.check(&7).is_allowed());
+}

@@ -12,12 +12,12 @@ use crate::clock::Clock;
 use crate::verb::{Check, Force, Peek, Refund, Take, Verb};
 use tidegate_core::{Algorithm, Decision, Planned, Quota, Taken};
 
-/// A plan's verbs: what [`KeyedLimiter::quota`] returns.
+/// A plan's verbs: what [`KeyedLimiter::quota`] and [`KeyedLimiter::by`] return.
 #[derive(Debug)]
 #[must_use = "a plan does nothing until a verb follows, such as `.check(key)`"]
-pub struct KeyedPlan<'a, K: ?Sized, C> {
-    pub(super) limiter: &'a KeyedLimiter<K, Planned, C>,
-    pub(super) plan: Planned,
+pub struct KeyedPlan<'a, K: ?Sized, C, A = Planned> {
+    pub(super) limiter: &'a KeyedLimiter<K, A, C>,
+    pub(super) plan: A,
     pub(super) cost: u32,
 }
 
@@ -41,11 +41,11 @@ impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
     /// ```
     #[inline]
     pub fn quota(&self, quota: Quota) -> KeyedPlan<'_, K, C> {
-        KeyedPlan { limiter: self, plan: Planned::new(quota).suited_to(C::STEADINESS), cost: 1 }
+        self.by(Planned::new(quota))
     }
 }
 
-impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
+impl<K: ?Sized, C: Clock, A: Algorithm> KeyedPlan<'_, K, C, A> {
     /// The verbs for a cost other than 1.
     #[inline]
     pub fn cost(self, cost: u32) -> Self {
@@ -57,7 +57,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Check(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Check(self.cost))
     }
 
     /// Decides as [`check`](KeyedPlan::check) would, and charges nothing. A cost of 0 asks what is left.
@@ -65,7 +65,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Peek(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Peek(self.cost))
     }
 
     /// Takes as much of the cost as there is, which may be nothing.
@@ -73,7 +73,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Take(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Take(self.cost))
     }
 
     /// Charges the cost whether or not it fits; what does not fit is debt.
@@ -81,7 +81,7 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Force(self.cost))
+        self.limiter.apply_plan(&self.plan, key, &Force(self.cost))
     }
 
     /// Gives back what a recent charge took, never above the limit.
@@ -89,14 +89,39 @@ impl<K: ?Sized, C: Clock> KeyedPlan<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        self.limiter.apply_plan(self.plan, key, &Refund(self.cost));
+        self.limiter.apply_plan(&self.plan, key, &Refund(self.cost));
         self.limiter.shared.look_for_idle_again(key);
     }
 }
 
-impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
-    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: Planned, key: &Q, verb: &V) -> V::Answer {
+impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
+    /// The verbs by another setting of the algorithm, for this call only. For algorithms whose setting comes with the call.
+    ///
+    /// Unlike [`change`](KeyedLimiter::change) this carries nothing over: a state is read as it was written, by whichever
+    /// setting. Most callers want [`quota`](KeyedLimiter::quota), whose states know what they were written under. All
+    /// settings must have states of one size; one whose states are of another is not asked, but the limiter's own.
+    ///
+    /// ```
+    /// use tidegate::{KeyedLimiter, Quota, TokenBucket};
+    ///
+    /// let limiter = KeyedLimiter::<str>::new(Quota::per_minute(60));
+    /// assert!(limiter.cost(30).check("alice").is_allowed()); // owes for 30 seconds
+    /// let slower = limiter.by(TokenBucket::new(Quota::per_minute(6)));
+    /// assert_eq!(slower.cost(0).peek("alice").remaining(), 3); // which are 3 of these, and not 30
+    /// ```
+    #[inline]
+    pub fn by(&self, setting: A) -> KeyedPlan<'_, K, C, A> {
+        KeyedPlan { limiter: self, plan: setting.suited_to(C::STEADINESS), cost: 1 }
+    }
+
+    #[inline]
+    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: &A, key: &Q, verb: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
-        self.apply_slowly(Some(&plan), fingerprint, verb)
+        if self.observer.is_none()
+            && let Some(answer) = self.shared.apply_plan_at_once(plan, fingerprint, verb, || self.when())
+        {
+            return answer;
+        }
+        self.apply_slowly(Some(plan), fingerprint, verb)
     }
 }

@@ -114,6 +114,27 @@ impl<A: Algorithm> Keyed<A> {
         table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
     }
 
+    /// The short cut by a setting that comes with the call.
+    #[inline]
+    pub(super) fn apply_plan_at_once<V: Verb>(
+        &self,
+        plan: &A,
+        fingerprint: u64,
+        verb: &V,
+        when: impl FnOnce() -> When,
+    ) -> Option<V::Answer> {
+        if self.regimes.current() != FIRST {
+            return None;
+        }
+        let Regime { algorithm, table, .. } = self.regimes.get(FIRST);
+        if (plan.words(), algorithm.words()) != (1, 1) {
+            return None;
+        }
+        let (regimes, number) = (&self.regimes, FIRST);
+        let step = || KeyedStep { algorithm: plan, verb, when: when(), regimes, number };
+        table.apply_at_once(fingerprint, step)
+    }
+
     /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
     pub(super) fn apply<V: Verb>(
         &self,
@@ -149,6 +170,7 @@ impl<A: Algorithm> Keyed<A> {
                 return None;
             }
             let Regime { algorithm, table, since } = self.regimes.get(number);
+            let plan = plan.filter(|plan| plan.words() == algorithm.words());
             let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
             let step = || KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
             let at_once = if number == FIRST { None } else { table.apply_at_once(fingerprint, step) };

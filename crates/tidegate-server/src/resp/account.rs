@@ -1,0 +1,79 @@
+//! # Who may ask
+//!
+//! A name and a password. They are compared in a time that does not tell how much of them was right.
+
+use std::fmt;
+use std::hint::black_box;
+
+/// Somebody who may ask.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Account {
+    user: String,
+    password: String,
+}
+
+/// Who is meant by a password without a name.
+pub(crate) const DEFAULT_USER: &str = "default";
+
+impl Account {
+    /// This user, who knows this password.
+    #[must_use]
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Account { user: user.into(), password: password.into() }
+    }
+
+    /// Whoever knows this password, without a name.
+    #[must_use]
+    pub fn password(password: impl Into<String>) -> Self {
+        Account::new(DEFAULT_USER, password)
+    }
+
+    pub(crate) fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Whether this is who it says it is. Both are compared, whether or not the first is the same.
+    pub(crate) fn is(&self, user: &[u8], password: &[u8]) -> bool {
+        let same = [is_same(self.user.as_bytes(), user), is_same(self.password.as_bytes(), password)];
+        same == [true, true]
+    }
+}
+
+/// Looks at all of what was offered, wherever it begins to differ.
+fn is_same(known: &[u8], offered: &[u8]) -> bool {
+    let mut differences = u8::from(known.len() != offered.len());
+    for (index, byte) in offered.iter().enumerate() {
+        let expected = known.get(index).copied().unwrap_or_default();
+        differences = black_box(differences | (expected ^ byte));
+    }
+    differences == 0
+}
+
+impl fmt::Debug for Account {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Account({:?})", self.user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_is_the_same() {
+        let alice = Account::new("alice", "secret");
+        assert!(alice.is(b"alice", b"secret"));
+        let others: [(&[u8], &[u8]); 7] = [
+            (b"alice", b"secreT"),
+            (b"alice", b"secre"),
+            (b"alice", b"secret\0"),
+            (b"alice", b""),
+            (b"alicE", b"secret"),
+            (b"", b"secret"),
+            (b"", b""),
+        ];
+        assert!(others.iter().all(|(user, password)| !alice.is(user, password)));
+        assert_eq!(format!("{alice:?}"), "Account(\"alice\")");
+    }
+}

@@ -1,0 +1,328 @@
+//! # A client's conversation
+//!
+//! A session remembers what the protocol makes it remember: the dialect, who the client is, its name, and the commands
+//! between `MULTI` and `EXEC`. It takes the bytes that have arrived, answers every whole request among them, and says what
+//! it needs to go on:
+//!
+//! ```text
+//!   *1..PING..*5..CL.THROTTLE..*2..EC          run ──► +PONG.. *5:0..      Ran { consumed, then: Needs(24) }
+//!   └──────── consumed ────────┘└ left ┘
+//! ```
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tidegate::{Clock, SteadyClock};
+
+use super::account::Account;
+use super::call::{Call, find};
+use super::parse::{Bounds, Parsed, Places, Request, parse};
+use super::reply::{Dialect, Reply};
+use super::transaction::{Queued, Transaction};
+use crate::engine::{Answer, Engine};
+
+/// What all sessions share.
+#[derive(Debug)]
+pub struct Service<C = SteadyClock> {
+    pub(crate) engine: Engine<C>,
+    pub(crate) bounds: Bounds,
+    /// Who may ask; if this is empty, everybody.
+    pub(crate) accounts: Vec<Account>,
+    pub(crate) started: Instant,
+    pub(crate) sessions: AtomicU64,
+    pub(crate) open: AtomicU64,
+    pub(crate) commands: AtomicU64,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Session<C = SteadyClock> {
+    pub(crate) service: Arc<Service<C>>,
+    pub(crate) id: u64,
+    pub(crate) since: Instant,
+    pub(crate) peer: String,
+    pub(crate) name: Vec<u8>,
+    pub(crate) dialect: Dialect,
+    /// Who it is, once that is known.
+    pub(crate) user: Option<String>,
+    pub(crate) transaction: Option<Transaction>,
+    /// What is to be done before anything else is read: the commands of a transaction.
+    pub(crate) queued: VecDeque<Queued>,
+}
+
+/// What came of some bytes.
+#[derive(Debug)]
+#[must_use = "what was not consumed is to be shown again"]
+pub struct Ran {
+    /// So many of them were answered, and are not needed any more.
+    pub consumed: usize,
+    /// What is to happen next.
+    pub then: Then,
+}
+
+/// What a session needs to go on.
+pub enum Then {
+    /// So many bytes at least, with those that were not consumed.
+    Needs(usize),
+    /// The replies are to go out first: there is more to be answered.
+    Flush,
+    /// A reply comes later, and nothing is answered before it.
+    Later(Later),
+    /// Nothing: the replies are to go out, and that is the end.
+    Close,
+}
+
+/// A reply that comes later.
+pub type Later = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+
+/// What a command leads to.
+pub(crate) enum Flow {
+    Next,
+    Later(Later),
+    Close,
+}
+
+/// When so many bytes of replies are waiting they go out before anything else is answered.
+const ENOUGH: usize = 64 << 10;
+
+// === impl Service ===
+
+impl<C> Service<C> {
+    /// A service for everybody, with the usual bounds.
+    pub fn new(engine: Engine<C>) -> Self {
+        let (sessions, open, commands) = Default::default();
+        let (bounds, accounts, started) = (Bounds::default(), Vec::new(), Instant::now());
+        Service { engine, bounds, accounts, started, sessions, open, commands }
+    }
+
+    /// The same, for those who have one of these accounts.
+    #[must_use]
+    pub fn accounts(self, accounts: impl IntoIterator<Item = Account>) -> Self {
+        Service { accounts: accounts.into_iter().collect(), ..self }
+    }
+
+    /// The same, for requests within other bounds.
+    #[must_use]
+    pub fn bounds(self, bounds: Bounds) -> Self {
+        Service { bounds, ..self }
+    }
+
+    /// What answers.
+    pub fn engine(&self) -> &Engine<C> {
+        &self.engine
+    }
+}
+
+// === impl Session ===
+
+impl<C: Clock + Send + Sync + 'static> Session<C> {
+    /// A client who has just arrived, from `peer`.
+    #[must_use]
+    pub fn new(service: Arc<Service<C>>, peer: impl Into<String>) -> Self {
+        let id = service.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+        service.open.fetch_add(1, Ordering::Relaxed);
+        let user = service.accounts.is_empty().then(|| super::account::DEFAULT_USER.to_owned());
+        let (name, dialect, transaction, queued) = Default::default();
+        Session {
+            service,
+            id,
+            since: Instant::now(),
+            peer: peer.into(),
+            name,
+            dialect,
+            user,
+            transaction,
+            queued,
+        }
+    }
+
+    /// Its number, as `CLIENT ID` tells it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Answers all whole requests in `bytes`, behind what is in `out`.
+    pub fn run(&mut self, bytes: &[u8], places: &mut Places, out: &mut Vec<u8>) -> Ran {
+        let (mut consumed, mut commands) = (0, 0);
+        let then = loop {
+            if out.len() >= ENOUGH {
+                break Then::Flush;
+            }
+            let flow = if let Some(queued) = self.queued.pop_front() {
+                self.execute(queued.request(places), out)
+            } else {
+                match parse(&bytes[consumed..], &self.bounds(), places) {
+                    Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
+                    Ok(Parsed::Whole(length)) => {
+                        let from = consumed;
+                        consumed += length;
+                        commands += 1;
+                        self.answer(places.request(&bytes[from..]), out)
+                    }
+                    Err(malformed) => {
+                        Reply::new(out, self.dialect).error(format!("ERR Protocol error: {malformed}"));
+                        break Then::Close;
+                    }
+                }
+            };
+            match flow {
+                Flow::Next => {}
+                Flow::Later(later) => break Then::Later(later),
+                Flow::Close => break Then::Close,
+            }
+        };
+        self.service.commands.fetch_add(commands, Ordering::Relaxed);
+        Ran { consumed, then }
+    }
+
+    #[inline]
+    fn bounds(&self) -> Bounds {
+        let bounds = self.service.bounds;
+        if self.user.is_some() { bounds } else { bounds.for_strangers() }
+    }
+
+    #[inline]
+    fn answer(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Flow {
+        // Nearly all requests are this one.
+        let is_free = self.transaction.is_none() && self.user.is_some();
+        if is_free && request.name() == b"CL.THROTTLE" && matches!(request.len(), 5 | 6) {
+            return self.cl_throttle(request, &mut Reply::new(out, self.dialect));
+        }
+        if request.is_empty() {
+            return Flow::Next;
+        }
+        self.answer_slowly(request, out)
+    }
+
+    fn answer_slowly(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Flow {
+        let mut reply = Reply::new(out, self.dialect);
+        match self.find(request) {
+            Err(sentence) => {
+                reply.error(sentence);
+                self.spoil();
+                Flow::Next
+            }
+            Ok(call) if self.transaction.is_some() && !call.is_immediate() => {
+                self.enqueue(request, &mut reply)
+            }
+            Ok(call) => (call.run)(self, request, &mut reply),
+        }
+    }
+
+    /// A command that was queued, and found to be one.
+    fn execute(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Flow {
+        let mut reply = Reply::new(out, self.dialect);
+        match self.find(request) {
+            Ok(call) => (call.run)(self, request, &mut reply),
+            Err(sentence) => {
+                reply.error(sentence);
+                Flow::Next
+            }
+        }
+    }
+
+    /// The command that is asked for, if this client may ask for it with so many arguments.
+    fn find(&self, request: Request<'_>) -> Result<&'static Call<C>, String> {
+        let call = find(request).ok_or_else(|| unknown(request))?;
+        if !call.args.contains(&request.len()) {
+            let name = call.name.to_ascii_lowercase();
+            return Err(format!("ERR wrong number of arguments for '{name}' command"));
+        }
+        if self.user.is_none() && !call.is_for_strangers() {
+            return Err("NOAUTH Authentication required.".to_owned());
+        }
+        Ok(call)
+    }
+
+    /// Writes an answer of the engine, now or when it comes.
+    #[inline]
+    pub(crate) fn tell<T: Send + 'static>(
+        &self,
+        answer: Answer<T>,
+        reply: &mut Reply<'_>,
+        write: impl FnOnce(&Engine<C>, T, &mut Reply<'_>) + Send + 'static,
+    ) -> Flow {
+        match answer {
+            Answer::Ready(answer) => {
+                write(&self.service.engine, answer, reply);
+                Flow::Next
+            }
+            Answer::Pending(pending) => {
+                let (service, dialect) = (self.service.clone(), reply.dialect());
+                Flow::Later(Box::pin(async move {
+                    let (answer, mut bytes) = (pending.await, Vec::new());
+                    write(&service.engine, answer, &mut Reply::new(&mut bytes, dialect));
+                    bytes
+                }))
+            }
+        }
+    }
+}
+
+impl<C> Drop for Session<C> {
+    fn drop(&mut self) {
+        self.service.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// As Redis says it, with the beginning of what was sent.
+fn unknown(request: Request<'_>) -> String {
+    const MOST: usize = 128;
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]).into_owned();
+    let mut sentence = format!("ERR unknown command '{}', with args beginning with: ", shown(request.name()));
+    let start = sentence.len();
+    for arg in request.args(1) {
+        if sentence.len() - start >= MOST {
+            break;
+        }
+        sentence.push_str(&format!("'{}' ", shown(arg)));
+    }
+    sentence
+}
+
+impl fmt::Debug for Then {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Then::Needs(bytes) => write!(f, "Needs({bytes})"),
+            Then::Flush => f.write_str("Flush"),
+            Then::Later(_) => f.write_str("Later(..)"),
+            Then::Close => f.write_str("Close"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::engine::Rules;
+
+    #[test]
+    fn an_answer_that_comes_later_is_written_when_it_comes() {
+        let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
+        let (session, mut out) = (Session::new(service, "test"), Vec::new());
+        let mut is_there = false;
+        let pending = std::future::poll_fn(move |_| {
+            let poll = if is_there { Poll::Ready(7) } else { Poll::Pending };
+            is_there = true;
+            poll
+        });
+        let answer = Answer::Pending(Box::pin(pending));
+        let flow = session.tell(answer, &mut Reply::new(&mut out, Dialect::Resp3), |_, number, reply| {
+            reply.map(0);
+            reply.number(number);
+        });
+        let Flow::Later(mut later) = flow else { panic!("it is not there yet") };
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert_eq!(later.as_mut().poll(cx), Poll::Pending);
+        assert_eq!(later.as_mut().poll(cx), Poll::Ready(b"%0\r\n:7\r\n".to_vec()));
+        assert!(out.is_empty());
+    }
+}

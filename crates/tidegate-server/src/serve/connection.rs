@@ -1,0 +1,234 @@
+//! # One connection
+//!
+//! Each turn is the same: what waits to go out goes out, then a read, the answers, one write. Whatever cannot be finished now,
+//! the beginning of a request or the end of a reply, is kept until the next turn; all else is gone when the turn ends.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use tidegate::Clock;
+
+use super::socket::Socket;
+use super::watch::{Told, Watched};
+use super::worker::Floor;
+use crate::resp::{Later, Places, Session, Then};
+
+/// What the connections of a thread share.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    read: Box<[u8]>,
+    out: Vec<u8>,
+    places: Places,
+}
+
+pub(crate) struct Connection<C> {
+    socket: Socket,
+    session: Session<C>,
+    /// What arrived and is not answered yet.
+    left: Vec<u8>,
+    /// It is not worth looking at what is left before there is so much of it.
+    needs: usize,
+    /// Replies that the system did not take yet, and how much of them it took.
+    unsent: Vec<u8>,
+    sent: usize,
+    then: Next,
+    watched: Arc<Watched>,
+    floor: Arc<Floor>,
+}
+
+/// What comes after the replies are sent.
+enum Next {
+    /// To read.
+    Read,
+    /// To answer what is left.
+    Answer,
+    /// To wait for a reply.
+    Wait(Later),
+    /// To go.
+    End,
+}
+
+/// So much is read at once.
+const READ: usize = 64 << 10;
+/// Buffers that have grown beyond this are given back when they are empty.
+const KEEP: usize = 16 << 10;
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Scratch { read: vec![0; READ].into(), out: Vec::new(), places: Places::default() }
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Connection<C> {
+    pub(crate) fn new(socket: Socket, session: Session<C>, watched: Arc<Watched>, floor: Arc<Floor>) -> Self {
+        let (left, unsent) = Default::default();
+        Connection { socket, session, left, needs: 1, unsent, sent: 0, then: Next::Read, watched, floor }
+    }
+
+    /// Goes on as far as it can. Ready when the connection is to be closed.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
+        loop {
+            // An error of the socket is the end of the connection, and nobody is there to be told.
+            match ready!(self.turn(cx, scratch)) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return Poll::Ready(()),
+            }
+        }
+    }
+
+    /// One turn; whether another may follow.
+    fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
+        if self.watched.poll_told(cx) == Told::Leave {
+            return Poll::Ready(Ok(false));
+        }
+        ready!(self.send_unsent(cx))?;
+        match &mut self.then {
+            Next::End => Poll::Ready(Ok(false)),
+            Next::Read => self.read(cx, scratch),
+            Next::Answer => {
+                let left = std::mem::take(&mut self.left);
+                self.answer(cx, &left, scratch)
+            }
+            Next::Wait(later) => {
+                self.unsent = ready!(later.as_mut().poll(cx));
+                self.then = Next::Answer;
+                Poll::Ready(Ok(true))
+            }
+        }
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
+        let mut buffer = std::mem::take(&mut scratch.read);
+        let read = self.socket.poll_read(cx, &mut buffer);
+        let turned = match read {
+            Poll::Pending if self.watched.told() == Told::Nothing => Poll::Pending,
+            Poll::Pending | Poll::Ready(Ok(0)) => Poll::Ready(Ok(false)), // all that has arrived is answered
+            Poll::Ready(Ok(length)) => self.take_in(cx, &buffer[..length], scratch),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        };
+        scratch.read = buffer;
+        turned
+    }
+
+    fn take_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        scratch: &mut Scratch,
+    ) -> Poll<io::Result<bool>> {
+        self.watched.active(self.floor.now.load(Ordering::Relaxed));
+        if self.left.is_empty() {
+            return self.answer(cx, bytes, scratch);
+        }
+        self.left.extend_from_slice(bytes);
+        if self.left.len() < self.needs {
+            return Poll::Ready(Ok(true));
+        }
+        let left = std::mem::take(&mut self.left);
+        self.answer(cx, &left, scratch)
+    }
+
+    /// Answers what can be answered, keeps the rest, and sends the replies.
+    fn answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        scratch: &mut Scratch,
+    ) -> Poll<io::Result<bool>> {
+        let Scratch { out, places, .. } = scratch;
+        out.clear();
+        let ran = self.session.run(bytes, places, out);
+        self.left.extend_from_slice(&bytes[ran.consumed..]);
+        self.then = match ran.then {
+            Then::Needs(needs) => {
+                self.needs = needs;
+                Next::Read
+            }
+            Then::Flush => Next::Answer,
+            Then::Later(later) => Next::Wait(later),
+            Then::Close => Next::End,
+        };
+        let sent = self.send(cx, out);
+        if out.capacity() > 2 * READ {
+            *out = Vec::new();
+        }
+        sent
+    }
+
+    /// Sends replies; what the system does not take is kept.
+    fn send(&mut self, cx: &mut Context<'_>, out: &[u8]) -> Poll<io::Result<bool>> {
+        if out.is_empty() {
+            return Poll::Ready(Ok(true));
+        }
+        let taken = match self.socket.poll_write(cx, out) {
+            Poll::Ready(taken) => taken?,
+            Poll::Pending => 0,
+        };
+        if taken < out.len() {
+            self.unsent.extend_from_slice(&out[taken..]);
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    fn send_unsent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.unsent.len() {
+            match self.socket.poll_write(cx, &self.unsent[self.sent..]) {
+                Poll::Ready(taken) => {
+                    self.sent += taken?;
+                    self.watched.moved(self.floor.now.load(Ordering::Relaxed));
+                }
+                Poll::Pending => {
+                    self.watched.stalled(self.floor.now.load(Ordering::Relaxed));
+                    return Poll::Pending;
+                }
+            }
+        }
+        if self.sent > 0 {
+            self.sent = 0;
+            self.unsent.clear();
+            self.unsent.shrink_to(KEEP);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::engine::{Engine, Rules};
+    use crate::resp::Service;
+    use crate::serve::Guest;
+
+    #[tokio::test]
+    async fn a_reply_that_comes_later_comes_before_all_that_was_asked_after_it() {
+        let (ours, mut theirs) = UnixStream::pair().expect("two ends");
+        [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).expect("a setting"));
+        let (socket, peer) = Socket::new(Guest::Unix(ours)).expect("a socket");
+        let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
+        let (watched, floor) = (Arc::new(Watched::new(0)), Arc::new(Floor::default()));
+        let mut connection = Connection::new(socket, Session::new(service, peer), watched, floor);
+        let (tell, told) = tokio::sync::oneshot::channel();
+        connection.then = Next::Wait(Box::pin(async { told.await.expect("an answer") }));
+        connection.left = b"PING\r\n".to_vec();
+
+        let (mut scratch, mut reply, cx) = (Scratch::new(), [0; 11], &mut Context::from_waker(Waker::noop()));
+        assert!(connection.poll(cx, &mut scratch).is_pending());
+        assert!(theirs.read(&mut reply).is_err(), "nothing is answered before");
+        tell.send(b":1\r\n".to_vec()).expect("somebody who waits");
+        let mut got = Vec::new();
+        for _ in 0..1_000 {
+            assert!(connection.poll(cx, &mut scratch).is_pending());
+            tokio::task::yield_now().await; // the runtime has to see that the socket takes something
+            while let Ok(length) = theirs.read(&mut reply) {
+                got.extend_from_slice(&reply[..length]);
+            }
+        }
+        assert_eq!(got, b":1\r\n+PONG\r\n");
+    }
+}

@@ -1,0 +1,163 @@
+//! # A thread that answers
+//!
+//! It has a runtime of its own, so a connection is only ever touched here: nothing is handed to and fro, and the
+//! buffers that connections share need no lock.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidegate::Clock;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::MissedTickBehavior;
+
+use super::connection::{Connection, Scratch};
+use super::socket::Socket;
+use super::watch::{Ticks, Told, Watched};
+use super::{Guest, Settings};
+use crate::resp::{Service, Session};
+
+/// The other end of a thread.
+#[derive(Debug)]
+pub(crate) struct Worker<C> {
+    guests: UnboundedSender<Guest>,
+    floor: Arc<Floor>,
+    thread: JoinHandle<()>,
+    service: std::marker::PhantomData<fn() -> C>,
+}
+
+/// Who is there.
+#[derive(Debug, Default)]
+pub(crate) struct Floor {
+    /// With those who are on their way.
+    open: AtomicUsize,
+    /// Counts ticks.
+    pub(crate) now: AtomicU64,
+    watched: Mutex<HashMap<u64, Arc<Watched>>>,
+}
+
+thread_local! {
+    /// The buffers of this thread's connections. Each has them for as long as it reads, answers and writes, and no longer.
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
+}
+
+impl<C: Clock + Send + Sync + 'static> Worker<C> {
+    pub(crate) fn start_all(service: &Arc<Service<C>>, settings: Settings) -> io::Result<Vec<Self>> {
+        (0..settings.threads()).map(|number| Worker::start(service, settings, number)).collect()
+    }
+
+    fn start(service: &Arc<Service<C>>, settings: Settings, number: usize) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let ((guests, arriving), floor, service) =
+            (unbounded_channel(), Arc::new(Floor::default()), service.clone());
+        let name = format!("tidegate-{number}");
+        let its_floor = floor.clone();
+        let work = move || runtime.block_on(work(&service, settings, arriving, &its_floor));
+        let thread = std::thread::Builder::new().name(name).spawn(work)?;
+        Ok(Worker { guests, floor, thread, service: std::marker::PhantomData })
+    }
+}
+
+impl<C> Worker<C> {
+    /// How many are there.
+    pub(crate) fn open(&self) -> usize {
+        self.floor.open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn take(&self, guest: Guest) {
+        self.floor.open.fetch_add(1, Ordering::Relaxed);
+        if self.guests.send(guest).is_err() {
+            self.floor.open.fetch_sub(1, Ordering::Relaxed); // the thread has ended
+        }
+    }
+
+    /// Lets all finish, and waits for them.
+    pub(crate) fn end(self) {
+        drop(self.guests);
+        let _ = self.thread.join(); // if it panicked, its connections are gone too
+    }
+}
+
+async fn work<C: Clock + Send + Sync + 'static>(
+    service: &Arc<Service<C>>,
+    settings: Settings,
+    mut arriving: UnboundedReceiver<Guest>,
+    floor: &Arc<Floor>,
+) {
+    let ticks = Ticks::of(&settings);
+    let mut ticking = tokio::time::interval(ticks.tick);
+    ticking.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            guest = arriving.recv() => match guest {
+                Some(guest) => welcome(guest, service, floor),
+                None => break,
+            },
+            _ = ticking.tick() => floor.tick(ticks),
+        }
+    }
+    floor.tell_all(Told::Finish);
+    let all_gone = async {
+        while floor.open.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let _ = tokio::time::timeout(settings.drain, all_gone).await; // who has not gone by then is left behind
+}
+
+fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest, service: &Arc<Service<C>>, floor: &Arc<Floor>) {
+    let leaving = Leaving(floor.clone(), None);
+    let Ok((socket, peer)) = Socket::new(guest) else { return };
+    let session = Session::new(service.clone(), peer);
+    let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
+    let leaving = leaving.watched_as(session.id(), watched.clone());
+    let mut connection = Connection::new(socket, session, watched, floor.clone());
+    tokio::spawn(async move {
+        std::future::poll_fn(|cx| SCRATCH.with_borrow_mut(|scratch| connection.poll(cx, scratch))).await;
+        drop((connection, leaving));
+    });
+}
+
+/// Takes a connection off the list, however it ends.
+struct Leaving(Arc<Floor>, Option<u64>);
+
+impl Leaving {
+    fn watched_as(mut self, id: u64, watched: Arc<Watched>) -> Self {
+        self.0.watched().insert(id, watched);
+        self.1 = Some(id);
+        self
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(id) = self.1 {
+            self.0.watched().remove(&id);
+        }
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Floor {
+    fn tick(&self, ticks: Ticks) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        let watched = self.watched();
+        watched
+            .values()
+            .filter(|watched| ticks.is_over(watched, now))
+            .for_each(|watched| watched.tell(Told::Leave));
+    }
+
+    fn tell_all(&self, told: Told) {
+        self.watched().values().for_each(|watched| watched.tell(told));
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<u64, Arc<Watched>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,8 @@
+//! Real sockets: what arrives in pieces, who does not read, who says nothing, who comes when it is full, and the end.
+//!
+//! Nothing here measures time. What has to happen is waited for, by reads that the system ends if it does not.
+
+mod binary;
+mod clients;
+mod running;
+mod sockets;
