@@ -34,6 +34,7 @@ fn a_share_is_as_many_times_less() {
     let table = [
         ("100/s burst 10", 4, Some("25/s burst 2")),
         ("3/s burst 7", 2, Some("3 per 2s burst 3")),
+        ("3/s burst 9", 3, Some("1/s burst 3")),
         ("10/s burst 1", 2, None),
         ("leaky_queue 10/s queue 5 delay 2", 2, Some("leaky_queue 5/s queue 2 delay 1")),
         ("leaky_queue 10/s queue 5 max_wait 150ms", 2, Some("leaky_queue 5/s queue 2 max_wait 150ms")),
