@@ -51,5 +51,6 @@ pub use condition::{Condition, Descriptor, Networks, Pattern, Test, Values, all_
 pub use diff::{Diff, Identity};
 pub use explain::{Explained, Why};
 pub use find::{Call, Hit, Listed, Matched, Refusal, Scratch};
+pub(crate) use index::Index;
 pub use key::KeyPart;
 pub use rule::{Cost, Limit, Missing, Override, Rule, RuleSet, WhenLost};

@@ -5,13 +5,14 @@
 //! beside its type and its schema, so that the three cannot differ.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::fault::{Fault, Faults};
 use super::near::{did_you_mean, listed, nearest};
-use super::node::{Kind, Node, Scalar};
+use super::node::{Kind, Node, Scalar, shown};
 use super::source::{At, Span};
 
 /// What can be read from a node.
@@ -80,8 +81,8 @@ macro_rules! choice {
                 node: &$crate::config::node::Node,
                 faults: &mut $crate::config::fault::Faults,
             ) -> Option<Self> {
-                let given = $crate::config::decode::text::<Self>(node, faults)?;
-                match given { $($word => return Some($name::$variant),)* _ => {} }
+                let given = $crate::config::decode::scalar::<Self>(node, faults)?;
+                match given.text.as_str() { $($word => return Some($name::$variant),)* _ => {} }
                 faults.push($crate::config::decode::unknown_word($what, given, $name::WORDS, node.span));
                 None
             }
@@ -154,16 +155,18 @@ impl<'a> Table<'a> {
 /// The entries of a table, none of them twice.
 fn entries<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a [(At<String>, Node)]> {
     let Kind::Table(entries) = &node.kind else {
-        faults.push(mismatch(node, what));
+        let fault = Fault::error("type", format!("{what} must be a table, and this is {}", node.describe()));
+        faults.push(fault.at(node.span).label("expected a table, of names with values"));
         return None;
     };
-    for (index, (name, _)) in entries.iter().enumerate() {
-        if let Some((first, _)) = entries[..index].iter().find(|(first, _)| first.value == name.value) {
+    let mut seen = HashMap::new();
+    for (name, _) in entries {
+        if let Some(first) = seen.insert(&name.value, name.span) {
             faults.push(
                 Fault::error("twice", format!("`{}` is said twice in {what}", name.value))
                     .at(name.span)
                     .label("again")
-                    .beside(first.span, "first here"),
+                    .beside(first, "first here"),
             );
         }
     }
@@ -185,11 +188,12 @@ fn unknown_field(what: &str, name: &At<String>, names: &[&str]) -> Fault {
 }
 
 /// For [`choice!`].
-pub(crate) fn unknown_word(what: &str, given: &str, words: &[&str], span: Span) -> Fault {
+pub(crate) fn unknown_word(what: &str, given: &Scalar, words: &[&str], span: Span) -> Fault {
+    let given = shown(&given.text, &given.variables);
     Fault::error("unknown-word", format!("`{given}` is not {what}"))
         .at(span)
         .label(format!("expected one of: {}", listed(words.iter().copied())))
-        .maybe_help(did_you_mean(given, words.iter().copied()))
+        .maybe_help(did_you_mean(&given, words.iter().copied()))
 }
 
 /// A node is not what it should be.
@@ -217,8 +221,9 @@ pub(crate) fn text<'a, T: Decode>(node: &'a Node, faults: &mut Faults) -> Option
     scalar::<T>(node, faults).map(|scalar| scalar.text.as_str())
 }
 
-fn wrong<T: Decode>(node: &Node, given: &str) -> Fault {
+fn wrong<T: Decode>(node: &Node, scalar: &Scalar) -> Fault {
     let expected = T::expected();
+    let given = shown(&scalar.text, &scalar.variables);
     Fault::error("value", format!("`{given}` is not {expected}"))
         .at(node.span)
         .label(format!("expected {expected}"))
@@ -242,6 +247,13 @@ pub(crate) struct Text {
     pub(crate) value: String,
     pub(crate) span: Span,
     pub(crate) variables: Vec<String>,
+}
+
+impl Text {
+    /// As part of a sentence.
+    pub(crate) fn shown(&self) -> String {
+        shown(&self.value, &self.variables)
+    }
 }
 
 impl Decode for Text {
@@ -271,7 +283,7 @@ macro_rules! numbers {
                 if number.is_none() {
                     let quoted = scalar.is_quoted && scalar.variables.is_empty();
                     let help = quoted.then(|| "numbers have no quotes".to_owned());
-                    faults.push(wrong::<Self>(node, &scalar.text).maybe_help(help));
+                    faults.push(wrong::<Self>(node, scalar).maybe_help(help));
                 }
                 number
             }
@@ -310,7 +322,7 @@ impl Decode for bool {
             "no" | "off" | "false" => Some("write `false`".to_owned()),
             _ => None,
         };
-        faults.push(wrong::<Self>(node, &scalar.text).maybe_help(help));
+        faults.push(wrong::<Self>(node, scalar).maybe_help(help));
         None
     }
 }
@@ -321,10 +333,10 @@ impl Decode for Duration {
     }
 
     fn decode(node: &Node, faults: &mut Faults) -> Option<Self> {
-        let given = text::<Self>(node, faults)?;
-        let period = super::limit::period(given);
+        let scalar = scalar::<Self>(node, faults)?;
+        let period = super::limit::period(&scalar.text);
         if period.is_none() {
-            faults.push(wrong::<Self>(node, given));
+            faults.push(wrong::<Self>(node, scalar));
         }
         period
     }
@@ -416,7 +428,7 @@ impl<T: Decode> Decode for Entries<T> {
     }
 
     fn decode(node: &Node, faults: &mut Faults) -> Option<Self> {
-        let entries = entries(node, &Self::expected(), faults)?;
+        let entries = entries(node, "this table", faults)?;
         let read = |(name, node): &(At<String>, Node)| Some((name.clone(), T::decode(node, faults)?));
         Some(Entries(entries.iter().filter_map(read).collect()))
     }

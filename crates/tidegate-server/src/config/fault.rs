@@ -59,6 +59,8 @@ pub struct Faults {
 
 /// So many faults are shown; the rest is counted. A file that has more is no configuration.
 const MOST: usize = 100;
+/// The code of a variable that is not there.
+pub(crate) const VARIABLE: &str = "variable";
 
 impl Fault {
     /// An error.
@@ -161,19 +163,23 @@ impl Fault {
 }
 
 impl Faults {
-    /// Adds one. The same one twice is one.
+    /// Adds one. The same one twice is one, and what lacks its variable is not also told that it is no number.
     pub fn push(&mut self, fault: Fault) {
-        if self.found.len() >= MOST {
-            self.beyond += 1;
-        } else if !self.found.contains(&fault) {
+        let is_known = |one: &Fault| *one == fault || (one.code == VARIABLE && one.span == fault.span);
+        if self.found.iter().any(is_known) {
+            return;
+        }
+        if self.found.len() < MOST {
             self.found.push(fault);
+        } else {
+            self.beyond += 1;
         }
     }
 
     /// Whether none of them is an error.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.count(Severity::Error) == 0
+        self.beyond == 0 && self.count(Severity::Error) == 0
     }
 
     /// How many there are of one severity.

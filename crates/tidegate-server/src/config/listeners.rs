@@ -240,8 +240,9 @@ impl Reading<'_> {
     fn address(&mut self, text: &Text) -> Option<Address> {
         Address::parse(&text.value)
             .map_err(|help| {
+                let help = if text.variables.is_empty() { help } else { advice("") };
                 self.fault(
-                    Fault::error("address", format!("`{}` is no address to listen at", text.value))
+                    Fault::error("address", format!("`{}` is no address to listen at", text.shown()))
                         .at(text.span)
                         .label("expected an address and a port")
                         .help(help),
@@ -305,25 +306,7 @@ impl Reading<'_> {
             else {
                 continue;
             };
-            let (protocol, earlier) = (one.protocol.name(), other.protocol.name());
-            let mut fault = Fault::error(
-                "address-twice",
-                format!(
-                    "{protocol} cannot listen at {}: {earlier} listens at {}",
-                    one.address, other.address
-                ),
-            )
-            .label("already taken")
-            .help(
-                "give one of them another port; those that are not named listen, too, unless they are `off`",
-            );
-            if let Some(first) = first {
-                fault = fault.beside(*first, "taken here");
-            }
-            self.fault(match place.or(*first) {
-                Some(place) => fault.at(place),
-                None => fault,
-            });
+            self.fault(collision((one, *place), (other, *first)));
         }
     }
 
@@ -396,6 +379,28 @@ impl Reading<'_> {
             self.show_text(format!("{path}.auth.user"), &user.value, user);
         }
     }
+}
+
+fn collision((one, place): (&Listener, Option<Span>), (other, first): (&Listener, Option<Span>)) -> Fault {
+    let (protocol, earlier) = (one.protocol.name(), other.protocol.name());
+    let fault = Fault::error(
+        "address-twice",
+        format!("{protocol} cannot listen at {}: {earlier} listens at {}", one.address, other.address),
+    );
+    match (place, first) {
+        (Some(place), Some(first)) => fault.at(place).label("already taken").beside(first, "taken here"),
+        (Some(place), None) => fault.at(place).label(usual(earlier)).help(switch_off(earlier)),
+        (None, Some(first)) => fault.at(first).label(usual(protocol)).help(switch_off(protocol)),
+        (None, None) => fault.help("give one of them another port"),
+    }
+}
+
+fn usual(name: &str) -> String {
+    format!("{name} is not named and listens here")
+}
+
+fn switch_off(name: &str) -> String {
+    format!("take another port, or add `{name}: off`")
 }
 
 fn wrong_auth(protocol: Protocol, span: Span) -> Fault {

@@ -25,7 +25,11 @@ const LONGEST: usize = 64;
 const LIKE: f64 = 0.6;
 
 fn likeness(given: &str, name: &str) -> f64 {
-    if given.len() > LONGEST { 0.0 } else { strsim::normalized_damerau_levenshtein(given, name) }
+    if given.len() > LONGEST {
+        return 0.0;
+    }
+    let holds_it = name.len() >= 4 && given.contains(name); // `fail_open` for `open`
+    strsim::normalized_damerau_levenshtein(given, name).max(if holds_it { LIKE } else { 0.0 })
 }
 
 #[cfg(test)]
@@ -39,6 +43,7 @@ mod tests {
         assert_eq!(nearest("quotas", names), Some("quota"));
         assert_eq!(nearest("When-Lost", names), Some("when_lost"));
         assert_eq!(nearest("override", names), Some("overrides"));
+        assert_eq!(nearest("fail-match", names), Some("match"));
         assert_eq!(nearest("zebra", names), None);
         assert_eq!(nearest(&"quota".repeat(1_000), names), None);
     }

@@ -56,3 +56,11 @@ impl Node {
         }
     }
 }
+
+/// A value as part of a sentence. What came from the environment stays there: it may be a secret.
+pub(crate) fn shown(value: &str, variables: &[String]) -> String {
+    if variables.is_empty() {
+        return value.to_owned();
+    }
+    variables.iter().map(|name| format!("${{{name}}}")).collect::<Vec<_>>().join(" ")
+}

@@ -18,14 +18,18 @@ use super::show::Origin;
 use super::source::{At, Span};
 use super::{Reading, Store};
 use crate::rules::{
-    Condition, Cost, KeyPart, Limit, Missing, Networks, Override, Rule, RuleSet, Test, Values, WhenLost,
-    all_implied, canonical,
+    Condition, Cost, Index, KeyPart, Limit, Missing, Networks, Override, Rule, RuleSet, Test, Values,
+    WhenLost, all_implied, canonical,
 };
 
 /// The longest name of a rule, in bytes. It is part of each key in Redis.
 const LONGEST_NAME: usize = 64;
 /// How many limits can be numbered, overrides counted.
 const MOST_LIMITS: usize = u16::MAX as usize;
+/// So many parts has a key, and so many quotas a rule, at the most.
+const MOST_PARTS: usize = 32;
+/// So much of a text is repeated in a sentence about it, in characters.
+const LONGEST_SHOWN: usize = 60;
 /// Half an IPv6 address: the other half is the subscriber's own.
 const V6: u8 = 64;
 
@@ -232,6 +236,10 @@ impl Reading<'_> {
 
     fn key(&mut self, key: Option<&At<OneOrMany<KeyText>>>) -> Vec<KeyPart> {
         let parts = key.map_or(&[][..], |key| &key.value.0);
+        if let Some(key) = key.filter(|_| parts.len() > MOST_PARTS) {
+            self.fault(too_many(parts.len(), "parts in a key", key.span));
+            return Vec::new();
+        }
         let mut seen: Vec<(&str, Span)> = Vec::new();
         for text in parts.iter().map(KeyText::text) {
             if let Some((_, first)) = seen.iter().find(|(name, _)| *name == text.value) {
@@ -298,6 +306,10 @@ impl Reading<'_> {
 
     fn limits(&mut self, quotas: &OneOrMany<Quota>, store: &Store) -> Vec<Placed<Limit>> {
         let mut limits: Vec<Placed<Limit>> = Vec::new();
+        if let Some(Quota(beyond)) = quotas.0.get(MOST_PARTS) {
+            self.fault(too_many(quotas.0.len(), "quotas in one rule", beyond.span));
+            return limits;
+        }
         for Quota(text) in &quotas.0 {
             let Some(limit) = self.limit(text) else { continue };
             if let Some((_, first)) = limits.iter().find(|(other, _)| *other == limit) {
@@ -317,7 +329,7 @@ impl Reading<'_> {
             .map_err(|wrong| {
                 let span = self.inside(text, wrong.at);
                 self.fault(
-                    Fault::error("quota", format!("`{}` is no quota", text.value))
+                    Fault::error("quota", format!("`{}` is no quota", one_line(&text.shown())))
                         .at(span)
                         .label(wrong.what)
                         .maybe_help(wrong.help),
@@ -390,12 +402,14 @@ impl Reading<'_> {
         store: &Store,
     ) -> Vec<Override> {
         let mut overrides: Vec<Placed<Override>> = Vec::new();
+        let mut index = Index::default();
         for one in table.overrides.as_deref().unwrap_or_default() {
             let wanted = self.wanted(one, key);
             let limits = self.limits(&one.value.quota, store);
             self.check_cost(cost, table.cost.as_ref(), &limits);
             let span = one.value.place().unwrap_or(one.span);
-            self.check_reach(&wanted, conditions, span, &overrides);
+            self.check_reach(&wanted, conditions, span, &overrides, &index);
+            index.add_next(&wanted);
             let label = label(one.value.name.as_ref(), &wanted);
             let one = Override { label, conditions: wanted, limits: without_places(limits) };
             overrides.push((one, span));
@@ -455,11 +469,11 @@ impl Reading<'_> {
         rule: &[Condition],
         span: Span,
         earlier: &[Placed<Override>],
+        index: &Index,
     ) {
         let narrow: Vec<_> = wanted.iter().chain(rule).cloned().collect();
-        let wider = earlier
-            .iter()
-            .find(|(other, _)| !other.conditions.is_empty() && all_implied(&narrow, &other.conditions));
+        let wider = wider_than(&narrow, index, |number| &earlier[number].0.conditions);
+        let wider = wider.map(|number| &earlier[number]);
         if let Some((_, first)) = wider {
             self.fault(
                 Fault::error("unreachable", "this override never gets its turn")
@@ -480,14 +494,14 @@ impl Reading<'_> {
     }
 
     fn check_labels(&mut self, overrides: &[Placed<Override>]) {
-        for (index, (one, span)) in overrides.iter().enumerate() {
-            let same = overrides[..index].iter().find(|(other, _)| other.label == one.label);
-            if let Some((_, first)) = same {
+        let mut seen = HashMap::new();
+        for (one, span) in overrides.iter().filter(|(one, _)| !one.label.is_empty()) {
+            if let Some(first) = seen.insert(&one.label, *span) {
                 self.fault(
                     Fault::error("name-twice", format!("two overrides are named `{}`", one.label))
                         .at(*span)
                         .label("again")
-                        .beside(*first, "first here")
+                        .beside(first, "first here")
                         .help("counts are kept by this name; rename one"),
                 );
             }
@@ -496,14 +510,14 @@ impl Reading<'_> {
 
     /// Whoever is denied cannot be allowed.
     fn check_lists(&mut self, allow: &[Placed<Vec<Condition>>], deny: &[Placed<Vec<Condition>>]) {
-        for (allowed, span) in allow.iter().filter(|(allowed, _)| !allowed.is_empty()) {
-            let denied = deny.iter().find(|(denied, _)| !denied.is_empty() && all_implied(allowed, denied));
-            if let Some((_, other)) = denied {
+        let index = Index::of(deny.iter().map(|(denied, _)| denied.as_slice()).enumerate());
+        for (allowed, span) in allow {
+            if let Some(number) = wider_than(allowed, &index, |number| &deny[number].0) {
                 self.fault(
                     Fault::error("allow-and-deny", "the same is allowed and denied")
                         .at(*span)
                         .label("allowed here, to no effect")
-                        .beside(*other, "and denied here, which is stronger"),
+                        .beside(deny[number].1, "and denied here, which is stronger"),
                 );
             }
         }
@@ -563,6 +577,20 @@ fn listed(conditions: &[Condition]) -> String {
     conditions.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// The first list of an index that surely holds wherever `narrow` does. What an index knows by an exact value can be wider
+/// only than what has one of those values.
+fn wider_than<'a>(
+    narrow: &[Condition],
+    index: &Index,
+    list: impl Fn(usize) -> &'a Vec<Condition>,
+) -> Option<usize> {
+    let exact = narrow.iter().filter_map(|one| Some((&*one.name, one.values()?.iter().next()?)));
+    let (exact, mut numbers): (Vec<_>, _) = (exact.collect(), Vec::new());
+    index.candidates(&exact, &mut numbers);
+    let is_wider = |number: &usize| !list(*number).is_empty() && all_implied(narrow, list(*number));
+    numbers.into_iter().map(|number| number as usize).filter(|_| !narrow.is_empty()).find(is_wider)
+}
+
 /// Whether requests that meet the conditions surely have this part of the key.
 fn is_ensured(part: &KeyPart, conditions: &[Condition]) -> bool {
     conditions.iter().filter(|condition| *condition.name == *part.name()).any(|condition| match part {
@@ -587,6 +615,21 @@ fn label(name: Option<&Text>, conditions: &[Condition]) -> String {
 
 fn without_places<T>(placed: Vec<Placed<T>>) -> Vec<T> {
     placed.into_iter().map(|(one, _)| one).collect()
+}
+
+fn too_many(number: usize, what: &str, span: Span) -> Fault {
+    Fault::error("too-many", format!("{number} {what}"))
+        .at(span)
+        .label(format!("expected at most {MOST_PARTS}"))
+}
+
+/// A text as part of a sentence: in one line, and not longer than a line.
+fn one_line(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(LONGEST_SHOWN) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
 }
 
 fn zero(span: Span, what: &str) -> Fault {

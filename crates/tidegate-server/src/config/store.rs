@@ -204,12 +204,13 @@ impl Reading<'_> {
 
     fn check_server(&mut self, url: &Text) {
         let Err(what) = server(&url.value) else { return };
-        let shown = without_password(&url.value);
+        let shown = without_password(&url.shown());
+        let help = url.variables.is_empty().then_some(what); // what a variable holds is not repeated
         self.fault(
             Fault::error("redis", format!("`{shown}` is no address of a Redis"))
                 .at(url.span)
                 .label("expected redis://[user:password@]host[:port][/db]")
-                .help(what),
+                .maybe_help(help),
         );
     }
 

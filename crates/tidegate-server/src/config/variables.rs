@@ -4,7 +4,7 @@
 //! `$${` is `${`. Variables are put in after the file was parsed, value by value: whatever a variable holds, it stays
 //! one value and cannot become a field. Names of fields are left alone.
 
-use super::fault::{Fault, Faults};
+use super::fault::{Fault, Faults, VARIABLE};
 use super::node::{Kind, Node, Scalar};
 use super::source::Span;
 
@@ -57,14 +57,14 @@ fn filled(text: &str, variables: &Variables<'_>, names: &mut Vec<String>) -> Res
 fn value_of(inside: &str, variables: &Variables<'_>) -> Result<String, Box<Fault>> {
     let (name, otherwise) = name_in(inside);
     if !is_name(name) {
-        let fault = Fault::error("variable", format!("`{name}` is no name of a variable"))
+        let fault = Fault::error(VARIABLE, format!("`{name}` is no name of a variable"))
             .label("expected letters, digits and `_` after `${`")
             .help("write `$${` if you mean the characters `${`");
         return Err(Box::new(fault));
     }
     let set = variables(name).filter(|value| !value.is_empty());
     set.or(otherwise.map(str::to_owned)).ok_or_else(|| {
-        let fault = Fault::error("variable", format!("the environment variable {name} is not set"))
+        let fault = Fault::error(VARIABLE, format!("the environment variable {name} is not set"))
             .label(format!("expected {name} in the environment"))
             .help(format!("set it, or give a value to fall back on: `${{{name}:-value}}`"));
         Box::new(fault)
@@ -85,7 +85,7 @@ fn is_name(name: &str) -> bool {
 }
 
 fn unclosed() -> Box<Fault> {
-    let fault = Fault::error("variable", "`${` without `}`")
+    let fault = Fault::error(VARIABLE, "`${` without `}`")
         .label("expected `${NAME}` or `${NAME:-otherwise}`")
         .help("write `$${` if you mean the characters `${`");
     Box::new(fault)

@@ -13,13 +13,14 @@ use super::node::{Kind, Node};
 use super::source::{At, Source, Span};
 
 /// The most nodes a file may have, copies counted.
-const MOST_NODES: usize = 200_000;
+const MOST_NODES: usize = 500_000;
 /// How deep they may lie. No configuration needs ten.
 const DEEPEST: usize = 64;
 
 /// The tree of the first document; `None`, with a fault, if the text is no YAML.
 pub(crate) fn parse(source: &Source, faults: &mut Faults) -> Option<Node> {
     let mut builder = Builder {
+        source,
         parser: Parser::new_from_str_with_options(source.text(), options()),
         anchors: HashMap::new(),
         nodes: 0,
@@ -57,6 +58,7 @@ fn options() -> Options {
 }
 
 struct Builder<'a> {
+    source: &'a Source,
     parser: Parser<'a, StrInput<'a>>,
     /// What aliases stand for, and how many nodes each of them is.
     anchors: HashMap<usize, (Node, usize)>,
@@ -92,7 +94,7 @@ impl<'a> Builder<'a> {
         let before = self.nodes;
         let (node, anchor) = match event {
             Event::Scalar(text, ScalarStyle::Plain, anchor, None) => (plain(&text, span), anchor),
-            Event::Scalar(text, _, anchor, _) => (Node::scalar(text, true, span), anchor),
+            Event::Scalar(text, _, anchor, _) => (Node::scalar(text, true, self.trimmed(span)), anchor),
             Event::SequenceStart(_, anchor, _) => (self.list(span, depth)?, anchor),
             Event::MappingStart(_, anchor, _) => (self.table(span, depth)?, anchor),
             Event::Alias(anchor) => return self.copy(anchor, span),
@@ -102,6 +104,12 @@ impl<'a> Builder<'a> {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before + 1));
         }
         Ok(node)
+    }
+
+    /// A text in several lines ends where the next thing begins; what is shown of it ends with its last word.
+    fn trimmed(&self, span: Span) -> Span {
+        let text = self.source.slice(span);
+        Span::new(span.start, span.start + text.trim_end().len().max(1))
     }
 
     fn list(&mut self, start: Span, depth: usize) -> Built<Node> {

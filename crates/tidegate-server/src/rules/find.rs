@@ -95,6 +95,13 @@ pub(crate) enum Verdict {
     },
 }
 
+impl Scratch {
+    #[cfg(test)]
+    pub(crate) fn capacities(&self) -> [usize; 4] {
+        [self.rules.capacity(), self.overrides.capacity(), self.keys.capacity(), self.hits.capacity()]
+    }
+}
+
 impl<'a> Call<'a> {
     /// These descriptors, without a domain and a cost.
     #[must_use]

@@ -15,8 +15,8 @@ pub(crate) struct Index {
     exact: HashMap<Box<str>, HashMap<Box<str>, Vec<u32>>>,
     /// Items that are found no other way.
     rest: Vec<u32>,
-    /// Whether all items are among the rest, in order.
-    is_plain: bool,
+    /// How many items there are.
+    items: u32,
 }
 
 impl Index {
@@ -27,11 +27,16 @@ impl Index {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             index.add(number, conditions);
         }
-        index.is_plain = index.exact.is_empty();
         index
     }
 
+    /// Adds an item, with the next number.
+    pub(crate) fn add_next(&mut self, conditions: &[Condition]) {
+        self.add(self.items, conditions);
+    }
+
     fn add(&mut self, number: u32, conditions: &[Condition]) {
+        self.items = number.saturating_add(1);
         let exact = conditions.iter().filter_map(|condition| Some((condition, condition.values()?)));
         // The fewer values, the fewer requests find it in vain.
         let Some((condition, values)) = exact.min_by_key(|(_, values)| values.iter().count()) else {
@@ -47,7 +52,7 @@ impl Index {
     pub(crate) fn candidates(&self, descriptors: &[Descriptor<'_>], numbers: &mut Vec<u32>) {
         numbers.clear();
         numbers.extend_from_slice(&self.rest);
-        if self.is_plain {
+        if self.exact.is_empty() {
             return;
         }
         for (name, value) in descriptors {
@@ -67,7 +72,7 @@ impl Index {
         if wanted(&self.rest) {
             return true;
         }
-        !self.is_plain
+        !self.exact.is_empty()
             && descriptors.iter().any(|(name, value)| {
                 let found = self.exact.get(*name).and_then(|by_value| by_value.get(*value));
                 found.is_some_and(|numbers| wanted(numbers))
