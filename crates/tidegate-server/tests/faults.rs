@@ -63,11 +63,9 @@ fn there_is_a_file_for_each_fault() {
 
 /// The codes as they stand in the source: whoever adds one has to add a file.
 fn codes_in_source() -> BTreeSet<String> {
-    let sources =
-        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config")).expect("it is there");
     let mut codes = BTreeSet::new();
-    for source in sources {
-        let text = fs::read_to_string(source.expect("it can be listed").path()).expect("it can be read");
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config")) {
+        let text = fs::read_to_string(path).expect("it can be read");
         for start in ["Fault::error(", "Fault::warning("] {
             for after in text.split(start).skip(1) {
                 let code = after.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
@@ -76,6 +74,11 @@ fn codes_in_source() -> BTreeSet<String> {
         }
     }
     codes
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be listed").path());
+    all.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
 #[test]

@@ -103,7 +103,7 @@ table! {
 table! {
     /// Counts in a Redis or Valkey.
     "`redis`" RedisTable {
-        /// The server: redis://[user:password@]host[:port][/db], or rediss:// for an encrypted connection.
+        /// The server: `redis://[user:password@]host[:port][/db]`, or `rediss://` for an encrypted connection.
         url: Option<Text>,
         /// Instead of `url`, some nodes of a cluster.
         cluster: Option<At<OneOrMany<Text>>>,

@@ -14,7 +14,7 @@ use super::rule::{Limit, Rule};
 /// What distinguishes a limit from all others, over reloads too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The rule's name; its override's; and, from the second on, the place among several quotas: `per user@gold/2`.
+    /// The rule's name; from the second on, the place among several quotas; and its override's: `per user/2@gold`.
     pub name: String,
     /// What its keys are made of.
     pub key: String,
@@ -38,12 +38,12 @@ pub struct Diff {
 impl Identity {
     pub(crate) fn new(rule: &Rule, label: Option<&str>, place: usize, limit: &Limit) -> Self {
         let mut name = rule.name.clone();
-        if let Some(label) = label {
-            name.push('@');
-            name.push_str(&short(label));
-        }
         if place > 0 {
             name.push_str(&format!("/{}", place + 1));
+        }
+        if let Some(label) = label {
+            name.push('@'); // neither it nor `/` can be in the name of a rule, and the label is last: no two are alike
+            name.push_str(&short(label));
         }
         let key = rule.key.iter().map(shape).collect::<Vec<_>>().join(",");
         Identity { name, key, algorithm: letter(limit) }

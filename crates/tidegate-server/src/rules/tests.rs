@@ -123,20 +123,21 @@ fn parts_are_what_a_gate_is_asked_for() {
     let gold =
         Override { label: "gold".into(), conditions: vec![is("plan", "gold")], limits: vec![limit("99/s")] };
     user.overrides = vec![gold];
+    user.overrides[0].limits.push(limit("fixed_window 9/s"));
     let watched = Rule { shadow: true, ..Rule::new("watched", [limit("1/s")]) };
     let compiled = compiled(vec![Rule::new("all", [limit("1000/s")]), user, watched]);
     let names: Vec<_> = compiled.limits().iter().map(|limit| limit.identity.name.as_str()).collect();
-    assert_eq!(names, ["all", "user", "user/2", "user@gold", "watched"]);
+    assert_eq!(names, ["all", "user", "user/2", "user@gold", "user/2@gold", "watched"]);
 
     let mut scratch = Scratch::default();
     let mut parts = |descriptors: &[Descriptor<'_>]| {
         let matched = compiled.find(&Call::of(descriptors).cost(2), &mut scratch);
-        assert_eq!(matched.shadow_parts().map(|part| part.rule.0).collect::<Vec<_>>(), [4]);
+        assert_eq!(matched.shadow_parts().map(|part| part.rule.0).collect::<Vec<_>>(), [5]);
         matched.parts().map(|part| (part.rule.0, part.key.bytes().to_vec(), part.cost)).collect::<Vec<_>>()
     };
     let al = b"\x03al".to_vec();
     assert_eq!(parts(&[("user", "al")]), [(0, vec![], 2), (1, al.clone(), 2), (2, al.clone(), 2)]);
-    assert_eq!(parts(&[("user", "al"), ("plan", "gold")]), [(0, vec![], 2), (3, al, 2)]);
+    assert_eq!(parts(&[("user", "al"), ("plan", "gold")]), [(0, vec![], 2), (3, al.clone(), 2), (4, al, 2)]);
 }
 
 #[test]
