@@ -53,8 +53,11 @@ pub(crate) fn hidden(source: Source, tree: Option<&Node>) -> Source {
     if spans.is_empty() {
         return source;
     }
-    let text =
-        spans.into_iter().fold(source.text().to_owned(), |text, span| blotted(&text, source.clamped(span)));
+    let mut bytes = source.text().as_bytes().to_vec();
+    for Span { start, end } in spans.into_iter().map(|span| source.clamped(span)) {
+        bytes[start..end].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b'*');
+    }
+    let text = String::from_utf8(bytes).expect("whole characters were replaced");
     source.blotted(text)
 }
 
@@ -104,12 +107,6 @@ fn credentials(text: &str) -> Option<(usize, usize)> {
 fn is_variable(text: &str) -> bool {
     let text = text.trim_matches(['"', '\'']);
     text.starts_with("${") && text.ends_with('}') && !text.contains(":-") && text.matches("${").count() == 1
-}
-
-fn blotted(text: &str, span: Span) -> String {
-    let blot = |c: char| if c == '\n' { "\n".to_owned() } else { "*".repeat(c.len_utf8()) };
-    let middle: String = text[span.start..span.end].chars().map(blot).collect();
-    format!("{}{middle}{}", &text[..span.start], &text[span.end..])
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Reading<'_> {
     }
 
     pub(super) fn origin(&self, span: Span, variables: &[String]) -> Origin {
-        let line = self.source.place(span.start).line;
+        let line = self.source.line(span.start);
         Origin::File { name: self.source.name().to_owned(), line, variables: variables.to_vec() }
     }
 }
