@@ -17,6 +17,7 @@
 //! A client that never reads its replies is not read from either, as soon as the system takes no more of them; what waits for it is bounded by
 //! [`Session::run`](crate::resp::Session::run), and after [`Settings::stalled`] it is let go.
 
+mod command;
 mod connection;
 mod socket;
 mod watch;
@@ -34,6 +35,7 @@ use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::resp::Service;
+pub use command::Serve;
 use worker::Worker;
 
 /// How connections are treated.
