@@ -95,11 +95,12 @@ async fn run(serve: Serve) -> Result<(), Box<dyn Error>> {
 }
 
 fn settings(serve: &Serve) -> Settings {
-    let mut settings = Settings::default();
-    settings.threads = serve.threads;
-    settings.connections = serve.connections;
-    settings.idle = Duration::from_secs(serve.idle);
-    settings
+    Settings {
+        threads: serve.threads,
+        connections: serve.connections,
+        idle: Duration::from_secs(serve.idle),
+        ..Settings::default()
+    }
 }
 
 /// The rules that are in force. An example, until they are read from a file.
