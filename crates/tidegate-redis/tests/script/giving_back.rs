@@ -24,7 +24,7 @@ impl Pair {
 
     fn begin(&mut self, rule: &Rule, now: Micros) {
         self.clocked.clear();
-        (self.rule, self.now) = (rule.clone(), now);
+        (self.rule, self.now) = (*rule, now);
     }
 
     fn ask(&mut self, key: &str, verb: char, cost: u32) -> Told {
