@@ -18,7 +18,7 @@
 //! Rules have names, and a decision says which of them was binding. Any mix of algorithms will do, and rules that count
 //! how many are at work beside those that count what passes.
 //!
-//! Who would rather wait than be refused stands in [line](line) at the state that refused it, and tries again from there:
+//! Who would rather wait than be refused stands in [line](mod@line) at the state that refused it, and tries again from there:
 //! [`acquire`](Policy::acquire).
 //!
 //! Laws, checked in `tests/policy.rs` and, for every interleaving of two threads, by models: never too many on any rule;

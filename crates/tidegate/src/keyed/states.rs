@@ -2,7 +2,7 @@
 //!
 //! The table of all states, the algorithm in force, and what was promised for later. A decision takes the short cut if it
 //! can: the key is there, its state is one word, and the setting is the first. Else it goes the long way, and if somebody
-//! has reserved [ahead](crate::ahead) of the clock, past what is promised.
+//! has reserved [ahead] of the clock, past what is promised.
 
 use std::hash::Hash;
 use std::sync::Arc;
