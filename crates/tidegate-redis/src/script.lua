@@ -210,7 +210,8 @@ end
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
 --   refund(rule, cost)  gives back
---   owed_for(rule, til) how much a key may owe now that owes nothing from then on; without it, as much as you like
+--   give_back(rule, cost, til)  gives back what a charge still counts for that is as if never made from `til` on; without
+--                       it, all of it
 --   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
 --   used(value)         what the value counts as used, for another algorithm that takes the key over
@@ -347,8 +348,11 @@ local function bucket()
     end
   end
 
-  local function owed_for(rule, til)
-    return math.floor(((til - now - 1) * rule.q + 1) / rule.p) -- as resets are rounded up, there may be no more
+  local function give_back(rule, cost, til)
+    local back = math.min(cost * rule.p, (til - now - 1) * rule.q + 1) -- as resets are rounded up, there may be no more
+    local owes = at_least_zero(rule.used * rule.p - rule.gone - back)
+    rule.used = math.ceil(owes / rule.p)
+    rule.gone = rule.used * rule.p - owes
   end
 
   local function store(rule)
@@ -363,7 +367,7 @@ local function bucket()
 
   return {
     read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
-    owed_for = owed_for,
+    give_back = give_back,
   }
 end
 
@@ -446,8 +450,10 @@ local function nginx_queue()
     rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
   end
 
-  local function owed_for(rule, til)
-    return math.floor((math.floor(til / MILLI) - 1 - millis) * rule.rate / MILLI / REQUEST)
+  local function give_back(rule, cost, til)
+    local stands, last = standing(rule)
+    local left = at_least_zero(math.floor((math.floor(til / MILLI) - 1 - millis) * rule.rate / MILLI))
+    rule.owed, rule.last, rule.far_back = at_least_zero(stands - math.min(cost * REQUEST, left)), last, false
   end
 
   local function store(rule)
@@ -467,7 +473,7 @@ local function nginx_queue()
 
   return {
     read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
-    owed_for = owed_for,
+    give_back = give_back,
   }
 end
 
@@ -526,8 +532,8 @@ local function stepped_bucket()
     rule.used = at_least_zero(rule.used - cost)
   end
 
-  local function owed_for(rule, til)
-    return (beat_number(rule, til) - rule.number - 1) * rule.step + 1
+  local function give_back(rule, cost, til)
+    refund(rule, math.min(cost, (beat_number(rule, til) - rule.number - 1) * rule.step + 1))
   end
 
   local function store(rule)
@@ -548,7 +554,7 @@ local function stepped_bucket()
 
   return {
     read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
-    owed_for = owed_for,
+    give_back = give_back,
   }
 end
 
@@ -1446,10 +1452,12 @@ end
 -- Gives back what a charge still counts for that would have been forgotten at `til`. What has refilled meanwhile, or
 -- would have without the charge, is not there to be given back: somebody else may have had it.
 local function give_back(rule)
-  local owed_for = rule.algorithm.owed_for
-  local most = rule.til <= now and 0 or owed_for and owed_for(rule, rule.til) or rule.cost
-  rule.cost = at_least_zero(math.min(rule.cost, most))
-  return refund(rule)
+  local counts = rule.til > now and rule.cost > 0
+  if counts then
+    local own = rule.algorithm.give_back or rule.algorithm.refund
+    own(rule, rule.cost, rule.til)
+  end
+  return counts
 end
 
 local function reset()

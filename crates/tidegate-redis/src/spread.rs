@@ -90,9 +90,10 @@ impl Drop for Taken {
     }
 }
 
+/// Whatever has come of it before: that too much is under way may be the very reason.
 async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
     for Charge { name, rule, cost, til } in charges {
         let line = [Line { key: name, cost, til: Some(til), rule: &shared.rules[rule].described }];
-        let _ = shared.ask(Verb::GiveBack, &line, None, shared.deadline).await;
+        let _ = shared.send_in_time(shared.link_of(&line), Verb::GiveBack, &line, None).await;
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Admission, Part};
-use tidegate_core::{Decision, Outcome, Wait};
+use tidegate_core::{Decision, Outcome, Source, Wait};
 use tokio::time::Instant;
 
 use crate::gate::Shared;
@@ -23,10 +23,13 @@ pub(crate) struct Until(pub(crate) Option<Instant>);
 
 pub(crate) async fn acquire(shared: &Arc<Shared>, request: &[Part<'_>], until: Until) -> Admission {
     let names = shared.names(request);
-    let mut standing = match names.iter().find(|name| shared.waiting.has(name)) {
-        Some(name) => until.in_time(shared.waiting.join(name.clone())).await,
-        None => None,
-    };
+    let mut standing = None;
+    if let Some(name) = names.iter().find(|name| shared.waiting.has(name)) {
+        standing = until.in_time(shared.waiting.join(name.clone())).await;
+        if standing.is_none() {
+            return behind_others(shared, request).await;
+        }
+    }
     loop {
         let admission = shared.check(request).await;
         let pause = match admission.decision.outcome {
@@ -76,13 +79,24 @@ async fn at_its_turn(
         return admission;
     }
     let rates: Vec<Part<'_>> = shared.rates(request).collect();
-    if !rates.is_empty() {
+    let is_redis = admission.decision.source == Source::Strict; // else there is nothing there to be given back
+    if is_redis && !rates.is_empty() {
         let _ = shared.ask_each(Verb::Refund, &rates).await;
     }
-    let Decision { rule, .. } = admission.decision;
-    let (at, limit) = (admission.decision.at(), admission.decision.limit());
-    let refusal = Decision::counted(Outcome::RetryAfter(wait), at, limit, 0, wait);
-    Admission::bare(refusal.of_rule(rule))
+    Admission::bare(refusal(&admission.decision, wait))
+}
+
+/// Time was up while others were before it: nothing is charged, whatever is left.
+async fn behind_others(shared: &Arc<Shared>, request: &[Part<'_>]) -> Admission {
+    match shared.ask_each(Verb::Peek, request).await {
+        Ok((told, _)) if told.is_allowed() => Admission::bare(refusal(&told, Wait::micros(1))),
+        Ok((told, _)) => Admission::bare(told),
+        Err(trouble) => shared.without_redis(request, &trouble),
+    }
+}
+
+fn refusal(told: &Decision, wait: Wait) -> Decision {
+    Decision::counted(Outcome::RetryAfter(wait), told.at(), told.limit(), 0, wait).of_rule(told.rule)
 }
 
 impl Until {

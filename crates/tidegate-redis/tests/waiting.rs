@@ -106,6 +106,22 @@ async fn who_gives_up_lets_the_next_one_ask() {
 }
 
 #[tokio::test]
+async fn whose_time_is_up_in_line_overtakes_nobody() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
+    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    let (waiting, before) = (gate.clone(), asked(&server));
+    let first = tokio::spawn(async move { waiting.acquire(&one("alice")).await });
+    gates::eventually("the first is refused", async || (asked(&server) > before).then_some(())).await;
+    tokio::task::yield_now().await;
+    gate.reset(&one("alice")).await.expect("a request").expect("an answer"); // which the first does not know
+    let late = gate.acquire_timeout(&one("alice"), Duration::from_millis(50)).await.expect("a request");
+    assert!(matches!(late.decision.outcome, Outcome::RetryAfter(_)), "{late:?}");
+    first.abort();
+    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed(), "nothing was charged");
+}
+
+#[tokio::test]
 async fn a_place_is_waited_for() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).at_once("at work", 1, Duration::from_secs(60))).await;

@@ -83,6 +83,8 @@ pub enum Fault {
     NeedsPlace(RuleId),
     /// It asks to hold a place, and names no rule about places.
     NoPlaces,
+    /// It asks to hold places, but none of them.
+    NothingToHold,
 }
 
 impl Engine {
@@ -110,8 +112,9 @@ impl<C: Clock + Clone> Engine<C> {
             Some(max_keys) => throttles.max_keys(max_keys),
             None => throttles,
         };
-        let numbers =
-            (0..).zip(&rules.rules).map(|(number, (name, _))| (name.as_bytes().into(), RuleId(number)));
+        let numbers = (0..=u16::MAX)
+            .zip(&rules.rules)
+            .map(|(number, (name, _))| (name.as_bytes().into(), RuleId(number)));
         let numbers = numbers.collect();
         let policy = policy(rules, &clock)?;
         Ok(Engine { numbers, leases, policy, throttles, places: Places::default(), clock })
@@ -226,6 +229,10 @@ impl<C: Clock> Engine<C> {
 
     fn acquire_now(&self, request: &[Part<'_>]) -> Result<Acquired, Fault> {
         let lease = request.iter().filter_map(|part| self.lease(part)).min().ok_or(Fault::NoPlaces)?;
+        // What costs nothing always passes, so there would be no bound on how many hold it.
+        if request.iter().all(|part| self.lease(part).is_none() || part.cost == 0) {
+            return Err(Fault::NothingToHold);
+        }
         self.free_overdue(request);
         let admission = self.ask(request, Policy::check)?;
         let (decision, permits) = (admission.decision, admission.permits);
@@ -338,6 +345,9 @@ impl fmt::Display for Fault {
                     f,
                     "rule {rule} is about places at work; acquire one, and release it when the work is done"
                 )
+            }
+            Fault::NothingToHold => {
+                f.write_str("a cost of 0 holds no place; peek to see what is left, or say a cost")
             }
             Fault::NoPlaces => {
                 f.write_str("no rule of the request is about places at work; check it instead")

@@ -27,6 +27,7 @@ use std::fmt;
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,7 +231,10 @@ impl Drop for Door {
 async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(taken) if taken.kind() == io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(path).await.is_ok() {
+            // Only a socket that nobody listens on was left behind. All else is somebody's.
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let nobody = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+            if !is_socket || !UnixStream::connect(path).await.is_err_and(nobody) {
                 return Err(taken);
             }
             std::fs::remove_file(path)?;

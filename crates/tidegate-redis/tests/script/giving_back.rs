@@ -105,6 +105,23 @@ fn who_gives_back_never_has_more_than_who_never_took() {
 }
 
 #[test]
+fn what_is_given_back_soon_is_there_again_as_soon() {
+    let mut pair = Pair::start();
+    for text in RULES.iter().filter(|text| !text.contains("nginx")) {
+        let rule: Rule = text.parse().expect("a rule");
+        pair.begin(&rule, NOON);
+        let told = pair.ask("more", 'c', 1);
+        let til = pair.now.plus(told.reset);
+        let late = told.reset.min(1_000) / 2;
+        pair.now = pair.now.plus(late);
+        pair.give_back("more", 1, til);
+        pair.now = pair.now.plus(late + 1);
+        let (more, alike) = pair.left();
+        assert_eq!(more, alike, "{text}: given back after {late}us");
+    }
+}
+
+#[test]
 fn what_is_given_back_at_once_was_never_taken() {
     let mut pair = Pair::start();
     for text in RULES {

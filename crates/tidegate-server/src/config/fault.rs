@@ -55,6 +55,8 @@ pub enum Severity {
 pub struct Faults {
     found: Vec<Fault>,
     beyond: usize,
+    /// Those beyond counted, too.
+    errors: usize,
 }
 
 /// So many faults are shown; the rest is counted. A file that has more is no configuration.
@@ -169,6 +171,7 @@ impl Faults {
         if self.found.iter().any(is_known) {
             return;
         }
+        self.errors += usize::from(fault.severity == Severity::Error);
         if self.found.len() < MOST {
             self.found.push(fault);
         } else {
@@ -179,7 +182,7 @@ impl Faults {
     /// Whether none of them is an error.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.beyond == 0 && self.count(Severity::Error) == 0
+        self.errors == 0
     }
 
     /// How many there are of one severity.

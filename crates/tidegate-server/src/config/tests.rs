@@ -32,6 +32,22 @@ fn a_yaml_bomb_is_defused() {
 }
 
 #[test]
+fn a_bomb_of_one_long_text_is_defused_too() {
+    let bomb = format!("a: &a \"{}\"\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 1_000].join(", "));
+    assert_eq!(codes(&bomb), ["too-large"]);
+}
+
+#[test]
+fn warnings_however_many_are_no_errors() {
+    let many: String = (0..300).map(|n| format!("  - {{name: a{n}, key: user, quota: 1/s}}\n")).collect();
+    let loaded = load(&format!("rules:\n{many}"));
+    assert_eq!((loaded.faults.count(Severity::Warning), loaded.faults.count(Severity::Error)), (100, 0));
+    assert!(loaded.config.is_some());
+    let wrong = load(&format!("rules:\n{many}  - {{name: z, quota: x}}\n"));
+    assert!(wrong.config.is_none(), "an error beyond those shown is one all the same");
+}
+
+#[test]
 fn what_lies_too_deep_is_not_followed() {
     for (open, close) in [("[", "]"), ("{a: ", "}")] {
         let deep = open.repeat(10_000) + &close.repeat(10_000);

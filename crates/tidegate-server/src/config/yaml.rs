@@ -2,7 +2,7 @@
 //!
 //! The parser gives events with their places; here they become nodes. Aliases are copies of what they stand for, and
 //! that is how a page of YAML becomes gigabytes: each level names the one before ten times. So there is a bound on
-//! how many nodes a file may have with all copies made, and one on how deep they may lie.
+//! how many nodes a file may have with all copies made, and one on how deep they may lie. A long text counts as many.
 
 use std::collections::HashMap;
 
@@ -14,6 +14,8 @@ use super::source::{At, Source, Span};
 
 /// The most nodes a file may have, copies counted.
 const MOST_NODES: usize = 500_000;
+/// So many bytes of a text count as a node.
+const BYTES: usize = 256;
 /// How deep they may lie. No configuration needs ten.
 const DEEPEST: usize = 64;
 
@@ -90,8 +92,9 @@ impl<'a> Builder<'a> {
 
     /// The node that begins with `event`.
     fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Built<Node> {
-        self.count(1, span)?;
         let before = self.nodes;
+        let bytes = if let Event::Scalar(text, ..) = &event { text.len() } else { 0 };
+        self.count(1 + bytes / BYTES, span)?;
         let (node, anchor) = match event {
             Event::Scalar(text, ScalarStyle::Plain, anchor, None) => (plain(&text, span), anchor),
             Event::Scalar(text, _, anchor, _) => (Node::scalar(text, true, self.trimmed(span)), anchor),
@@ -101,7 +104,9 @@ impl<'a> Builder<'a> {
             _ => (Node { kind: Kind::Nothing, span }, 0),
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, (node.clone(), self.nodes - before + 1));
+            let nodes = self.nodes - before;
+            self.count(nodes, span)?; // for the copy that is kept
+            self.anchors.insert(anchor, (node.clone(), nodes));
         }
         Ok(node)
     }
@@ -150,7 +155,7 @@ impl<'a> Builder<'a> {
     }
 
     fn copy(&mut self, anchor: usize, span: Span) -> Built<Node> {
-        let Some((node, nodes)) = self.anchors.get(&anchor).cloned() else {
+        let Some(nodes) = self.anchors.get(&anchor).map(|(_, nodes)| *nodes) else {
             return Err(Box::new(
                 Fault::error("yaml", "an alias inside of what it stands for")
                     .at(span)
@@ -158,7 +163,7 @@ impl<'a> Builder<'a> {
             ));
         };
         self.count(nodes, span)?;
-        Ok(Node { span, ..node })
+        Ok(Node { span, ..self.anchors[&anchor].0.clone() })
     }
 
     fn count(&mut self, nodes: usize, span: Span) -> Built<()> {

@@ -228,6 +228,7 @@ fn tell_fault<C: Clock>(engine: &Engine<C>, fault: Fault, reply: &mut Reply<'_>)
             let name = engine.name(rule);
             format!("ERR rule '{name}' is about places at work; use TG.ACQUIRE, and TG.RELEASE when the work is done")
         }
+        Fault::NothingToHold => "ERR a cost of 0 holds no place; use TG.PEEK, or another COST".to_owned(),
         Fault::NoPlaces => "ERR no rule of the request is about places at work; use TG.CHECK".to_owned(),
         Fault::Request(invalid) => format!("ERR {invalid}"),
     });

@@ -101,6 +101,9 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
 
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
         let mut buffer = std::mem::take(&mut scratch.read);
+        if buffer.is_empty() {
+            buffer = vec![0; READ].into(); // whoever had it has panicked, which must not be the end of all others
+        }
         let read = self.socket.poll_read(cx, &mut buffer);
         let turned = match read {
             Poll::Pending if self.watched.told() == Told::Nothing => Poll::Pending,

@@ -164,6 +164,16 @@ fn sockets_in_the_file_system() {
     drop(server);
 }
 
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("letters.txt");
+    std::fs::write(&path, "dear").expect("a file");
+    let taken = bind(&path).expect_err("it is no socket");
+    assert!(taken.contains("is in use"), "{taken}");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "dear");
+}
+
 fn bind(path: &std::path::Path) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let server = Server::new(Service::new(Engine::new(Rules::new()).expect("no rules")), Settings::default());

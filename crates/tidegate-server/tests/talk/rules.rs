@@ -67,6 +67,8 @@ fn what_is_no_request_is_an_error() {
     for (line, expected) in rows {
         assert_eq!(talk.say(line), expected, "{line}");
     }
+    let nothing = "-ERR a cost of 0 holds no place; use TG.PEEK, or another COST";
+    assert_eq!(talk.send(&[b"TG.ACQUIRE", b"at work", b"k", b"COST", b"0"]), nothing);
     let places =
         "-ERR rule 'at work' is about places at work; use TG.ACQUIRE, and TG.RELEASE when the work is done";
     for verb in ["TG.CHECK", "TG.REFUND", "TG.RESET"] {

@@ -529,8 +529,14 @@ impl Visit {
 
     /// Has `waker` woken once when a permit of this key comes back, or the limit changes. Who looks at the slots after
     /// this has not missed it: who gives back does so before it takes the lock that this takes.
+    ///
+    /// There is one bell, for the first in line. Who has believed to be the first, and has been overtaken by somebody with
+    /// a lower number before it came here, leaves that one's bell alone: it could not use the permit it would be woken for.
     pub(crate) fn set_bell(&self, number: u64, waker: &Waker) {
-        self.put_bell(|bell| bell.replace(Bell { number, waker: waker.clone() }));
+        self.put_bell(|bell| match bell {
+            Some(first) if first.number < number => None,
+            bell => bell.replace(Bell { number, waker: waker.clone() }),
+        });
     }
 
     /// Takes the bell away again, unless it is somebody else's by now.
@@ -581,5 +587,40 @@ impl Hasher for AsItIs {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::KeyedConcurrencyLimiter;
+
+    #[derive(Default)]
+    struct Rung(AtomicUsize);
+
+    impl Wake for Rung {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_bell_is_that_of_the_lowest_number() {
+        let limiter = KeyedConcurrencyLimiter::<str>::new(1);
+        let permit = limiter.try_acquire("a").expect("free");
+        let visit = limiter.cost(1).visit("a").expect("room");
+        let [first, late] = [0, 1].map(|_| Arc::new(Rung::default()));
+        visit.set_bell(3, &Waker::from(first.clone()));
+        visit.set_bell(5, &Waker::from(late.clone())); // it was overtaken, and does not know it yet
+        visit.take_bell(5);
+        drop(permit);
+        assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [1, 0]);
+        visit.set_bell(5, &Waker::from(late.clone()));
+        visit.set_bell(3, &Waker::from(first.clone())); // who comes before takes it over
+        drop(limiter.try_acquire("a").expect("free"));
+        assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [2, 0]);
     }
 }
