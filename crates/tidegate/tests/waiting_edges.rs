@@ -90,10 +90,14 @@ fn nobody_passes_before_what_others_have_built_upon() {
 #[test]
 fn a_change_reckons_from_the_last_instant_that_others_have_built_upon() {
     const QUOTA: Quota = Quota::per_second(10).burst(1);
-    let (limiter, _clock) = built_upon(QUOTA, 1); // promised for 100 ms
+    let (limiter, clock) = built_upon(QUOTA, 1); // promised for 100 ms
     let _ = limiter.quota(QUOTA).force(&7); // as of then, when two are owed
     limiter.change(Planned::new(Quota::per_second(5).burst(1)));
-    assert_eq!(retry(limiter.check(&7)), 500 * MS, "100 ms, and two at the new pace");
+    assert_eq!(retry(limiter.check(&7)), 300 * MS, "100 ms, and two at the pace they were used by");
+    clock.advance(Duration::from_micros(300 * MS - 1));
+    assert_eq!(retry(limiter.check(&7)), 1);
+    clock.advance(Duration::from_micros(1));
+    assert!(limiter.check(&7).is_allowed(), "exactly then");
 }
 
 // --- a reset and a change
