@@ -18,7 +18,7 @@ use crate::resp::{Account, Service};
 #[derive(Debug, Parser)]
 pub struct Serve {
     /// Where clients of Redis come in.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", env = "TIDEGATE_RESP")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", env = "TIDEGATE_RESP", value_parser = address)]
     resp: SocketAddr,
     /// A socket in the file system where they come in, too.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_RESP_SOCKET")]
@@ -44,6 +44,10 @@ pub struct Serve {
     /// Seconds after which a client that asks nothing is let go.
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     idle: u64,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an address and a port, as in 127.0.0.1:6380 or [::1]:6380".to_owned())
 }
 
 impl Serve {

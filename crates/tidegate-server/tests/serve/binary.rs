@@ -63,6 +63,15 @@ fn a_port_in_use_is_a_sentence_and_exit_code_1() {
 }
 
 #[test]
+fn an_address_that_is_none_is_a_sentence_and_exit_code_2() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--resp", "nonsense"]).output();
+    let output = output.expect("the binary");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("'nonsense'") && said.contains("as in 127.0.0.1:6380"), "{said}");
+}
+
+#[test]
 fn a_password_is_asked_for() {
     let binary = Binary::start(&["serve", "--password", "sesame"]);
     let mut client = binary.connect();
