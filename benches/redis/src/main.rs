@@ -3,6 +3,7 @@
 //! ```text
 //!   bench-redis            the whole suite; the report goes to stdout, progress to stderr
 //!   bench-redis --quick    the same cases, in few and short rounds
+//!   bench-redis --script   only the script, and --gate only how fast a gate is
 //! ```
 
 mod faults;
@@ -33,22 +34,21 @@ const QUICK: Plan = Plan { rounds: 5, requests: 3_200 };
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => run(FULL),
-        ["--quick"] => run(QUICK),
+        [] => run(FULL, &[scripts::sections, gate::sections, faults::sections]),
+        ["--quick"] => run(QUICK, &[scripts::sections, gate::sections, faults::sections]),
+        ["--script"] => run(FULL, &[scripts::sections]),
+        ["--gate"] => run(FULL, &[gate::sections]),
         _ => {
-            eprintln!("usage: bench-redis [--quick]");
+            eprintln!("usage: bench-redis [--quick | --script | --gate]");
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
-fn run(plan: Plan) {
+fn run(plan: Plan, suites: &[fn(Plan) -> Vec<Section>]) {
     let machine = machine::description();
-    let sections: Vec<Section> = [scripts::sections(plan), gate::sections(plan), faults::sections(plan)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let sections: Vec<Section> = suites.iter().flat_map(|suite| suite(plan)).collect();
     print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }

@@ -44,22 +44,30 @@ impl Raw {
         Call { sha, rules: rules.to_vec(), args: args.iter().map(|arg| arg.to_vec()).collect() }
     }
 
-    /// Makes `n` requests of `calls` each, so many requests together; if that is one, each call after the other.
+    /// Makes `n` requests of `calls` each, so many requests together; if that is one, each call after the other. While the
+    /// answers to some are awaited the next are under way, so that the server is never without work.
     pub(crate) fn run(&mut self, calls: &[Call], n: usize, together: usize) -> Took {
-        let in_batch = if together == 1 { 1 } else { together * calls.len() };
+        let (in_batch, ahead) = if together == 1 { (1, 0) } else { (together * calls.len(), 1) };
         let batches: Vec<Vec<u8>> = match together {
             1 => (0..n).flat_map(|_| self.apart(calls)).collect(),
             _ => (0..n / together).map(|_| self.batch(calls, together)).collect(),
         };
         let (before, started) = (self.cpu(), Instant::now());
-        for batch in &batches {
-            let replies = self.connection.req_packed_commands(batch, 0, in_batch);
-            for reply in replies.expect("answers") {
-                reply.extract_error().expect("no error");
+        for (number, batch) in batches.iter().enumerate() {
+            self.connection.send_packed_command(batch).expect("a connection");
+            if number >= ahead {
+                self.receive(in_batch);
             }
         }
+        self.receive(in_batch * ahead);
         let wall = started.elapsed();
         Took { wall, cpu: self.cpu().saturating_sub(before) }
+    }
+
+    fn receive(&mut self, answers: usize) {
+        for _ in 0..answers {
+            self.connection.recv_response().expect("an answer").extract_error().expect("no error");
+        }
     }
 
     fn apart(&mut self, calls: &[Call]) -> Vec<Vec<u8>> {

@@ -33,7 +33,7 @@ use crate::places::{Entry, Place, Places};
 use crate::trouble::{Trouble, is_no_script, is_redirection};
 use crate::wait::Until;
 use crate::watch::Canary;
-use crate::wire::{self, Described, Line, Reply, Verb};
+use crate::wire::{self, Call, Described, Line, Reply, Verb};
 
 /// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
 ///
@@ -445,8 +445,8 @@ impl Shared {
         within: Duration,
     ) -> Result<Reply, Trouble> {
         let (connection, number) = link.connection()?;
-        let cmd = wire::call(&self.sha, verb, lines, id);
-        match tokio::time::timeout(within, send(link, connection, &cmd)).await {
+        let call = Call { sha: &self.sha, verb, lines, id };
+        match tokio::time::timeout(within, send(link, connection, &call)).await {
             Ok(Ok(value)) => {
                 link.answered();
                 wire::read(&value, lines).ok_or(Trouble::Nonsense)
@@ -495,15 +495,15 @@ impl Shared {
 async fn send(
     link: &Link,
     mut connection: Connection,
-    cmd: &redis::Cmd,
+    call: &Call<'_>,
 ) -> Result<redis::Value, redis::RedisError> {
     let loads = link.loads();
-    match connection.ask(cmd).await {
+    match connection.ask(call).await {
         Err(error) if is_no_script(&error) => {
             link.load(&mut connection, loads).await?;
-            connection.ask(cmd).await
+            connection.ask(call).await
         }
-        Err(error) if is_redirection(&error) => connection.ask_as_told(cmd, &error).await,
+        Err(error) if is_redirection(&error) => connection.ask_as_told(call, &error).await,
         reply => reply,
     }
 }

@@ -10,6 +10,7 @@
 //! | `keys` | how the strings in Redis are named |
 //! | `gate` | [`RedisGate`]: deadline, bound, breaker around one round trip |
 //! | `build` | [`Builder`], and what can be wrong with it |
+//! | `pipe`, `reply` | many requests on one connection, and where an answer ends |
 //! | `link`, `server` | connections that heal, and what is at the other end |
 //! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
 //! | `lost`, `local` | [`WhenLost`]: decisions without Redis |
@@ -31,7 +32,9 @@ mod line;
 mod link;
 mod local;
 mod lost;
+mod pipe;
 mod places;
+mod reply;
 mod server;
 mod spread;
 mod trouble;

@@ -18,14 +18,15 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::SingleNodeRoutingInfo;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate::{Clock, SteadyClock};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
+use crate::pipe::Pipe;
 use crate::server::{self, Findings};
 use crate::trouble::{Trouble, breaks_the_connection};
-use crate::wire::SCRIPT;
+use crate::wire::{Call, SCRIPT};
 
 /// Where to connect to.
 #[derive(Clone, Debug)]
@@ -37,7 +38,8 @@ pub(crate) enum Target {
 /// A connection, of which clones are the same one.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Single(MultiplexedConnection),
+    Plain(Pipe),
+    Encrypted(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
@@ -232,13 +234,16 @@ impl Target {
 
     async fn connect(&self) -> Result<Connection, RedisError> {
         match self {
+            Target::Single(client) if !is_encrypted(client) => {
+                Pipe::to(client.get_connection_info()).await.map(Connection::Plain)
+            }
             Target::Single(client) => {
                 // Deadlines are the gate's. Nothing may queue up here: the gate bounds what is under way.
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(CONNECT))
                     .set_response_timeout(None)
                     .set_pipeline_buffer_size(1_024);
-                client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::Single)
+                client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::Encrypted)
             }
             Target::Cluster(client) => client.get_async_connection().await.map(Connection::Cluster),
         }
@@ -247,28 +252,46 @@ impl Target {
 
 impl Connection {
     async fn load(&mut self) -> Result<Value, RedisError> {
-        self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await
+        self.command(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await
     }
 
     /// Asks where a redirection says. One to stay is known to the connection by now; a slot that is being moved has to be asked
     /// for by its own word, at its new node, while the rest stays where it was.
-    pub(crate) async fn ask_as_told(&mut self, cmd: &Cmd, told: &RedisError) -> Result<Value, RedisError> {
+    pub(crate) async fn ask_as_told(
+        &mut self,
+        call: &Call<'_>,
+        told: &RedisError,
+    ) -> Result<Value, RedisError> {
         let (Connection::Cluster(connection), Some(route)) = (&mut *self, new_node(told)) else {
-            return self.ask(cmd).await;
+            return self.ask(call).await;
         };
         let mut asking = redis::pipe();
-        asking.cmd("ASKING").add_command(cmd.clone());
+        asking.cmd("ASKING").add_command(call.cmd());
         let mut replies = connection.route_pipeline(asking, 1, 1, route).await?;
         replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    pub(crate) async fn ask(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+    /// Asks the script.
+    pub(crate) async fn ask(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
         match self {
-            Connection::Single(connection) => connection.req_packed_command(cmd).await,
+            Connection::Plain(pipe) => pipe.ask(|unsent| call.write(unsent)).await,
+            _ => self.command(&call.cmd()).await,
+        }
+    }
+
+    /// Asks for anything.
+    pub(crate) async fn command(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Connection::Plain(pipe) => pipe.ask(|unsent| cmd.write_packed_command(unsent)).await,
+            Connection::Encrypted(connection) => connection.req_packed_command(cmd).await,
             Connection::Cluster(connection) => connection.req_packed_command(cmd).await,
         }
         .and_then(Value::extract_error)
     }
+}
+
+fn is_encrypted(client: &redis::Client) -> bool {
+    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
 }
 
 /// Where the slot goes that is being moved, if that is what the error says.
@@ -283,7 +306,8 @@ fn new_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Connection::Single(_) => "Single",
+            Connection::Plain(_) => "Plain",
+            Connection::Encrypted(_) => "Encrypted",
             Connection::Cluster(_) => "Cluster",
         })
     }

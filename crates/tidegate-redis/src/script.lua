@@ -14,8 +14,8 @@
 --
 -- Numbers here are doubles, exact for whole numbers up to 2^53. Instants are microseconds and end there; intervals
 -- are fractions p/q, and time is counted in q-ths of a microsecond. As long as a < 2^53, math.floor(a / b),
--- math.ceil(a / b) and a % b are exact. Where a number may grow beyond that, the comment says why the answer is still
--- right.
+-- math.ceil(a / b) and a % b are exact; as is (a + -a % b) / b, the same as the ceiling and cheaper, if a + b is below it
+-- too. Where a number may grow beyond that, the comment says why the answer is still right.
 --
 -- A bucket in Redis keeps its books as *so many tokens were used, as of then*, a then less than one interval before
 -- it was written. That is the core's instant at which a key owes nothing again, told in whole tokens:
@@ -49,7 +49,8 @@ local now = time[1] * 1000000 + time[2]
 -- == One bucket, checked: nearly every call ====================================================================
 
 if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
-  local cost, rule = tonumber(ARGV[2]), ARGV[3]
+  local cost, rule = ARGV[2], ARGV[3]
+  cost = cost == '1' and 1 or tonumber(cost)
   if #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0 then
     local p, q, burst = struct.unpack('>xI8I8I8', rule)
     local value = redis.call('GET', KEYS[1])
@@ -66,12 +67,12 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
       gone = part < q and (now - since) * q - part or -1
     end
     local full = p * burst
-    if gone >= 0 and used <= burst and full > 0 and q > 0 and now + full <= END then
+    if gone >= 0 and used <= burst and full > 0 and q > 0 and now + full + q <= END then
       if gone >= used * p then -- of two products the larger may be inexact, but it is the larger
         gone, used = 0, 0
       else
-        local back = math.floor(gone / p)
-        gone, used = gone - back * p, used - back
+        local rest = gone % p
+        gone, used = rest, used - (gone - rest) / p
       end
       local taken = used + cost
       if taken <= burst then
@@ -82,7 +83,8 @@ if #KEYS == 1 and #ARGV == 3 and ARGV[1] == 'c' then
         else
           value = struct.pack('>I7I7I7', since, part, taken)
         end
-        local reset = math.ceil((taken * p - gone) / q)
+        local owes = taken * p - gone
+        local reset = (owes + -owes % q) / q
         redis.call('SET', KEYS[1], value, 'PXAT', string.format('%d', (now + reset + 999) / 1000))
         return { now, 1, 0, burst - taken, 0, reset }
       end
@@ -100,16 +102,21 @@ end
 local refused -- the reply, if one of the row refuses
 
 if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
-  local count, call, ceil, pack, read = #KEYS, redis.call, math.ceil, struct.pack, struct.unpack
+  local count, call, byte, pack, read = #KEYS, redis.call, string.byte, struct.pack, struct.unpack
   local values = call('MGET', unpack(KEYS))
   local reply = { now, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } -- of three, so that it need not grow
   local plain = true
-  for i = 1, count do
-    local cost, rule, value = tonumber(ARGV[2 * i]), ARGV[2 * i + 1], values[i]
-    plain = #rule == 25 and string.byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
+  for i = 2, count do
     for j = 1, i - 1 do
       plain = plain and KEYS[i] ~= KEYS[j]
     end
+  end
+  local at = 0
+  for i = 1, plain and count or 0 do
+    at = at + 4
+    local cost, rule, value = ARGV[2 * i], ARGV[2 * i + 1], values[i]
+    cost = cost == '1' and 1 or tonumber(cost)
+    plain = #rule == 25 and byte(rule) == 98 and cost and cost > 0 and cost <= 4294967295 and cost % 1 == 0
     if not plain then
       break
     end
@@ -124,17 +131,17 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
       end
       gone = part < q and (now - since) * q - part or -1
     end
-    plain = gone >= 0 and full > 0 and q > 0 and now + full <= END and used <= burst
+    plain = gone >= 0 and full > 0 and q > 0 and now + full + q <= END and used <= burst
     if not plain then
       break
     end
     if gone >= used * p then
       gone, used = 0, 0
     else
-      local back = math.floor(gone / p)
-      gone, used = gone - back * p, used - back
+      local rest = gone % p
+      gone, used = rest, used - (gone - rest) / p
     end
-    local taken, at, owes = used + cost, i * 4, used * p - gone
+    local taken, owes = used + cost, used * p - gone
     if taken <= burst then
       local part = -gone % q
       local since = now - (gone + part) / q
@@ -144,11 +151,12 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
         values[i] = pack('>I7I7I7', since, part, taken)
       end
       -- In the place of the wait, which is none, stands what is owed until it is known whether all agree.
-      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, owes, ceil((owes + cost * p) / q)
+      local reset = owes + cost * p
+      reply[at - 1], reply[at], reply[at + 1], reply[at + 2] = 0, burst - taken, owes, (reset + -reset % q) / q
     else
-      local never = cost > burst
+      local never, wait = cost > burst, (taken - burst) * p - gone
       reply[at - 1], reply[at] = never and 4 or 2, burst - used
-      reply[at + 1], reply[at + 2] = never and 0 or ceil(((taken - burst) * p - gone) / q), ceil(owes / q)
+      reply[at + 1], reply[at + 2] = never and 0 or (wait + -wait % q) / q, (owes + -owes % q) / q
       refused = reply
     end
   end
@@ -158,11 +166,12 @@ if #KEYS > 1 and #KEYS <= 8 and #ARGV == 2 * #KEYS + 1 and ARGV[1] == 'c' then
     end
   end
   if plain and not refused then
-    local remaining, reset = reply[4], reply[6]
+    local format, remaining, reset = string.format, reply[4], reply[6]
+    at = 0
     for i = 1, count do
-      local at = 4 * i
+      at = at + 4
       local left, back = reply[at], reply[at + 2]
-      call('SET', KEYS[i], values[i], 'PXAT', string.format('%d', (now + back + 999) / 1000))
+      call('SET', KEYS[i], values[i], 'PXAT', format('%d', (now + back + 999) / 1000))
       reply[at + 1] = 0
       if left < remaining or (left == remaining and back > reset) then
         reply[2], remaining, reset = i, left, back

@@ -18,7 +18,7 @@ pub(crate) struct Findings {
 
 pub(crate) async fn look(connection: &mut Connection) -> Result<Findings, RedisError> {
     let cluster = matches!(connection, Connection::Cluster(_));
-    match connection.ask(redis::cmd("INFO").arg("all")).await {
+    match connection.command(redis::cmd("INFO").arg("all")).await {
         Ok(info) => Ok(read_all(&info, cluster)),
         // It may be forbidden; that is no reason not to limit.
         Err(error) if error.is_connection_dropped() => Err(error),

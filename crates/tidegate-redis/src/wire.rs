@@ -99,25 +99,86 @@ fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
     std::iter::once(letter).chain(numbers).collect()
 }
 
-/// The command that asks the script `sha` for this. The `id` is whose places are meant.
-pub(crate) fn call(sha: &str, verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>) -> Cmd {
-    let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(sha).arg(lines.len());
-    for line in lines {
-        cmd.arg(&line.key[..]);
+/// What the script is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    /// By what name it is known to the server.
+    pub(crate) sha: &'a str,
+    pub(crate) verb: Verb,
+    pub(crate) lines: &'a [Line<'a>],
+    /// Whose places are meant.
+    pub(crate) id: Option<&'a [u8]>,
+}
+
+impl Call<'_> {
+    /// As a command of the library, which finds the node of a cluster that it is for.
+    pub(crate) fn cmd(&self) -> Cmd {
+        let mut cmd = Cmd::new();
+        self.each_argument(|argument| {
+            cmd.arg(argument);
+        });
+        cmd
     }
-    cmd.arg(verb.letter());
-    for line in lines {
-        match line.til {
-            None => cmd.arg(line.cost),
-            Some(til) => cmd.arg(format!("{} {}", line.cost, til.get())),
-        };
-        cmd.arg(&line.rule.bytes[..]);
+
+    /// Appends it as it is sent.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        head(bytes, b'*', 4 + 3 * self.lines.len() + usize::from(self.id.is_some()));
+        self.each_argument(|argument| {
+            head(bytes, b'$', argument.len());
+            bytes.extend_from_slice(argument);
+            bytes.extend_from_slice(b"\r\n");
+        });
     }
-    if let Some(id) = id {
-        cmd.arg(id);
+
+    fn each_argument(&self, mut argument: impl FnMut(&[u8])) {
+        argument(b"EVALSHA");
+        argument(self.sha.as_bytes());
+        argument(Digits::of(self.lines.len() as u64).bytes());
+        for line in self.lines {
+            argument(&line.key);
+        }
+        argument(self.verb.letter().as_bytes());
+        for line in self.lines {
+            match line.til {
+                None => argument(Digits::of(line.cost.into()).bytes()),
+                Some(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
+            };
+            argument(&line.rule.bytes);
+        }
+        if let Some(id) = self.id {
+            argument(id);
+        }
     }
-    cmd
+}
+
+/// What stands before an argument, or before all of them.
+fn head(bytes: &mut Vec<u8>, letter: u8, length: usize) {
+    bytes.push(letter);
+    bytes.extend_from_slice(Digits::of(length as u64).bytes());
+    bytes.extend_from_slice(b"\r\n");
+}
+
+/// A number in writing, for which nothing is allocated.
+struct Digits {
+    written: [u8; 20],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut digits = Digits { written: [b'0'; 20], from: 19 };
+        while number > 9 {
+            digits.written[digits.from] += (number % 10) as u8;
+            digits.from -= 1;
+            number /= 10;
+        }
+        digits.written[digits.from] += number as u8;
+        digits
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.written[self.from..]
+    }
 }
 
 /// Reads the reply to a call with these lines. `None` if it is none.
@@ -183,7 +244,11 @@ mod tests {
             Line { key: b"a".to_vec(), cost: 5, til: None, rule: &one },
             Line { key: b"b".to_vec(), cost: 1, til: Some(Micros::new(7)), rule: &two },
         ];
-        let packed = call("5ha", Verb::Check, &lines, Some(b"me")).get_packed_command();
+        let call = Call { sha: "5ha", verb: Verb::Check, lines: &lines, id: Some(b"me") };
+        let packed = call.cmd().get_packed_command();
+        let mut written = Vec::new();
+        call.write(&mut written);
+        assert_eq!(written.escape_ascii().to_string(), packed.escape_ascii().to_string());
         let args = |n: usize| format!("*{n}\r\n").into_bytes();
         assert!(packed.starts_with(&args(11)), "{}", packed.escape_ascii());
         let text = packed.escape_ascii().to_string();
@@ -195,6 +260,13 @@ mod tests {
         );
         assert!(text.ends_with("$2\\r\\nme\\r\\n"), "{text}");
         assert!(text.contains("$3\\r\\n1 7\\r\\n"), "{text}");
+    }
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [0, 9, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
+            assert_eq!(Digits::of(number).bytes(), number.to_string().as_bytes());
+        }
     }
 
     fn ints(numbers: &[i64]) -> Value {

@@ -52,6 +52,57 @@ async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
     assert_eq!(left.remaining(), 8, "the refused one charged nothing");
 }
 
+/// Many at once on one connection, of whom every third does not wait for the answer: those who do get their own, which is told
+/// by what is left, different for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn everybody_gets_the_own_answer_when_others_do_not_wait_for_theirs() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).connections(1).rule("user", hourly(1_000_000)));
+    assert!(gate.ready(Duration::from_secs(10)).await);
+    let ask = |n: u32| {
+        let gate = gate.clone();
+        async move {
+            let key = n.to_be_bytes();
+            let request = [Part::of(FIRST).key(&key).cost(n)];
+            let asked = gate.check(&request);
+            if n % 3 == 0 {
+                let _ = tokio::time::timeout(Duration::ZERO, asked).await; // sent, or not even that
+                return None;
+            }
+            Some((n, asked.await.expect("a request").decision))
+        }
+    };
+    for round in 0..20 {
+        let tasks: Vec<_> = (1..=200).map(|n| tokio::spawn(ask(round * 200 + n))).collect();
+        for task in tasks {
+            if let Some((n, decision)) = task.await.expect("no panic") {
+                assert_eq!(
+                    (decision.remaining(), decision.source),
+                    (u64::from(1_000_000 - n), Source::Strict)
+                );
+            }
+        }
+    }
+}
+
+/// The last clone closes the connections, so that a program that makes gates anew does not collect them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_gone_leaves_no_connection_behind() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).connections(3).rule("user", hourly(5)));
+    assert!(gate.ready(Duration::from_secs(10)).await);
+    let clients = || {
+        server
+            .cli(&["CLIENT", "LIST", "TYPE", "normal"])
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .count()
+    };
+    assert_eq!(clients(), 4, "three, and who asks");
+    drop(gate);
+    until("they are closed", || (clients() == 1).then_some(()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_verbs() {
     let server = Server::start(Kind::Redis, &[]);

@@ -1,0 +1,204 @@
+//! # Where an answer ends
+//!
+//! Answers of a Redis come one after the other in a stream of bytes, cut wherever the network likes. Those of the script are
+//! rows of whole numbers, and nearly all answers are; they are read here. Where any other ends is found here, and the library
+//! reads it.
+
+use redis::{ErrorKind, RedisError, Value, parse_redis_value};
+
+/// Nothing that a gate asks for is answered with more bytes, or more of them one within the other.
+const LONGEST: usize = 1 << 24;
+const DEEPEST: usize = 8;
+
+/// The first answer in `bytes` and how long it is; nothing if it is not whole yet.
+pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, RedisError> {
+    if let Some(row) = row_of_numbers(bytes) {
+        return Ok(Some(row));
+    }
+    match end(bytes, 0)? {
+        Some(end) if end <= bytes.len() => Ok(Some((parse_redis_value(&bytes[..end])?, end))),
+        _ => Ok(None),
+    }
+}
+
+/// The quick way, for a whole row of small numbers. What is anything else goes the other.
+fn row_of_numbers(bytes: &[u8]) -> Option<(Value, usize)> {
+    let (count, mut at) = number(bytes, b'*')?;
+    let mut row = Vec::with_capacity(usize::try_from(count).ok().filter(|count| *count <= 64)?);
+    for _ in 0..count {
+        let (number, length) = number(&bytes[at..], b':')?;
+        row.push(Value::Int(number));
+        at += length;
+    }
+    Some((Value::Array(row), at))
+}
+
+/// A number of up to 18 digits, without a sign, behind its letter, and how many bytes that is with the end of the line.
+fn number(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
+    if bytes.first() != Some(&letter) {
+        return None;
+    }
+    let mut number = 0;
+    for (at, byte) in bytes.iter().enumerate().skip(1).take(19) {
+        match byte {
+            b'0'..=b'9' if at < 19 => number = number * 10 + i64::from(byte - b'0'),
+            b'\r' if at > 1 && bytes.get(at + 1) == Some(&b'\n') => return Some((number, at + 2)),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Where the answer that begins the bytes ends, which may be beyond them; nothing if that cannot be told yet.
+fn end(bytes: &[u8], depth: usize) -> Result<Option<usize>, RedisError> {
+    let Some(line) = line(bytes)? else { return Ok(None) };
+    let after = line.len() + 2;
+    match line.first() {
+        Some(b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(') => Ok(Some(after)),
+        Some(b'$' | b'=' | b'!') => Ok(Some(after + length(line)?.map_or(0, |length| length + 2))),
+        Some(b'*' | b'~' | b'>') => end_of(bytes, after, length(line)?.unwrap_or(0), depth),
+        Some(b'%') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0), depth),
+        Some(b'|') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0) + 1, depth), // and what it is about
+        _ => Err(nonsense("an answer that begins with none of the letters of the protocol")),
+    }
+}
+
+/// Where so many answers end, of which the first begins at `at`.
+fn end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Option<usize>, RedisError> {
+    if depth == DEEPEST {
+        return Err(nonsense("an answer too deep"));
+    }
+    for _ in 0..count {
+        let Some(rest) = bytes.get(at..) else { return Ok(None) };
+        match end(rest, depth + 1)? {
+            Some(length) => at += length,
+            None => return Ok(None),
+        }
+        if at > LONGEST {
+            return Err(nonsense("an answer too long"));
+        }
+    }
+    Ok(Some(at))
+}
+
+/// The bytes before the first end of a line.
+fn line(bytes: &[u8]) -> Result<Option<&[u8]>, RedisError> {
+    match bytes.windows(2).take(LONGEST).position(|two| two == b"\r\n") {
+        Some(end) => Ok(Some(&bytes[..end])),
+        None if bytes.len() > LONGEST => Err(nonsense("a line too long")),
+        None => Ok(None),
+    }
+}
+
+/// The length behind the letter; nothing if it says that there is nothing.
+fn length(line: &[u8]) -> Result<Option<usize>, RedisError> {
+    if &line[1..] == b"-1" {
+        return Ok(None);
+    }
+    let digits =
+        std::str::from_utf8(&line[1..]).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let length = digits.and_then(|text| text.parse().ok()).filter(|length| *length <= LONGEST);
+    length.map(Some).ok_or_else(|| nonsense("a length that is none"))
+}
+
+pub(crate) fn nonsense(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Parse, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All answers in the bytes, which come in pieces of so many.
+    fn all(bytes: &[u8], piece: usize) -> Result<Vec<Value>, RedisError> {
+        let (mut values, mut held) = (Vec::new(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            held.extend_from_slice(piece);
+            while let Some((value, length)) = first(&held)? {
+                held.drain(..length);
+                values.push(value);
+            }
+        }
+        assert!(held.is_empty(), "{} is left", held.escape_ascii());
+        Ok(values)
+    }
+
+    const ANSWERS: &[&[u8]] = &[
+        b"*6\r\n:1700000000000000\r\n:1\r\n:0\r\n:99\r\n:0\r\n:10000\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"$-1\r\n",
+        b"$0\r\n\r\n",
+        b"$12\r\nwith\r\nlines \r\n",
+        b":-5\r\n",
+        b":9223372036854775807\r\n",
+        b"*2\r\n:9223372036854775807\r\n:-9223372036854775808\r\n",
+        b"+OK\r\n",
+        b"+\r\n",
+        b"-NOSCRIPT No matching script. Please use EVAL.\r\n",
+        b"*3\r\n:1\r\n$1\r\na\r\n*2\r\n+b\r\n$-1\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b",3.5\r\n",
+        b"(12345678901234567890\r\n",
+        b"=8\r\ntxt:text\r\n",
+        b"!5\r\nERR x\r\n",
+        b"~2\r\n:1\r\n:2\r\n",
+        b"%1\r\n+a\r\n:1\r\n",
+        b"|1\r\n+a\r\n:1\r\n:5\r\n",
+    ];
+
+    #[test]
+    fn answers_are_those_of_the_library_wherever_they_are_cut() {
+        let expected: Vec<Value> =
+            ANSWERS.iter().map(|answer| parse_redis_value(answer).expect("an answer")).collect();
+        let bytes = ANSWERS.concat();
+        for piece in 1..=bytes.len() {
+            assert_eq!(all(&bytes, piece).expect("answers"), expected, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_from_one_that_is_not_whole() {
+        let none: [&[u8]; 9] = [
+            b"HTTP/1.1 400\r\n",
+            b"\r\n",
+            b"*x\r\n",
+            b"*-2\r\n",
+            b"$99999999999999999999\r\n",
+            b"$+1\r\na\r\n",
+            b"*16777217\r\n",
+            b"*1\r\nx\r\n",
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+        ];
+        for bytes in none {
+            assert!(first(bytes).is_err(), "{}", bytes.escape_ascii());
+        }
+        for answer in ANSWERS {
+            for cut in 0..answer.len() {
+                assert!(matches!(first(&answer[..cut]), Ok(None)), "{}", answer[..cut].escape_ascii());
+            }
+        }
+    }
+
+    /// Bytes of the protocol's own letters, so that many of them nearly are answers.
+    #[test]
+    fn no_bytes_bring_it_down_and_what_it_reads_the_library_reads_too() {
+        const LETTERS: &[u8] = b"*$:+-_,#(=!~>%|0123456789\r\n\r\n\r\n:1a\0\xff";
+        let mut random = 7_u64;
+        let mut read = 0;
+        for _ in 0..200_000 {
+            let mut bytes = [0; 24];
+            for byte in &mut bytes {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *byte = LETTERS[usize::try_from(random >> 40).unwrap_or(0) % LETTERS.len()];
+            }
+            if let Ok(Some((value, length))) = first(&bytes) {
+                read += 1;
+                assert_eq!(parse_redis_value(&bytes[..length]).ok(), Some(value), "{}", bytes.escape_ascii());
+            }
+        }
+        assert!(read > 1_000, "of all only {read} were read");
+    }
+}
