@@ -166,14 +166,15 @@ struct Digits {
 
 impl Digits {
     fn of(mut number: u64) -> Self {
-        let mut digits = Digits { written: [b'0'; 20], from: 19 };
-        while number > 9 {
-            digits.written[digits.from] += (number % 10) as u8;
+        let mut digits = Digits { written: [b'0'; 20], from: 20 };
+        loop {
             digits.from -= 1;
+            digits.written[digits.from] = b"0123456789"[(number % 10) as usize];
             number /= 10;
+            if number == 0 {
+                return digits;
+            }
         }
-        digits.written[digits.from] += number as u8;
-        digits
     }
 
     fn bytes(&self) -> &[u8] {
