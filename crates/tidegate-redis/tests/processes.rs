@@ -117,6 +117,12 @@ fn nor_with_overlapping_buckets_alone() {
 }
 
 #[test]
+fn nor_on_the_oldest_redis() {
+    let race = Race { kind: Kind::OldRedis, rules: EACH, checks: 200, keys: 2, parts: 2 };
+    both_happened(EACH, &race.run(), 0);
+}
+
+#[test]
 fn nor_on_valkey() {
     let race = Race { kind: Kind::Valkey, rules: EACH, checks: 200, keys: 2, parts: 2 };
     both_happened(EACH, &race.run(), 0);

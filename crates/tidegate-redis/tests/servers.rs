@@ -13,7 +13,7 @@ use support::{Cluster, Kind, Server, until};
 use tidegate::{Part, Quota, RuleId, Source};
 use tidegate_redis::{Builder, Health, RedisGate, WhenLost};
 
-const BOTH: [Kind; 2] = [Kind::Redis, Kind::Valkey];
+const ALL: [Kind; 3] = [Kind::Redis, Kind::OldRedis, Kind::Valkey];
 const KEYS: usize = 20;
 
 /// A gate that was not waited for.
@@ -52,7 +52,7 @@ async fn is_closed(gate: &RedisGate) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_memory_left() {
-    for kind in BOTH {
+    for kind in ALL {
         let server = Server::start(kind, &["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
         let gate = gate(&server.url());
         says(&gate, &["Redis answered OOM", "when used memory > 'maxmemory'", "; give it more memory"]);
@@ -64,7 +64,7 @@ async fn no_memory_left() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica() {
-    for kind in BOTH {
+    for kind in ALL {
         let primary = Server::start(kind, &[]);
         let replica = Server::start(kind, &[]);
         replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
@@ -80,7 +80,7 @@ async fn a_replica() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_that_may_run_no_scripts() {
-    for kind in BOTH {
+    for kind in ALL {
         let server = Server::start(kind, &[]);
         server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-@scripting"]);
         let gate = gate(&as_user(&server, "weak:pw"));
@@ -93,7 +93,7 @@ async fn a_user_that_may_run_no_scripts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_that_may_not_run_what_the_script_runs_or_not_on_its_keys() {
-    for kind in BOTH {
+    for kind in ALL {
         let server = Server::start(kind, &[]);
         for (limit, lift) in [("-set", "+set"), ("resetkeys", "~tg:*")] {
             server.cli(&["ACL", "SETUSER", "weak", "reset", "on", ">pw", "~*", "+@all", limit]);
@@ -111,7 +111,7 @@ async fn a_user_that_may_not_run_what_the_script_runs_or_not_on_its_keys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_least_a_user_must_be_allowed() {
-    for kind in BOTH {
+    for kind in ALL {
         let server = Server::start(kind, &[]);
         let least = ["+evalsha", "+script|load", "+time", "+get", "+mget", "+set", "+del"];
         let user = ["ACL", "SETUSER", "least", "on", ">pw", "~tg:*"];
@@ -131,14 +131,11 @@ async fn the_least_a_user_must_be_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_scripts() {
-    for kind in BOTH {
+    for kind in ALL {
         for command in ["EVALSHA", "SCRIPT"] {
             let server = Server::start(kind, &["--rename-command", command, ""]);
             let gate = gate(&server.url());
-            says(
-                &gate,
-                &[&format!("Redis answered ERR unknown command '{command}'"), "; it knows no scripts"],
-            );
+            says(&gate, &["Redis answered ERR unknown command", command, "; it knows no scripts"]);
             is_closed(&gate).await;
         }
     }
@@ -146,7 +143,7 @@ async fn a_server_without_scripts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_that_is_missing_or_wrong() {
-    for kind in BOTH {
+    for kind in ALL {
         let server = Server::start(kind, &[]);
         // Who is in stays in.
         let client = redis::Client::open(server.url()).expect("an address");
@@ -184,7 +181,8 @@ fn loading(kind: Kind) -> Server {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_loading() {
-    for kind in BOTH {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        // 6.2 cannot be made to answer while it reads so slowly
         let server = loading(kind);
         let gate = gate(&server.url());
         says(&gate, &["Redis answered LOADING", "; it is reading its data and will answer soon"]);
@@ -197,7 +195,7 @@ async fn a_server_that_is_loading() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_when_memory_is_short() {
-    for kind in BOTH {
+    for kind in ALL {
         for policy in ["allkeys-lru", "volatile-ttl"] {
             let server = Server::start(kind, &["--maxmemory", "100mb", "--maxmemory-policy", policy]);
             let gate = gate(&server.url());

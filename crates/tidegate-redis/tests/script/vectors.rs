@@ -175,3 +175,8 @@ fn every_vector_holds_for_the_script() {
 fn every_vector_holds_for_the_script_on_valkey() {
     every_vector_holds(server::Kind::Valkey);
 }
+
+#[test]
+fn every_vector_holds_for_the_script_on_the_oldest_redis() {
+    every_vector_holds(server::Kind::OldRedis);
+}

@@ -234,3 +234,8 @@ fn the_script_answers_every_request_as_the_core_does() {
 fn it_does_so_on_valkey() {
     walk(Kind::Valkey, 0x5EA, 20_000);
 }
+
+#[test]
+fn and_on_the_oldest_redis() {
+    walk(Kind::OldRedis, 0x01D, 20_000);
+}

