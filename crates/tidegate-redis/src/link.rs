@@ -154,6 +154,18 @@ impl Link {
         *standing = Standing::Connected { connection, number: number + 1, findings };
     }
 
+    /// Looks again at what is at the other end: settings and roles change while a connection stays.
+    pub(crate) async fn look_again(&self) {
+        let Ok((mut connection, looked_at)) = self.connection() else { return };
+        let Ok(Ok(seen)) = tokio::time::timeout(CONNECT, server::look(&mut connection)).await else { return };
+        let mut standing = self.standing.write().unwrap_or_else(PoisonError::into_inner);
+        if let Standing::Connected { number, findings, .. } = &mut *standing
+            && *number == looked_at
+        {
+            *findings = seen;
+        }
+    }
+
     fn not_connected(&self, why: Trouble) {
         let mut standing = self.standing.write().unwrap_or_else(PoisonError::into_inner);
         if let Standing::Not { trouble, .. } = &mut *standing {
@@ -262,9 +274,8 @@ impl Connection {
         call: &Call<'_>,
         told: &RedisError,
     ) -> Result<Value, RedisError> {
-        let (Connection::Cluster(connection), Some(route)) = (&mut *self, new_node(told)) else {
-            return self.ask(call).await;
-        };
+        let Connection::Cluster(connection) = self else { return Err(told.clone()) };
+        let Some(route) = new_node(told) else { return self.ask(call).await };
         let mut asking = redis::pipe();
         asking.cmd("ASKING").add_command(call.cmd());
         let mut replies = connection.route_pipeline(asking, 1, 1, route).await?;

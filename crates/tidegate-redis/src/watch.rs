@@ -75,7 +75,10 @@ async fn ask(shared: &Shared) -> bool {
     let mut enforced = true;
     for link in &shared.links {
         enforced &= match try_canary(shared, link).await {
-            Ok(enforced) => enforced,
+            Ok(enforced) => {
+                link.look_again().await;
+                enforced
+            }
             Err(trouble) => {
                 shared.counts.saw(&trouble);
                 shared.breaker.failed();

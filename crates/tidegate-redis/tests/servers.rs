@@ -194,6 +194,20 @@ async fn a_server_that_is_loading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_right_or_wrong_later_is_seen_too() {
+    let server = Server::start(Kind::Redis, &["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let gate = gate(&server.url());
+    assert!(strict(&gate).await.is_allowed());
+    assert_eq!(gate.health().warnings, Vec::<String>::new());
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    until("it is warned of", || {
+        gate.health().warnings.iter().any(|it| it.contains("allkeys-lru")).then_some(())
+    });
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    until("nothing is said any more", || gate.health().warnings.is_empty().then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_forgets_when_memory_is_short() {
     for kind in ALL {
         for policy in ["allkeys-lru", "volatile-ttl"] {
