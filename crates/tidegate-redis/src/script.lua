@@ -38,6 +38,13 @@
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, sum of costs, entries: expires, cost, id
 --
+-- Behind a bucket of 7 + 7 + 7 bytes may be its grants, of 7 + 4 + 16: expires, amount, id. They are tokens that somebody
+-- took ahead to spend on his own. Until he says what became of them, or their time is over, the bucket does not refill
+-- beyond them, for they may be unspent:
+--
+--   0 ├──── live grants ────┼── used otherwise ──┼────────── left ──────────┤ burst
+--                           ◄── refills so far and no further
+--
 -- A value that another algorithm has left behind is charged to the new one, as if all of it had been used now.
 
 local KEYS, ARGV = KEYS, ARGV -- a local name is cheaper than a global one
@@ -244,15 +251,17 @@ end
 -- == Token bucket ==============================================================================================
 
 local function bucket()
-  -- `used` tokens and a stretch of `gone` q-ths since, as a value.
-  local function value_of(used, gone, p, q)
+  local HEAD, GRANT, NONE = 21, 27, {}
+
+  -- `used` tokens and a stretch of `gone` q-ths since, as a value; in full if grants are to follow.
+  local function value_of(used, gone, p, q, in_full)
     local part = -gone % q
     local since = now - (gone + part) / q
     if since < 0 then -- just after 1970 a token may have been used before time began: tell it from the next one on
       part = (p - gone) % q
       since, used = now + (p - gone - part) / q, used - 1
     end
-    if part < 256 and used < 4294967296 then
+    if part < 256 and used < 4294967296 and not in_full then
       return struct.pack('>I7BI4', since, part, used)
     end
     return struct.pack('>I7I7I7', since, part, used)
@@ -278,14 +287,38 @@ local function bucket()
     return math.min(rule.full, (END - now) * rule.q)
   end
 
+  -- Reads the grants that are still alive. Those that have expired held the bucket up until then, each in its turn;
+  -- tells what was used, and the stretch since, after the last that did.
+  local function read_grants(rule, value, used, gone)
+    local p, q, live, grants = rule.p, rule.q, 0, {}
+    for at = HEAD + 1, #value, GRANT do
+      local expires, amount = struct.unpack('>I7I4', value, at)
+      live = live + amount
+      grants[#grants + 1] = { expires = expires, amount = amount, id = string.sub(value, at + 11, at + GRANT - 1) }
+    end
+    while grants[1] and grants[1].expires <= now do -- the first to expire is the first in the value
+      local since = (now - grants[1].expires) * q
+      if gone - since >= (used - live) * p then
+        used, gone = live, since
+      end
+      live = live - table.remove(grants, 1).amount
+    end
+    rule.grants, rule.live = grants, live
+    return used, gone
+  end
+
   local function read(rule, value)
     rule.full = rule.full or rule.p * rule.burst
-    rule.used, rule.gone = 0, 0
+    rule.used, rule.gone, rule.grants, rule.live = 0, 0, NONE, 0
     if not value then
       return
     end
     local p, used, gone = rule.p, tokens(value, rule.q)
-    if gone >= used * p then
+    if #value > HEAD then
+      used, gone = read_grants(rule, value, used, gone)
+    end
+    if gone >= (used - rule.live) * p then
+      rule.used = rule.live
       return
     end
     local back = math.floor(gone / p)
@@ -302,10 +335,25 @@ local function bucket()
     return math.min(rule.used * rule.p - rule.gone, (END - now) * rule.q)
   end
 
+  -- How long until somebody who owes so much now owes no more than `bound`, in q-ths of a microsecond. While a grant is
+  -- alive nothing is paid back beyond it.
+  local function until_owed(rule, owes, bound)
+    local live, at = rule.live * rule.p, 0
+    for _, grant in ipairs(rule.grants) do
+      local ends = (grant.expires - now) * rule.q
+      if live <= bound and owes - bound <= ends - at then
+        break
+      end
+      owes, at, live = math.max(owes - (ends - at), math.min(owes, live)), ends, live - grant.amount * rule.p
+    end
+    return at + owes - bound
+  end
+
   -- Remaining and reset of a key that owes so much.
   local function level(rule, owes)
     local spare = rule.full % rule.p -- a queue that ends between two requests is whole a little before nothing is owed
-    return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil((owes - spare) / rule.q))
+    local reset = until_owed(rule, owes, spare)
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil(reset / rule.q))
   end
 
   local function decision(rule, outcome, wait, owes)
@@ -336,7 +384,8 @@ local function bucket()
     end
     local short = owes - (line(rule) - cost * rule.p)
     if short > 0 then
-      return decision(rule, RETRY, math.ceil(short / rule.q), owes)
+      local wait = until_owed(rule, owes, owes - short)
+      return decision(rule, RETRY, math.ceil(wait / rule.q), owes)
     end
     return with_turn(rule, owes + cost * rule.p)
   end
@@ -352,31 +401,92 @@ local function bucket()
 
   local function refund(rule, cost)
     rule.used = rule.used - cost
-    if rule.used <= 0 then
-      rule.used, rule.gone = 0, 0
+    if rule.used <= rule.live then
+      rule.used, rule.gone = rule.live, 0
     end
   end
 
   local function give_back(rule, cost, til)
     local back = math.min(cost * rule.p, (til - now - 1) * rule.q + 1) -- as resets are rounded up, there may be no more
-    local owes = at_least_zero(rule.used * rule.p - rule.gone - back)
+    local owes = math.max(rule.used * rule.p - rule.gone - back, rule.live * rule.p)
     rule.used = math.ceil(owes / rule.p)
     rule.gone = rule.used * rule.p - owes
   end
 
   local function store(rule)
-    if rule.used > 0 then
-      return value_of(rule.used, rule.gone, rule.p, rule.q), instant(now + math.ceil(owed(rule) / rule.q))
+    if rule.used == 0 then
+      return
     end
+    local value = { value_of(rule.used, rule.gone, rule.p, rule.q, #rule.grants > 0) }
+    for i, grant in ipairs(rule.grants) do
+      value[i + 1] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
+    end
+    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q))
   end
 
   local function used(value)
     return (tokens(value, 1))
   end
 
+  -- A key that is forgotten still owes what others may spend.
+  local function forget(rule, value)
+    if value and #value > HEAD then
+      read_grants(rule, value, 0, 0)
+      rule.used = rule.live
+    end
+  end
+
+  -- Says that of a grant no more than `left` is unspent. What it was more is spent, or `back` with the rest of it.
+  local function shrink(rule, id, left, back)
+    for i, grant in ipairs(rule.grants) do
+      if grant.id == id and left < grant.amount then
+        rule.live = rule.live - (grant.amount - left)
+        rule.used = rule.used - math.min(back, grant.amount - left)
+        grant.amount = left
+        if left == 0 then
+          table.remove(rule.grants, i)
+        end
+        return
+      end
+    end
+  end
+
+  -- Keeps the grants in the order in which they expire.
+  local function insert(rule, grant)
+    local at = #rule.grants + 1
+    while at > 1 and rule.grants[at - 1].expires > grant.expires do
+      at = at - 1
+    end
+    if rule.grants == NONE then
+      rule.grants = {}
+    end
+    table.insert(rule.grants, at, grant)
+    rule.live = rule.live + grant.amount
+  end
+
+  -- Grants up to `want`, but no more than `stock` to all together: what is there at once, and the rest as soon as it will
+  -- have come in. Tells what was granted, how much of it is there, and how long until all of it is.
+  local function lease(rule, want, stock, ttl, id)
+    local furthest = now + ttl + math.ceil(rule.full / rule.q) -- beyond, the clock has stepped back
+    for _, grant in ipairs(rule.grants) do
+      grant.expires = math.min(grant.expires, furthest)
+    end
+    local amount = math.min(want, math.min(stock, most(rule)) - rule.live)
+    if amount <= 0 then
+      local first = rule.grants[1]
+      return 0, 0, first and first.expires - now or 0
+    end
+    local there = at_least_zero(math.floor((line(rule) - owed(rule)) / rule.p))
+    rule.used, rule.live = rule.used + amount, rule.live + amount
+    local wait = math.ceil(at_least_zero(until_owed(rule, owed(rule), line(rule))) / rule.q)
+    rule.live = rule.live - amount
+    insert(rule, { expires = instant(now + wait + ttl), amount = amount, id = id })
+    return amount, math.min(there, amount), wait
+  end
+
   return {
     read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
-    give_back = give_back,
+    give_back = give_back, forget = forget, shrink = shrink, lease = lease,
   }
 end
 
@@ -1190,7 +1300,7 @@ local function number_of(value)
   local number, length = math.floor((string.byte(value) or 0) / 32), #value
   local fits
   if number == 0 then
-    fits = length == 12 or length == 21
+    fits = length == 12 or (length >= 21 and length % 27 == 21)
   elseif number <= 2 then
     fits = length == 15
   elseif number == 3 then
@@ -1303,10 +1413,13 @@ if #KEYS == 0 or (#ARGV ~= 2 * #KEYS + 1 and #ARGV ~= 2 * #KEYS + 2) then
   return mistake(string.format('%d keys and %d arguments', #KEYS, #ARGV),
     'at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id')
 end
-if #verb ~= 1 or not string.find('cptfrgxnl', verb, 1, true) then
-  return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, g, x, n, l')
+if #verb ~= 1 or not string.find('cptfrgxnlku', verb, 1, true) then
+  return mistake('verb ' .. quoted(verb), 'one of the letters c, p, t, f, r, g, x, n, l, k, u')
 end
-if id and #id ~= 16 then
+if id and verb == 'k' and #id % 20 ~= 16 then
+  return mistake(string.format('id of %d bytes', #id), '16 bytes that nobody else has, and 20 for each older grant')
+end
+if id and verb ~= 'k' and #id ~= 16 then
   return mistake(string.format('id %s of %d bytes', quoted(id), #id), '16 bytes that nobody else has')
 end
 
@@ -1320,6 +1433,14 @@ for i = 1, #KEYS do
       return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a cost, a space, and an instant')
     end
   end
+  local stock, ttl
+  if verb == 'k' then
+    local three = { string.match(ARGV[2 * i], '^(%d+) (%d+) (%d+)$') }
+    cost, stock, ttl = tonumber(three[1]), tonumber(three[2]), tonumber(three[3])
+    if not in_range(cost, 0, 4294967295) or not in_range(stock, 0, 4294967295) or not in_range(ttl, 1, END) then
+      return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a cost, a stock and a time, with spaces')
+    end
+  end
   if not in_range(cost, 0, 4294967295) then
     return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a whole number from 0 to 4294967295')
   end
@@ -1331,7 +1452,7 @@ for i = 1, #KEYS do
   end
   local text = ARGV[2 * i + 1]
   local letter = string.sub(text, 1, 1)
-  local rule = { letter = letter, key = key, cost = cost, til = til, id = id, position = i }
+  local rule = { letter = letter, key = key, cost = cost, til = til, id = id, position = i, stock = stock, ttl = ttl }
   local found, expected = parse(rule, text)
   if not found then
     found, expected = inexact(rule)
@@ -1339,10 +1460,13 @@ for i = 1, #KEYS do
   if found then
     return mistake(found, expected)
   end
-  local needs_id = verb == 'n' or verb == 'l' or (rule.letter == 'n' and verb ~= 'p' and verb ~= 'x')
+  if (verb == 'k' or verb == 'u') and (letter ~= 'b' or #KEYS > 1) then
+    return mistake(string.format('rule %d and verb %s', i, quoted(verb)), 'one token bucket, alone')
+  end
+  local needs_id = string.find('nlku', verb, 1, true) or (rule.letter == 'n' and verb ~= 'p' and verb ~= 'x')
   if needs_id and not id then
     return mistake(string.format('rule %d and verb %s without an id', i, quoted(verb)),
-      'the id of who holds the places, as the last argument')
+      'the id of who holds the places or the grant, as the last argument')
   end
   seen[key], rules[i], rule.algorithm = true, rule, algorithm(rule.number)
 end
@@ -1362,6 +1486,9 @@ for i, rule in ipairs(rules) do
     carry_over(rule, algorithm(number).used(value))
   else
     rule.algorithm.read(rule, verb ~= 'x' and value or nil)
+  end
+  if verb == 'x' and number == 0 then
+    algorithm(0).forget(rule, value)
   end
 end
 
@@ -1493,7 +1620,30 @@ local function renew(rule)
   return rule.algorithm.renew(rule)
 end
 
-if verb == 'c' then
+-- Grants tokens that the caller spends on his own, after he has said what is left of those he has.
+local function lease(rule)
+  for at = 17, #id, 20 do
+    rule.algorithm.shrink(rule, string.sub(id, at, at + 15), (struct.unpack('>I4', id, at + 16)), 0)
+  end
+  local amount, there, wait = rule.algorithm.lease(rule, rule.cost, rule.stock, rule.ttl, string.sub(id, 1, 16))
+  write(rule)
+  local _, remaining, _, reset = rule.algorithm.peek(rule, 0)
+  tell(1, amount == 0 and rule.cost > 0 and RETRY or ALLOWED, remaining, wait, reset)
+  reply[7], reply[8] = amount, there
+end
+
+-- Takes a grant back, with what is unspent of it. Of one that is not there, nothing comes back.
+local function take_back(rule)
+  rule.algorithm.shrink(rule, id, 0, rule.cost)
+  return true
+end
+
+if verb == 'k' then
+  lease(rules[1])
+  return reply
+elseif verb == 'u' then
+  change(take_back)
+elseif verb == 'c' then
   check()
 elseif verb == 'p' then
   judge()

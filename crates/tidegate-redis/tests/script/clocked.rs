@@ -8,7 +8,7 @@ use redis::{Connection, Pipeline};
 use tidegate_core::Micros;
 
 use crate::server::{Kind, Server};
-use crate::wire::{Ask, Reply, call, call_at, script};
+use crate::wire::{Ask, Reply, Told, call, call_at, script};
 
 const CLOCK: &str = r"
 local redis = (function(real)
@@ -68,6 +68,20 @@ impl Clocked {
         let mut pipe = redis::pipe();
         call_at(&mut pipe, at, call(&self.sha, verb, asks, id));
         self.answers(&pipe).remove(0)
+    }
+
+    /// The same, with all its numbers.
+    pub(crate) fn numbers(
+        &mut self,
+        at: Micros,
+        verb: char,
+        asks: &[Ask],
+        id: Option<&[u8]>,
+    ) -> (Told, Vec<u64>) {
+        let mut pipe = redis::pipe();
+        call_at(&mut pipe, at, call(&self.sha, verb, asks, id));
+        let answers: Vec<Vec<u64>> = pipe.query(&mut self.connection).expect("the script answers");
+        (Reply::read(&answers[0]).rules[0], answers[0].clone())
     }
 
     /// The answers to many requests at once.

@@ -12,6 +12,7 @@ mod changes;
 mod clocked;
 mod expiry;
 mod giving_back;
+mod grants;
 mod large;
 mod places;
 mod reference;

@@ -44,7 +44,7 @@ fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
     let arguments =
         "at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id";
     plain.refuses('c', &[], None, &format!("tidegate: 0 keys and 1 arguments; expected {arguments}"));
-    let verbs = "one of the letters c, p, t, f, r, g, x, n, l";
+    let verbs = "one of the letters c, p, t, f, r, g, x, n, l, k, u";
     plain.refuses('z', &[bucket("1")], None, &format!("tidegate: verb 'z'; expected {verbs}"));
     let costs = "a whole number from 0 to 4294967295";
     for wrong in ["", "-1", "1.5", "nan", "inf", "4294967296", "many"] {
@@ -101,7 +101,7 @@ fn every_wrong_rule_is_named() {
 fn places_want_an_id() {
     let mut plain = Plain::start();
     let places = ask("1", b'n', &[1, 5]);
-    let id = "the id of who holds the places, as the last argument";
+    let id = "the id of who holds the places or the grant, as the last argument";
     for verb in ['c', 't', 'f', 'r', 'n', 'l'] {
         let sentence = format!("tidegate: rule 1 and verb '{verb}' without an id; expected {id}");
         plain.refuses(verb, std::slice::from_ref(&places), None, &sentence);
