@@ -19,6 +19,7 @@ use crate::breaker::Breaker;
 use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
 use crate::health::Counts;
 use crate::keys::Keys;
+use crate::lease::Lease;
 use crate::line::Lines;
 use crate::link::{CONNECT, CONNECT_NODE, Link, Target};
 use crate::lost::{Alone, Lost, Share, WhenLost};
@@ -53,6 +54,7 @@ struct Given {
     name: String,
     kind: Kind,
     when_lost: WhenLost,
+    lease: Option<Lease>,
 }
 
 #[derive(Clone, Debug)]
@@ -102,7 +104,7 @@ impl Builder {
     /// are to share the limit; a short one saves memory.
     pub fn rule(mut self, name: impl Into<String>, rule: impl Into<Rule>) -> Self {
         let kind = Kind::Rate(rule.into());
-        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default() });
+        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default(), lease: None });
         self
     }
 
@@ -111,7 +113,7 @@ impl Builder {
     /// a rule: [`WhenLost::Local`] refuses.
     pub fn at_once(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
         let kind = Kind::AtOnce { limit, lease };
-        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default() });
+        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default(), lease: None });
         self
     }
 
@@ -119,6 +121,15 @@ impl Builder {
     pub fn when_lost(mut self, when_lost: WhenLost) -> Self {
         if let Some(rule) = self.rules.last_mut() {
             rule.when_lost = when_lost;
+        }
+        self
+    }
+
+    /// Leases the rule just added: [`Leased`](crate::Leased) decides on it from what it has taken in advance. All who share the
+    /// rule may, but need not. A rule whose burst is less than four for each node and one more stays strict.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        if let Some(rule) = self.rules.last_mut() {
+            rule.lease = Some(lease);
         }
         self
     }
@@ -281,7 +292,7 @@ impl Builder {
         let connections = if target.is_cluster() { 1 } else { self.connections };
         let links: Box<[_]> = (0..connections).map(|_| Arc::new(Link::new(target.clone()))).collect();
         let shared = Arc::new(Shared {
-            rules: self.rules.iter().map(Given::shape).collect(),
+            rules: self.rules.iter().map(|rule| rule.shape(self.nodes)).collect(),
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
@@ -324,6 +335,9 @@ impl Given {
                 "the name {name:?} of a rule must have 1 to {LONGEST_NAME} bytes, for it is part of keys"
             ));
         }
+        if let Some(lease) = &self.lease {
+            lease.validate(name, self.letter()).map_err(|cannot| cannot.to_string())?;
+        }
         match &self.kind {
             Kind::Rate(rule) => validate_rule(name, rule),
             Kind::AtOnce { limit: 0, .. } => {
@@ -336,10 +350,20 @@ impl Given {
         }
     }
 
-    fn shape(&self) -> Shape {
-        match &self.kind {
+    fn shape(&self, nodes: u32) -> Shape {
+        let shape = match &self.kind {
             Kind::Rate(rule) => Shape::rate(self.name.clone(), rule),
             Kind::AtOnce { limit, lease } => Shape::places(self.name.clone(), *limit, *lease),
+        };
+        let limit = shape.described.limit();
+        Shape { deal: self.lease.and_then(|lease| lease.deal(self.letter(), limit, nodes)), ..shape }
+    }
+
+    /// As in [`Rule::setting`]; `n` for those who are at work at once.
+    fn letter(&self) -> u8 {
+        match &self.kind {
+            Kind::Rate(rule) => rule.setting().letter(),
+            Kind::AtOnce { .. } => b'n',
         }
     }
 

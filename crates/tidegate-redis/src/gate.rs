@@ -26,6 +26,7 @@ use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::health::{Counts, Health};
 use crate::keys::Keys;
+use crate::lease::Deal;
 use crate::line::Lines;
 use crate::link::{Connection, Link};
 use crate::lost::Lost;
@@ -33,7 +34,7 @@ use crate::places::{Entry, Place, Places};
 use crate::trouble::{Trouble, is_no_script, is_redirection};
 use crate::wait::Until;
 use crate::watch::Canary;
-use crate::wire::{self, Call, Described, Line, Reply, Verb};
+use crate::wire::{self, Call, Described, Line, Reply, Terms, Verb};
 
 /// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
 ///
@@ -92,6 +93,8 @@ pub(crate) struct Shape {
     /// Of a rule that counts how many are at work: how long a place is held without being renewed.
     pub(crate) lease: Duration,
     pub(crate) is_places: bool,
+    /// How it is leased, if it is.
+    pub(crate) deal: Option<Deal>,
 }
 
 /// How many requests wait for an answer, and how many may.
@@ -290,7 +293,7 @@ impl fmt::Debug for RedisGate {
 // === impl Shared ===
 
 impl Shared {
-    fn validate(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
+    pub(crate) fn validate(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
         validate(request, self.rules.len())
     }
 
@@ -393,7 +396,12 @@ impl Shared {
     pub(crate) fn lines<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
         let named = request.iter().zip(self.names(request));
         named
-            .map(|(part, key)| Line { key, cost: part.cost, til: None, rule: &self.shape(part).described })
+            .map(|(part, key)| Line {
+                key,
+                cost: part.cost,
+                terms: Terms::Plain,
+                rule: &self.shape(part).described,
+            })
             .collect()
     }
 
@@ -551,10 +559,10 @@ impl Ids {
 
 impl Shape {
     pub(crate) fn rate(name: String, rule: &Rule) -> Self {
-        Shape { name, described: Described::rule(rule), lease: Duration::ZERO, is_places: false }
+        Shape { name, described: Described::rule(rule), lease: Duration::ZERO, is_places: false, deal: None }
     }
 
     pub(crate) fn places(name: String, limit: u32, lease: Duration) -> Self {
-        Shape { name, described: Described::places(limit, lease), lease, is_places: true }
+        Shape { name, described: Described::places(limit, lease), lease, is_places: true, deal: None }
     }
 }

@@ -14,6 +14,7 @@
 //! | `link`, `server` | connections that heal, and what is at the other end |
 //! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
 //! | `lost`, `local` | [`WhenLost`]: decisions without Redis |
+//! | `lease` | [`Leased`]: many decisions for one round trip |
 //! | `places` | permits that are held here and counted there |
 //! | `spread` | several keys in a cluster |
 //! | `wait`, `line` | waiting, first come, first served |
@@ -28,6 +29,7 @@ mod build;
 mod gate;
 mod health;
 mod keys;
+mod lease;
 mod line;
 mod link;
 mod local;
@@ -45,6 +47,7 @@ mod wire;
 pub use build::{Builder, InvalidGate};
 pub use gate::RedisGate;
 pub use health::{Decisions, Health};
+pub use lease::{Lease, LeaseStats, Leased};
 pub use lost::WhenLost;
 pub use trouble::Trouble;
 pub use wire::SCRIPT;

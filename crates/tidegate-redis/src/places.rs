@@ -19,7 +19,7 @@ use tidegate_core::Outcome;
 use tokio::task::AbortHandle;
 
 use crate::gate::Shared;
-use crate::wire::{Line, Verb};
+use crate::wire::{Line, Terms, Verb};
 
 /// How long to wait before a release that was not answered is asked for again; four times as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -122,8 +122,12 @@ impl Entry {
     /// What came of it, if there was an answer. What cannot be renewed or released ends with its lease.
     async fn ask(&self, verb: Verb, place: &Place) -> Option<Outcome> {
         let Place { key, rule, cost } = place;
-        let line =
-            [Line { key: key.clone(), cost: *cost, til: None, rule: &self.shared.rules[*rule].described }];
+        let line = [Line {
+            key: key.clone(),
+            cost: *cost,
+            terms: Terms::Plain,
+            rule: &self.shared.rules[*rule].described,
+        }];
         let link = self.shared.link_of(&line);
         let reply = self.shared.send_in_time(link, verb, &line, Some(&self.id)).await.ok()?;
         Some(reply.decisions[0].outcome)

@@ -1628,7 +1628,7 @@ local function lease(rule)
   local amount, there, wait = rule.algorithm.lease(rule, rule.cost, rule.stock, rule.ttl, string.sub(id, 1, 16))
   write(rule)
   local _, remaining, _, reset = rule.algorithm.peek(rule, 0)
-  tell(1, amount == 0 and rule.cost > 0 and RETRY or ALLOWED, remaining, wait, reset)
+  tell(1, amount == 0 and RETRY or wait > 0 and AFTER or ALLOWED, remaining, wait, reset)
   reply[7], reply[8] = amount, there
 end
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::gate::Shared;
 use crate::trouble::Trouble;
-use crate::wire::{Line, Reply, Verb};
+use crate::wire::{Line, Reply, Terms, Verb};
 use tidegate_core::Micros;
 
 /// What was charged so far. Unless it is kept it is given back.
@@ -93,7 +93,7 @@ impl Drop for Taken {
 /// Whatever has come of it before: that too much is under way may be the very reason.
 async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
     for Charge { name, rule, cost, til } in charges {
-        let line = [Line { key: name, cost, til: Some(til), rule: &shared.rules[rule].described }];
+        let line = [Line { key: name, cost, terms: Terms::Til(til), rule: &shared.rules[rule].described }];
         let _ = shared.send_in_time(shared.link_of(&line), Verb::GiveBack, &line, None).await;
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::gate::Shared;
 use crate::link::Link;
 use crate::trouble::Trouble;
-use crate::wire::{Described, Line, Verb};
+use crate::wire::{Described, Line, Terms, Verb};
 use tidegate_core::Rule;
 
 /// How long to wait for the first connections to be tried.
@@ -37,7 +37,7 @@ impl Canary {
     }
 
     fn line(&self) -> [Line<'_>; 1] {
-        [Line { key: self.key.clone(), cost: 1, til: None, rule: &self.rule }]
+        [Line { key: self.key.clone(), cost: 1, terms: Terms::Plain, rule: &self.rule }]
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Verb {
     Reset,
     Renew,
     Release,
+    Lease,
+    Return,
 }
 
 /// One rule of a call.
@@ -29,9 +31,21 @@ pub(crate) struct Line<'a> {
     /// The name of the string that holds the state.
     pub(crate) key: Vec<u8>,
     pub(crate) cost: u32,
-    /// Until when a charge counts that is given back; said by no other verb.
-    pub(crate) til: Option<Micros>,
+    pub(crate) terms: Terms,
     pub(crate) rule: &'a Described,
+}
+
+/// What is said with a cost, by verbs that say more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Terms {
+    Plain,
+    /// Until when a charge counts that is given back.
+    Til(Micros),
+    /// How much may be out in all, and for how many microseconds.
+    Lease {
+        stock: u32,
+        ttl: u64,
+    },
 }
 
 /// A rule as the script reads it, and the limit that goes with its decisions.
@@ -48,8 +62,10 @@ pub(crate) struct Reply {
     pub(crate) binding: usize,
     /// One for each line, in order, at Redis's time.
     pub(crate) decisions: Vec<Decision>,
-    /// How many were taken, if that was asked.
+    /// How many were taken or granted, if that was asked.
     pub(crate) taken: Option<u32>,
+    /// How many of those that were granted are there already.
+    pub(crate) there: Option<u32>,
 }
 
 impl Verb {
@@ -63,6 +79,8 @@ impl Verb {
             Verb::Reset => "x",
             Verb::Renew => "n",
             Verb::Release => "l",
+            Verb::Lease => "k",
+            Verb::Return => "u",
         }
     }
 }
@@ -139,9 +157,10 @@ impl Call<'_> {
         }
         argument(self.verb.letter().as_bytes());
         for line in self.lines {
-            match line.til {
-                None => argument(Digits::of(line.cost.into()).bytes()),
-                Some(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
+            match line.terms {
+                Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
+                Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
+                Terms::Lease { stock, ttl } => argument(format!("{} {stock} {ttl}", line.cost).as_bytes()),
             };
             argument(&line.rule.bytes);
         }
@@ -195,11 +214,12 @@ pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
         let outcome = outcome_of(outcome, Wait::micros(wait))?;
         decisions.push(Decision::counted(outcome, now, line.rule.limit, remaining, Wait::micros(reset)));
     }
-    let taken = match numbers.next() {
-        Some(taken) => Some(u32::try_from(taken?).ok()?),
-        None => None,
+    let mut more = || match numbers.next() {
+        Some(number) => u32::try_from(number?).ok().map(Some),
+        None => Some(None),
     };
-    (binding < decisions.len()).then_some(Reply { binding, decisions, taken })
+    let (taken, there) = (more()?, more()?);
+    (binding < decisions.len()).then_some(Reply { binding, decisions, taken, there })
 }
 
 fn number(value: &Value) -> Option<u64> {
@@ -242,8 +262,8 @@ mod tests {
     fn a_call_is_keys_then_arguments() {
         let (one, two) = (bucket(), Described::places(3, Duration::from_secs(2)));
         let lines = [
-            Line { key: b"a".to_vec(), cost: 5, til: None, rule: &one },
-            Line { key: b"b".to_vec(), cost: 1, til: Some(Micros::new(7)), rule: &two },
+            Line { key: b"a".to_vec(), cost: 5, terms: Terms::Plain, rule: &one },
+            Line { key: b"b".to_vec(), cost: 1, terms: Terms::Til(Micros::new(7)), rule: &two },
         ];
         let call = Call { sha: "5ha", verb: Verb::Check, lines: &lines, id: Some(b"me") };
         let packed = call.cmd().get_packed_command();
@@ -277,7 +297,7 @@ mod tests {
     #[test]
     fn a_reply_is_read_whole_or_not_at_all() {
         let rule = bucket();
-        let lines = [Line { key: Vec::new(), cost: 1, til: None, rule: &rule }];
+        let lines = [Line { key: Vec::new(), cost: 1, terms: Terms::Plain, rule: &rule }];
         let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &lines).expect("a reply");
         let decision = reply.decisions[0];
         assert_eq!((decision.at(), reply.binding, reply.taken), (Micros::new(1_000), 0, None));

@@ -260,10 +260,10 @@ impl Single {
 fn a_grant_is_what_is_there_and_the_rest_when_it_has_come_in() {
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, 'c', "7", None), [0, 3, 0, 700_000]);
-    assert_eq!(one.ask(0, 'k', "5 10 1000000", Some(1)), [0, 0, 200_000, 1_700_000, 5, 3], "two are missing");
+    assert_eq!(one.ask(0, 'k', "5 10 1000000", Some(1)), [1, 0, 200_000, 1_700_000, 5, 3], "two are missing");
     assert_eq!(
         one.ask(0, 'k', "9 10 1000000", Some(2)),
-        [0, 0, 700_000, 2_200_000, 5, 0],
+        [1, 0, 700_000, 2_200_000, 5, 0],
         "no more than the stock"
     );
     assert_eq!(one.ask(0, 'k', "1 10 1000000", Some(3))[..3], [2, 0, 1_200_000], "until the first expires");

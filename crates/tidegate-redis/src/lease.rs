@@ -1,0 +1,411 @@
+//! # Leases: asking once for many
+//!
+//! One round trip per request is what sharing a limit costs. A leased rule pays it once for a whole lot: tokens that Redis has
+//! deducted already, and that are spent here without asking anybody.
+//!
+//! ```text
+//!                        ┌── lot, 60 left ──┐   spend, spend, spend …       no round trip
+//!   request ─► account ──┤                  │
+//!                        └── 15 left: ask for the next ──► Redis: ├─ granted, may be unspent ─┼─ used ─┼─ left ─┤
+//!                                                                              └─ does not refill beyond this
+//! ```
+//!
+//! Nothing passes that the limit alone would not let pass, whatever is lost and whoever dies. What may happen is the reverse:
+//! a node refuses while another holds tokens it does not need. They go back when they have been idle for half of their time, at
+//! the latest they end with it.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `lot` | what one answer has granted, and when it may be spent |
+//! | `account` | the lots of one key, and how many to ask for |
+//! | `accounts` | all of them |
+//! | `office` | who asks Redis and gives back |
+//! | `clock` | what ends are judged by |
+
+mod account;
+mod accounts;
+mod clock;
+mod lot;
+mod office;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
+use tidegate_core::{Decision, Outcome, Wait};
+
+use crate::gate::RedisGate;
+pub(crate) use account::Deal;
+use account::{Account, Spend};
+use accounts::Accounts;
+use clock::BootClock;
+use office::{Counts, Office, add};
+
+/// How a rule is leased.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_redis::Lease;
+///
+/// let usual = Lease::on();
+/// let careful = Lease::on().stock(50).ttl(Duration::from_millis(500));
+/// # let _ = (usual, careful);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a lease does nothing until a rule has it"]
+pub struct Lease {
+    stock: Option<u32>,
+    ttl: Duration,
+}
+
+/// A gate whose leased rules are decided here, from what Redis has granted; all others are asked of Redis, in one call.
+///
+/// ```no_run
+/// use tidegate::{Part, Quota, RuleId};
+/// use tidegate_redis::{Lease, RedisGate};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let gate = RedisGate::builder("redis://127.0.0.1/")
+///     .rule("everybody", Quota::per_second(50_000)).lease(Lease::on())
+///     .rule("user", Quota::per_second(10))
+///     .nodes(4)
+///     .build()?
+///     .leased();
+/// let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
+/// if gate.check(&request).await?.is_allowed() { /* one call, for the user; everybody's is decided here */ }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Clones are the same gate. When the last is gone everything unspent goes back.
+#[derive(Clone)]
+pub struct Leased {
+    office: Arc<Office>,
+    _closes: Arc<Closes>,
+}
+
+/// Gives everything back when the last clone is gone.
+struct Closes(Arc<Office>);
+
+/// Why a rule cannot be leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CannotLease(String);
+
+/// What leases have done so far, in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseStats {
+    /// Requests that passed without asking Redis for them.
+    pub spent: u64,
+    /// Requests that were refused without asking Redis.
+    pub refused: u64,
+    /// Commands that leases have sent.
+    pub asked: u64,
+    /// Tokens that Redis has granted.
+    pub granted: u64,
+    /// Tokens that went back unspent.
+    pub returned: u64,
+    /// Tokens of which nobody knows whether they were granted or went back; they end by their time.
+    pub stranded: u64,
+}
+
+/// Below this many for each node and one more, lots are too small to be worth it.
+const WORTH_IT: u64 = 4;
+/// More keys than this are not leased at a time.
+const MOST_KEYS: usize = 1 << 20;
+/// How often a request waits for a lot before it is asked strictly.
+const TRIES: usize = 3;
+
+impl Lease {
+    /// As is usual: all of the burst may be out, for two seconds.
+    pub const fn on() -> Self {
+        Lease { stock: None, ttl: Duration::from_secs(2) }
+    }
+
+    /// At most so much may be out, to all nodes together; all of the burst unless said otherwise.
+    pub const fn stock(self, stock: u32) -> Self {
+        Lease { stock: Some(stock), ..self }
+    }
+
+    /// How long a lot may be spent; two seconds unless said otherwise. A node that dies takes what it holds with it for so long.
+    pub const fn ttl(self, ttl: Duration) -> Self {
+        Lease { ttl, ..self }
+    }
+
+    /// What that means for a rule with this letter and limit; nothing if lots would be too small.
+    pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
+        let stock =
+            u32::try_from(self.stock.map_or(limit, |stock| limit.min(stock.into()))).unwrap_or(u32::MAX);
+        let shares = u64::from(nodes) + 1;
+        let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
+        let most = u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
+        let is_window = matches!(letter, b'w' | b'h');
+        (u64::from(stock) >= WORTH_IT * shares).then_some(Deal { stock, most, ttl, is_window })
+    }
+
+    /// Why a rule with this letter cannot be leased.
+    pub(crate) fn validate(&self, name: &str, letter: u8) -> Result<(), CannotLease> {
+        if !matches!(letter, b'b' | b'w' | b'h') {
+            return Err(CannotLease(format!(
+                "rule {name:?} cannot be leased; lease token buckets and fixed windows, and leave others strict"
+            )));
+        }
+        if self.ttl < Duration::from_millis(20) || self.ttl > Duration::from_secs(3_600) {
+            let ttl = self.ttl;
+            return Err(CannotLease(format!(
+                "rule {name:?} is leased for {ttl:?}; say from 20ms to an hour"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl RedisGate {
+    /// The same gate, with leases for the rules that have [one](crate::Builder::lease).
+    #[must_use]
+    pub fn leased(self) -> Leased {
+        Leased::over(self)
+    }
+}
+
+impl Leased {
+    fn over(gate: RedisGate) -> Self {
+        let deals: Box<[Option<Deal>]> = gate.shared.rules.iter().map(|rule| rule.deal).collect();
+        let shortest = deals.iter().flatten().map(|deal| deal.ttl).min();
+        let office = Arc::new(Office {
+            accounts: Accounts::new(deals.len(), MOST_KEYS),
+            clock: BootClock,
+            counts: Counts::default(),
+            deals,
+            gate,
+        });
+        if let Some(ttl) = shortest {
+            let sweep = Office::sweep(Arc::downgrade(&office), Duration::from_micros(ttl / 4));
+            office.gate.shared.runtime.spawn(sweep);
+        }
+        Leased { _closes: Arc::new(Closes(office.clone())), office }
+    }
+
+    /// The gate that all others are asked of, and all other verbs.
+    #[must_use]
+    pub fn strict(&self) -> &RedisGate {
+        &self.office.gate
+    }
+
+    /// What leases have done so far.
+    #[must_use]
+    pub fn stats(&self) -> LeaseStats {
+        let counts = &self.office.counts;
+        let [spent, refused, asked, granted, returned, stranded] = [
+            &counts.spent,
+            &counts.refused,
+            &counts.asked,
+            &counts.granted,
+            &counts.returned,
+            &counts.stranded,
+        ]
+        .map(|count| count.load(Ordering::Relaxed));
+        LeaseStats { spent, refused, asked, granted, returned, stranded }
+    }
+
+    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisGate::check`].
+    pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        match self.at_once(request) {
+            Some(decision) => Ok(Admission::bare(decision)),
+            None => self.check_slowly(request).await,
+        }
+    }
+
+    /// Gives everything back that is unspent. Whoever asks afterwards takes it anew.
+    pub async fn give_back(&self) {
+        self.office.give_back(self.office.accounts.close()).await;
+    }
+
+    /// The decision, if all parts are leased and it can be made without asking anybody.
+    fn at_once(&self, request: &[Part<'_>]) -> Option<Decision> {
+        let now = self.office.clock.now();
+        let mut held = Held { leased: self, parts: Vec::new(), now };
+        let mut strictest: Option<Decision> = None;
+        for (index, part) in request.iter().enumerate() {
+            let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
+            if !decision.is_allowed() {
+                self.count(&decision);
+                return Some(decision);
+            }
+            if index + 1 < request.len() || index > 0 {
+                held.parts.push(*part); // who asks for one thing has nothing to put back
+            }
+            strictest = Some(strictest.map_or(decision, |other| other.and(decision)));
+        }
+        held.keep();
+        strictest.inspect(|decision| self.count(decision))
+    }
+
+    /// Lots are waited for, and what is not leased is asked of Redis.
+    async fn check_slowly(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        let now = self.office.clock.now();
+        let mut held = Held { leased: self, parts: Vec::new(), now };
+        let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
+        for part in request {
+            match self.spend(part).await {
+                None => strict.push(*part),
+                Some(decision) if !decision.is_allowed() => {
+                    self.count(&decision);
+                    return Ok(Admission::bare(decision));
+                }
+                Some(decision) => {
+                    held.parts.push(*part);
+                    strictest = Some(strictest.map_or(decision, |other| other.and(decision)));
+                }
+            }
+        }
+        let Some(leased) = strictest else { return self.strict().check(request).await };
+        if strict.is_empty() {
+            held.keep();
+            self.count(&leased);
+            return Ok(Admission::bare(leased));
+        }
+        let admission = self.strict().check(&strict).await?;
+        if !admission.is_allowed() {
+            return Ok(admission);
+        }
+        held.keep();
+        self.count(&leased);
+        let decision = leased.and(admission.decision);
+        Ok(Admission { decision, ..admission })
+    }
+
+    /// The decision on a leased part; `None` if it is to be asked strictly.
+    async fn spend(&self, part: &Part<'_>) -> Option<Decision> {
+        for _ in 0..TRIES {
+            match self.try_spend(part, self.office.clock.now()) {
+                Tried::Decided(decision) => return Some(decision),
+                Tried::Strict => return None,
+                Tried::Wait(bell) => {
+                    let rung = bell.notified();
+                    if self.is_asking(part) {
+                        tokio::time::timeout(self.strict().shared.deadline, rung).await.ok()?;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn is_asking(&self, part: &Part<'_>) -> bool {
+        let accounts = &self.office.accounts;
+        accounts.with_open(usize::from(part.rule.0), part.key.bytes(), Account::is_asking).unwrap_or(false)
+    }
+
+    fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
+        let (rule, key, cost) = (usize::from(part.rule.0), part.key.bytes(), part.cost);
+        if !self.office.deals[rule].is_some_and(|deal| cost > 0 && cost <= deal.most) {
+            return Tried::Strict;
+        }
+        let spent = self.office.accounts.with(rule, key, now, |account| {
+            let spent = account.spend(cost, now);
+            let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
+            (spent, account.whole_in(now), bell)
+        });
+        let Some((spent, whole_in, bell)) = spent else { return Tried::Strict };
+        if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
+            self.office.ask(rule, key, cost);
+        }
+        let decided = |outcome, left: u32| {
+            let limit = self.strict().shared.rules[rule].described.limit();
+            let mut decision = Decision::counted(outcome, now, limit, left.into(), Wait::micros(whole_in));
+            decision.source = Source::Lease;
+            Tried::Decided(decision.of_rule(part.rule))
+        };
+        match (spent, bell) {
+            (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
+            (Spend::NotBefore(then), _) => {
+                decided(Outcome::RetryAfter(Wait::micros(then.get().saturating_sub(now.get()).max(1))), 0)
+            }
+            (_, Some(bell)) => Tried::Wait(bell),
+            (_, None) => Tried::Strict,
+        }
+    }
+
+    fn count(&self, decision: &Decision) {
+        let counts = &self.office.counts;
+        add(if decision.is_allowed() { &counts.spent } else { &counts.refused }, 1);
+    }
+}
+
+/// What came of trying to spend.
+enum Tried {
+    Decided(Decision),
+    /// A lot is on its way.
+    Wait(Arc<tokio::sync::Notify>),
+    Strict,
+}
+
+/// What was spent for a request that may yet be refused. Unless it is kept it is put back.
+struct Held<'a, 'p> {
+    leased: &'a Leased,
+    parts: Vec<Part<'p>>,
+    now: Micros,
+}
+
+impl Held<'_, '_> {
+    fn keep(mut self) {
+        self.parts.clear();
+    }
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        for part in &self.parts {
+            let (rule, key) = (usize::from(part.rule.0), part.key.bytes());
+            let accounts = &self.leased.office.accounts;
+            accounts.with_open(rule, key, |account| account.put_back(part.cost, self.now));
+        }
+    }
+}
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        let back = self.0.accounts.close();
+        if !back.is_empty() {
+            let office = self.0.clone();
+            self.0.gate.shared.runtime.spawn(async move { office.give_back(back).await });
+        }
+    }
+}
+
+impl Gate for Leased {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        if let Err(invalid) = self.strict().shared.validate(request) {
+            return Answer::Ready(Err(invalid));
+        }
+        match self.at_once(request) {
+            Some(decision) => Answer::Ready(Ok(Admission::bare(decision))),
+            None => Answer::Pending(Box::pin(self.check_slowly(request))),
+        }
+    }
+}
+
+impl fmt::Debug for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leased").field("gate", self.strict()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl fmt::Display for CannotLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for CannotLease {}

@@ -1,0 +1,191 @@
+//! # What this process holds of one key
+//!
+//! Lots that are being spent, a request for the next one, and the instant before which Redis need not be asked because there is
+//! nothing. All of it is a state and steps; who sends and waits is elsewhere.
+//!
+//! How much to ask for follows the demand. If the last lot lasted for less than a quarter of its time, the next is twice as
+//! large; if for longer than all of it, half as large:
+//!
+//! ```text
+//!   asked    asked    asked        asked                        asked
+//!     │ 1      │ 2      │ 4          │ 8                          │ 8
+//!     └────────┴────────┴────────────┴────────────────────────────┴──►  t
+//!        quick    quick     quick         slow enough
+//! ```
+
+use std::sync::Arc;
+
+use tidegate::Micros;
+use tokio::sync::Notify;
+
+use super::lot::{Grant, Lot};
+
+/// How a rule is leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deal {
+    /// How much may be out in all.
+    pub(crate) stock: u32,
+    /// The largest lot.
+    pub(crate) most: u32,
+    /// For how many microseconds.
+    pub(crate) ttl: u64,
+    /// Windows give all that is left, and nothing in advance.
+    pub(crate) is_window: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Account {
+    lots: Vec<Lot>,
+    is_asking: bool,
+    /// There is nothing before then.
+    shut_until: Micros,
+    size: u32,
+    asked_at: Micros,
+    spent_at: Micros,
+    /// When, as far as is known, the whole limit is there again.
+    whole_at: Micros,
+    /// Rung when a request has come to its end.
+    pub(crate) bell: Arc<Notify>,
+}
+
+/// What came of asking for some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Spend {
+    /// They were there, and so many still are. Whether it is time to ask for more.
+    Spent { left: u32, ask: bool },
+    /// There is nothing before then.
+    NotBefore(Micros),
+    /// Redis must be asked, by whoever hears this.
+    Ask,
+    /// Redis is being asked.
+    Wait,
+}
+
+/// What to ask Redis for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) want: u32,
+    /// What is left of each lot.
+    pub(crate) older: Vec<([u8; 16], u32)>,
+    pub(crate) sent: Micros,
+}
+
+impl Account {
+    pub(crate) fn new(now: Micros) -> Self {
+        Account {
+            lots: Vec::new(),
+            is_asking: false,
+            shut_until: Micros::ZERO,
+            size: 1,
+            asked_at: Micros::ZERO,
+            spent_at: now,
+            whole_at: now,
+            bell: Arc::default(),
+        }
+    }
+
+    /// Spends `cost` if it is there.
+    pub(crate) fn spend(&mut self, cost: u32, now: Micros) -> Spend {
+        self.spent_at = now;
+        self.lots.retain(|lot| !lot.is_over(now));
+        let ready: u32 = self.lots.iter_mut().map(|lot| lot.ready(now)).sum();
+        if ready >= cost {
+            self.lots.iter_mut().fold(cost, |missing, lot| lot.spend(missing));
+            let ask = self.runs_out() && !self.is_asking && now >= self.shut_until;
+            self.is_asking |= ask;
+            return Spend::Spent { left: ready - cost, ask };
+        }
+        if let Some(from) = self.enough_from(cost - ready) {
+            return Spend::NotBefore(from);
+        }
+        if now < self.shut_until {
+            return Spend::NotBefore(self.shut_until);
+        }
+        if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
+    }
+
+    /// Whether it is time to ask for the next lot. Who asks for one at a time is in no hurry.
+    fn runs_out(&self) -> bool {
+        self.size >= 4 && self.left() <= self.size / 4
+    }
+
+    /// When so much more will be ready, if it is already granted.
+    fn enough_from(&self, mut missing: u32) -> Option<Micros> {
+        let coming = self.lots.iter().filter(|lot| lot.later() > 0);
+        let mut coming: Vec<(Micros, u32)> = coming.map(|lot| (lot.from(), lot.later())).collect();
+        coming.sort_unstable();
+        coming.into_iter().find_map(|(from, later)| {
+            missing = missing.saturating_sub(later);
+            (missing == 0).then_some(from)
+        })
+    }
+
+    /// Takes back what nobody passed for.
+    pub(crate) fn put_back(&mut self, cost: u32, now: Micros) {
+        self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest));
+    }
+
+    pub(crate) fn is_asking(&mut self) -> bool {
+        self.is_asking
+    }
+
+    fn left(&self) -> u32 {
+        self.lots.iter().map(Lot::left).sum()
+    }
+
+    /// How long, as far as is known, until the whole limit is there again.
+    pub(crate) fn whole_in(&self, now: Micros) -> u64 {
+        self.whole_at.get().saturating_sub(now.get())
+    }
+
+    /// What to ask for, by somebody who needs at least `cost`.
+    pub(crate) fn order(&mut self, cost: u32, deal: &Deal, now: Micros) -> Order {
+        let since = now.get().saturating_sub(self.asked_at.get());
+        if since < deal.ttl / 4 {
+            self.size = self.size.saturating_mul(2);
+        } else if since > deal.ttl {
+            self.size /= 2;
+        }
+        self.size = self.size.clamp(1, deal.most.max(1));
+        self.asked_at = now;
+        let older = self.lots.iter_mut().map(|lot| (lot.id, lot.tell())).collect();
+        Order { want: self.size.max(cost), older, sent: now }
+    }
+
+    /// Redis has answered an order.
+    pub(crate) fn granted(&mut self, grant: Grant, order: &Order, whole_in: u64, now: Micros) {
+        self.is_asking = false;
+        self.whole_at = now.plus(whole_in);
+        // Redis has heard that there is nothing left of them.
+        self.lots.retain(|lot| lot.left() > 0 || !order.older.contains(&(lot.id, 0)));
+        if grant.amount > 0 {
+            self.lots.push(Lot::of(grant, order.sent, now));
+        } else {
+            self.shut_until = now.plus(grant.wait);
+        }
+    }
+
+    /// Redis has not answered an order. What it may have granted ends by its time.
+    pub(crate) fn failed(&mut self) {
+        self.is_asking = false;
+    }
+
+    /// Everything that is held, if nobody has asked for any of it for so long; it is not spent any more.
+    pub(crate) fn idle(&mut self, idle: u64, now: Micros) -> Vec<Lot> {
+        self.lots.retain(|lot| !lot.is_over(now));
+        let is_idle = now.get().saturating_sub(self.spent_at.get()) >= idle && !self.is_asking;
+        if is_idle { std::mem::take(&mut self.lots) } else { Vec::new() }
+    }
+
+    /// Everything that is held, to be given back.
+    pub(crate) fn close(&mut self) -> Vec<Lot> {
+        std::mem::take(&mut self.lots)
+    }
+
+    /// Whether it holds nothing, and nobody has asked for so long that the size of its lots is not worth remembering.
+    pub(crate) fn is_forgotten(&self, idle: u64, now: Micros) -> bool {
+        let since = now.get().saturating_sub(self.spent_at.get());
+        self.lots.is_empty() && !self.is_asking && now >= self.shut_until && since >= idle
+    }
+}

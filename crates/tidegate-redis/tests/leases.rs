@@ -1,0 +1,212 @@
+//! Leases on a real server: what is decided without asking, what comes back, and who keeps to the limit.
+
+mod gates;
+mod support;
+
+use std::time::Duration;
+
+use gates::{FIRST, eventually};
+use support::{Cluster, Kind, Server, until};
+use tidegate::{Answer, Gate, Part, Quota, Rule, RuleId, Source};
+use tidegate_redis::{Builder, Lease, Leased, RedisGate};
+
+fn ready(builder: Builder) -> Leased {
+    let gate =
+        builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build().expect("a gate");
+    gates::enforced(&gate);
+    gate.leased()
+}
+
+/// Nothing refills while a test runs.
+fn hourly(server: &Server, limit: u64, lease: Lease) -> Leased {
+    ready(RedisGate::builder(server.url()).rule("user", Quota::per_hour(limit)).lease(lease))
+}
+
+async fn passes(gate: &Leased, key: &str, cost: u32) -> bool {
+    gate.check(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").is_allowed()
+}
+
+async fn passed(gate: &Leased, key: &str, times: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..times {
+        passed += usize::from(passes(gate, key, 1).await);
+    }
+    passed
+}
+
+async fn left(gate: &Leased, key: &str) -> u64 {
+    let part = Part::of(FIRST).key(key).cost(0);
+    gate.strict().peek(&[part]).await.expect("a request").expect("an answer").remaining()
+}
+
+const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hot_key_asks_seldom_and_exactly_the_limit_passes() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = hourly(&server, 1_000, LONG);
+    assert_eq!(passed(&gate, "alice", 1_500).await, 1_000);
+    let stats = gate.stats();
+    assert_eq!((stats.spent, stats.refused), (1_000, 500), "{stats:?}");
+    assert!(stats.asked < 20, "{stats:?}");
+    let refused = gate.check(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
+    assert_eq!((refused.is_allowed(), refused.source), (false, Source::Lease));
+    assert!(refused.retry_after().is_some());
+    assert_eq!(passed(&gate, "bob", 3).await, 3, "another key");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_there_is_decided_at_once() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = hourly(&server, 1_000, LONG);
+    passed(&gate, "alice", 100).await;
+    let request = [Part::of(FIRST).key("alice")];
+    let Answer::Ready(Ok(admission)) = gate.decide(&request) else { panic!("it has to wait") };
+    assert_eq!((admission.is_allowed(), admission.decision.source), (true, Source::Lease));
+    assert_eq!(admission.decision.limit(), 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_share_the_limit_and_what_one_does_not_need_the_other_gets() {
+    let server = Server::start(Kind::Redis, &[]);
+    let lease = Lease::on().ttl(Duration::from_millis(400));
+    let (one, two) = (hourly(&server, 1_000, lease), hourly(&server, 1_000, lease));
+    let (a, b) = tokio::join!(passed(&one, "alice", 300), passed(&two, "alice", 300));
+    assert_eq!((a, b), (300, 300));
+    until("what is idle came back", || {
+        (one.stats().granted == 300 + one.stats().returned
+            && two.stats().granted == 300 + two.stats().returned)
+            .then_some(())
+    });
+    assert_eq!(left(&one, "alice").await, 400);
+    assert_eq!(passed(&two, "alice", 500).await, 400, "all of it is there for the other");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_comes_back_when_a_gate_is_gone_or_asked_to_give_back() {
+    let server = Server::start(Kind::Redis, &[]);
+    let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
+    passed(&one, "alice", 123).await;
+    assert!(left(&two, "alice").await < 877, "it holds some");
+    one.give_back().await;
+    assert_eq!(left(&two, "alice").await, 877);
+    passed(&one, "alice", 77).await;
+    drop(one);
+    eventually("it is back", async || (left(&two, "alice").await == 800).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_strict_rules_refuse_is_put_back() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = ready(
+        RedisGate::builder(server.url())
+            .rule("everybody", Quota::per_hour(1_000))
+            .lease(LONG)
+            .rule("user", Quota::per_hour(3)),
+    );
+    let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
+    let mut sources = Vec::new();
+    for _ in 0..50 {
+        let decision = gate.check(&request).await.expect("a request").decision;
+        sources.push((decision.is_allowed(), decision.source));
+    }
+    assert_eq!(sources.iter().filter(|(passed, _)| *passed).count(), 3);
+    assert_eq!(sources[10], (false, Source::Strict));
+    assert_eq!(gate.stats().spent, 3);
+    gate.give_back().await;
+    let everybody = [Part::of(RuleId(0)).cost(0)];
+    let left = gate.strict().peek(&everybody).await.expect("a request").expect("an answer").remaining();
+    assert_eq!(left, 997, "refused requests have spent nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_limits_and_large_costs_are_strict() {
+    let server = Server::start(Kind::Redis, &[]);
+    let small = hourly(&server, 7, LONG);
+    let source = async |gate: &Leased, key: &str, cost: u32| {
+        gate.check(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").decision.source
+    };
+    assert_eq!(source(&small, "alice", 1).await, Source::Strict, "four for each node and one more");
+    let large = hourly(&server, 100, LONG);
+    assert_eq!(source(&large, "bob", 1).await, Source::Lease);
+    assert_eq!(source(&large, "bob", 51).await, Source::Strict, "more than a lot");
+    assert_eq!(left(&large, "bob").await, 48, "who asks for one is granted one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_are_leased_too_and_what_comes_back_late_is_lost() {
+    let server = Server::start(Kind::Redis, &[]);
+    let rule: Rule = "fixed_window 500/day".parse().expect("a rule");
+    let make = || ready(RedisGate::builder(server.url()).rule("user", rule).lease(LONG));
+    let (one, two) = (make(), make());
+    assert_eq!(passed(&one, "alice", 200).await, 200);
+    one.give_back().await;
+    assert_eq!(left(&two, "alice").await, 300);
+    assert_eq!(passed(&two, "alice", 400).await, 300);
+    assert!(two.stats().asked < 20, "{:?}", two.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_a_request_for_several_keys_is_one_call_if_the_shared_rule_is_leased() {
+    let cluster = Cluster::start();
+    let gate = ready(
+        RedisGate::cluster(cluster.urls())
+            .rule("everybody", Quota::per_hour(1_000))
+            .lease(LONG)
+            .rule("user", Quota::per_hour(5)),
+    );
+    let mut passed = 0;
+    for user in 0..40 {
+        let key = format!("user {user}");
+        let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key(&key)];
+        for _ in 0..6 {
+            passed += usize::from(gate.check(&request).await.expect("a request").is_allowed());
+        }
+    }
+    assert_eq!(passed, 200);
+    assert_eq!(gate.stats().spent, 200);
+    assert!(gate.stats().asked < 20, "{:?}", gate.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_what_was_granted_is_spent_and_then_the_rule_says() {
+    let mut server = Server::start(Kind::Redis, &[]);
+    let gate = RedisGate::builder(server.url())
+        .rule("user", Quota::per_hour(1_000))
+        .when_lost(tidegate_redis::WhenLost::Closed)
+        .lease(LONG)
+        .canary(Duration::from_millis(50))
+        .build()
+        .expect("a gate");
+    gates::enforced(&gate);
+    let gate = gate.leased();
+    passed(&gate, "alice", 50).await;
+    until("no lot is on its way", || (gate.stats().granted >= 63).then_some(()));
+    let granted = gate.stats().granted;
+    server.kill();
+    let mut sources = Vec::new();
+    for _ in 0..granted {
+        let decision = gate.check(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
+        sources.push((decision.is_allowed(), decision.source));
+    }
+    let spent = sources.iter().filter(|it| **it == (true, Source::Lease)).count();
+    assert_eq!(spent as u64, granted - 50, "all that was granted, and no more");
+    assert_eq!(sources.last(), Some(&(false, Source::Closed)));
+}
+
+#[tokio::test]
+async fn what_cannot_be_leased_is_said() {
+    let builder = RedisGate::builder("redis://127.0.0.1:1/")
+        .rule("log", "sliding_log 5/s".parse::<Rule>().expect("a rule"))
+        .lease(Lease::on())
+        .rule("short", Quota::per_second(100))
+        .lease(Lease::on().ttl(Duration::from_millis(1)));
+    let reasons = builder.build().expect_err("no gate").reasons;
+    assert_eq!(
+        reasons,
+        [
+            "rule \"log\" cannot be leased; lease token buckets and fixed windows, and leave others strict",
+            "rule \"short\" is leased for 1ms; say from 20ms to an hour"
+        ]
+    );
+}
