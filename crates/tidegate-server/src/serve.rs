@@ -188,6 +188,9 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
             () = end => {}
             () = accept_all(&doors, &workers, settings.connections) => {}
         }
+        for door in &doors {
+            accept_the_last(door, &workers, settings.connections).await;
+        }
         drop(doors);
         tokio::task::spawn_blocking(|| workers.into_iter().for_each(Worker::end)).await?;
         Ok(())
@@ -238,6 +241,16 @@ async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
             // No more files, most likely: those who are there may go, so wait a little and try again.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
+    }
+}
+
+/// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
+async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+    const MOMENT: Duration = Duration::from_millis(5);
+    // No more than can stand there: who comes now could come for ever.
+    for _ in 0..1_024 {
+        let Ok(Ok(guest)) = tokio::time::timeout(MOMENT, door.next()).await else { return };
+        hand_over(guest, workers, most);
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{ArgMatches, Args};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{CannotListen, Reloader, Server, Settings, Speaks};
+use super::{Reloader, Server, Settings, Speaks};
 use crate::config::command::{read, report};
 use crate::config::flags::{Flags, Given};
 use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
@@ -59,6 +59,10 @@ impl Serve {
     /// Answers until it is told to end. `matches` are those of the subcommand.
     #[must_use]
     pub fn run(self, matches: &ArgMatches) -> ExitCode {
+        if let Some(sentence) = self.no_address() {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
         let given = self.flags.given(matches);
         let mut loaded = match &self.flags.config {
             Some(path) => read(path, &given),
@@ -81,6 +85,20 @@ impl Serve {
                 ExitCode::FAILURE
             }
         }
+    }
+}
+
+impl Serve {
+    /// What is wrong with an address that was given beside the file: a mistake of whoever has started it.
+    fn no_address(&self) -> Option<String> {
+        let Flags { http, grpc, resp, admin, .. } = &self.flags;
+        let given = [("http", http), ("grpc", grpc), ("resp", resp), ("admin", admin)];
+        let given = given.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)));
+        let mut wrong = given.filter(|(_, text)| *text != "off").filter_map(|(name, text)| {
+            let advice = Address::parse(text).err()?;
+            Some(format!("invalid value '{text}' for '--{name} <ADDRESS>': {advice}"))
+        });
+        wrong.next()
     }
 }
 
@@ -136,8 +154,7 @@ async fn listening(serve: &Serve, config: &Config, engine: &Arc<Engine>) -> Resu
     }
     if let Some(path) = &serve.resp_socket {
         let speaks = Speaks::Resp(resp(serve, None, engine));
-        server =
-            server.listen(speaks, &Address::Unix(path.clone())).await.map_err(|error: CannotListen| error)?;
+        server = server.listen(speaks, &Address::Unix(path.clone())).await?;
     }
     Ok(server)
 }

@@ -91,15 +91,40 @@ fn a_port_in_use_is_a_sentence_and_exit_code_1() {
 }
 
 #[test]
-fn an_address_that_is_none_is_a_sentence() {
+fn an_address_that_is_none_is_a_sentence_and_exit_code_2() {
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--resp", "nonsense"]).output();
+    let output = output.expect("the binary");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("'nonsense'") && said.contains("as in `127.0.0.1:8080`"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_wrong_is_told_and_does_not_start() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(&file, "rules:\n  - {name: a, quota: 5/x}\n  - {name: b, qouta: 5/s}\n").expect("written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
     let output = output.expect("the binary");
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("`nonsense` (flag, --resp) is no address") && said.contains("as in `127.0.0.1:8080`"),
+        said.contains("bad.yaml:2:") && said.contains("bad.yaml:3:") && said.contains("`quota`"),
         "{said}"
     );
+}
+
+#[test]
+fn encryption_that_is_not_there_is_not_left_out_silently() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("tls.yaml");
+    let tls = "listeners: {http: {address: 127.0.0.1:0, tls: {cert: c.pem, key: k.pem}}}\nrules: [{name: a, quota: 5/s}]\n";
+    std::fs::write(&file, tls).expect("written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
+    let output = output.expect("the binary");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("listeners.http: encryption (tls) is not built yet"), "{said}");
 }
 
 #[test]
