@@ -44,7 +44,7 @@ pub struct Service<C = SteadyClock> {
 
 /// Said to whom there is no room for, before anything was asked.
 pub(crate) const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-    retry-after: 1\r\nconnection: close\r\ncontent-length: 102\r\n\r\n\
+    retry-after: 1\r\nconnection: close\r\ncontent-length: 107\r\n\r\n\
     {\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections; close one, or come back later\"}";
 
 impl<C> Service<C> {

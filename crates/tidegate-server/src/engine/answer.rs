@@ -7,6 +7,7 @@ use std::pin::Pin;
 /// What the engine answers: now, or later.
 ///
 /// In memory it is always ready, and costs neither an allocation nor a task. Doors are written for both.
+#[must_use = "an answer protects nothing until you act on it"]
 pub enum Answer<T> {
     /// Already.
     Ready(T),
@@ -25,7 +26,6 @@ impl<T> Answer<T> {
     }
 
     /// Something else made of the answer, as soon as it is there.
-    #[must_use]
     pub fn map<R>(self, make: impl FnOnce(T) -> R + Send + 'static) -> Answer<R>
     where
         T: 'static,
@@ -37,7 +37,6 @@ impl<T> Answer<T> {
     }
 
     /// All answers, in this order: now if all are there, else when the last one is.
-    #[must_use]
     pub fn all(answers: Vec<Answer<T>>) -> Answer<Vec<T>>
     where
         T: Send + 'static,

@@ -186,8 +186,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         if let [only] = self.calls() {
             return self.settled_of(only);
         }
-        let refused = self.calls().iter().filter_map(|found| self.settled_of(found));
-        refused.filter(|verdict| !verdict.is_allowed()).next()
+        let mut settled = self.calls().iter().filter_map(|found| self.settled_of(found));
+        settled.find(|verdict| !verdict.is_allowed())
     }
 
     /// The same of one call.
@@ -282,7 +282,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         if count == 0 {
             return Ok(None);
         }
-        if count < FEW && self.calls().len() == 1 {
+        if count < FEW && (self.is_named || self.calls().len() == 1) {
             return put(&few[..count]).map(Some);
         }
         let mut all = few[..count].to_vec();

@@ -93,6 +93,7 @@ impl Compiled {
     }
 
     /// Its rules, in the order of the file.
+    #[must_use]
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
         self.rules.iter().map(|ready| &ready.rule)
     }

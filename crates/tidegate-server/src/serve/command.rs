@@ -52,6 +52,8 @@ pub struct Serve {
     idle: u64,
 }
 
+/// How often it is looked after.
+const EVERY: Duration = Duration::from_millis(500);
 /// What it does if it is told nothing.
 const EXAMPLE: &str = include_str!("../../examples/small.yaml");
 
@@ -115,8 +117,9 @@ async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn E
     greet(&serve, &config, &server);
     let file = serve.flags.config.filter(|path| path.as_os_str() != "-");
     let Config { listeners, store, .. } = config;
-    let reloader = file.map(|path| Arc::new(Reloader::new(path, given, engine, listeners, store)));
-    let watching = tokio::spawn(watch(reloader, hangup));
+    let its = engine.clone();
+    let reloader = file.map(|path| Arc::new(Reloader::new(path, given, its, listeners, store)));
+    let watching = tokio::spawn(watch(engine, reloader, hangup));
     server.run(poll_fn(|cx| any(&mut ends, cx))).await?;
     watching.abort();
     Ok(())
@@ -127,21 +130,22 @@ fn any(signals: &mut [Signal], cx: &mut std::task::Context<'_>) -> Poll<()> {
     if told { Poll::Ready(()) } else { Poll::Pending }
 }
 
-async fn watch(reloader: Option<Arc<Reloader>>, mut hangup: Signal) {
-    let hangup = &mut hangup;
-    match reloader {
-        Some(reloader) => {
-            let hangup = tokio::sync::Mutex::new(hangup);
-            reloader
-                .watch(|| async {
-                    hangup.lock().await.recv().await;
-                })
-                .await;
-        }
-        None => {
-            while hangup.recv().await.is_some() {
-                say("tidegate: there is no file to read again; start with --config FILE");
+/// Looks after the engine while it is asked: its file, and places whose lease is over.
+async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup: Signal) {
+    let mut file = reloader.as_ref().map(|reloader| reloader.watched());
+    loop {
+        let is_told = tokio::select! {
+            _ = hangup.recv() => true,
+            () = tokio::time::sleep(EVERY) => false,
+        };
+        engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
+        match &reloader {
+            Some(reloader) if file.as_mut().is_some_and(|file| file.is_due(is_told)) => {
+                let reloader = reloader.clone();
+                let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
             }
+            None if is_told => say("tidegate: there is no file to read again; start with --config FILE"),
+            _ => {}
         }
     }
 }

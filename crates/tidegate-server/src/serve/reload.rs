@@ -9,11 +9,9 @@
 //! read when it has stayed the same for one look, so that a file which is just being written is not read in the middle.
 
 use std::fs;
-use std::future::Future;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate::{Clock, SteadyClock};
 
@@ -47,8 +45,15 @@ pub enum Unread {
 /// What a path leads to, as far as can be seen from outside.
 type Look = Option<(u64, u64, i64, i64, u64)>;
 
-/// How often is looked.
-const EVERY: Duration = Duration::from_millis(500);
+/// A file that may change.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    path: PathBuf,
+    /// When it was last read.
+    read: Look,
+    /// When it was last looked at.
+    last: Look,
+}
 
 impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
     /// For the file at `path`, with what was said beside it, of an engine that was made from it.
@@ -81,28 +86,13 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         Ok((diff, changes.iter().filter(|(changed, _)| *changed).map(|(_, what)| *what).collect()))
     }
 
-    /// Reads the file again whenever it has changed, or `told` says so; never ends. What comes of it is printed.
-    pub(crate) async fn watch<F: Future<Output = ()>>(self: Arc<Self>, mut told: impl FnMut() -> F) {
-        let mut read = look(&self.path);
-        let mut last = read;
-        loop {
-            let is_told = tokio::select! {
-                () = told() => true,
-                () = tokio::time::sleep(EVERY) => false,
-            };
-            self.engine.free_overdue(); // of places in Redis, too, for which others ask elsewhere
-            let seen = look(&self.path);
-            let has_changed = seen.is_some() && seen != read && seen == last;
-            last = seen;
-            if is_told || has_changed {
-                read = seen;
-                let reloader = self.clone();
-                let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
-            }
-        }
+    /// The file, as it is now.
+    pub(crate) fn watched(&self) -> Watching {
+        let now = look(&self.path);
+        Watching { path: self.path.clone(), read: now, last: now }
     }
 
-    fn reload_and_say(&self) {
+    pub(crate) fn reload_and_say(&self) {
         let name = self.path.display();
         match self.reload() {
             Ok((diff, waiting)) => {
@@ -115,6 +105,20 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
             }
             Err(unread) => eprintln!("{unread}tidegate: {name} is not in force; the rules before it are"),
         }
+    }
+}
+
+impl Watching {
+    /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has stayed so
+    /// since the last look.
+    pub(crate) fn is_due(&mut self, is_told: bool) -> bool {
+        let seen = look(&self.path);
+        let has_changed = seen.is_some() && seen != self.read && seen == self.last;
+        self.last = seen;
+        if is_told || has_changed {
+            self.read = seen;
+        }
+        is_told || has_changed
     }
 }
 

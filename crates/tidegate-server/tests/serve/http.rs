@@ -196,10 +196,14 @@ fn what_cannot_be_answered_is_a_problem() {
         ("GET /v1/check", "", 405, "GET is not for /v1/check; use POST"),
         ("POST /v2/check", "", 404, "there is nothing at \"/v2/check\"; use one of /v1/check, "),
     ];
-    let mut client = connect(server.http); // one connection for all: a problem is not the end of it
+    are_problems(&mut connect(server.http), &rows);
+}
+
+/// On one connection: a problem is not the end of it.
+fn are_problems(client: &mut TcpStream, rows: &[(&str, &str, u16, &str)]) {
     for (head, body, status, sentence) in rows {
-        let (said, head, body) = exchange(&mut client, head, body);
-        assert_eq!(said, status, "{body}");
+        let (said, head, body) = exchange(client, head, body);
+        assert_eq!(said, *status, "{body}");
         assert!(
             head.contains("content-type: application/problem+json") && head.contains("no-store"),
             "{head}"
@@ -208,9 +212,8 @@ fn what_cannot_be_answered_is_a_problem() {
         assert_eq!(problem["status"], json!(status));
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(sentence)), "{problem}");
     }
-    let (status, _, _) = exchange(&mut client, "GET /livez", "");
-    assert_eq!(status, 200);
-    assert_eq!(exchange(&mut client, "GET /readyz", "").0, 200);
+    assert_eq!(exchange(client, "GET /livez", "").0, 200);
+    assert_eq!(exchange(client, "GET /readyz", "").0, 200);
 }
 
 #[test]
