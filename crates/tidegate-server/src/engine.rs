@@ -9,7 +9,8 @@
 //!   gRPC ──┘                 └─ who holds which places, until when
 //! ```
 //!
-//! A door asks in three steps: it takes the rules that are in force, puts a [`Question`] to them, and gets an [`Answer`]:
+//! A door asks in three steps: it takes the rules that are in force, puts a [`Question`] to them, and gets an
+//! [`Answer`]:
 //!
 //! ```
 //! use tidegate_server::config::{Config, Format};
@@ -31,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rules are [replaced](Engine::replace) all at once. Who has taken the old ones finishes with them, and charges the same
-//! states; see [`in_force`].
+//! Rules are [replaced](Engine::replace) all at once. Who has taken the old ones finishes with them, and charges the
+//! same states; see [`in_force`].
 
 mod answer;
 pub mod in_force;
@@ -95,8 +96,8 @@ impl Engine {
         Engine::with_clock(rules, SteadyClock::new())
     }
 
-    /// An engine with the rules of a file, which keeps its counts where the file says. Inside a tokio runtime if that is
-    /// Redis; it need not be there yet.
+    /// An engine with the rules of a file, which keeps its counts where the file says. Inside a tokio runtime if that
+    /// is Redis; it need not be there yet.
     ///
     /// # Errors
     ///
@@ -134,11 +135,11 @@ impl<C: Clock + Clone> Engine<C> {
         Ok(Engine { force, throttles, places, clock, store: store.clone(), replacing })
     }
 
-    /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its counts, also
-    /// if its numbers have changed: what was used stays used. Who asks meanwhile is answered by the old rules or by the new
-    /// ones, and charges the same states. Blocks while states are converted, in the order of a tenth of a second for a million
-    /// keys of a limit that has changed; nobody who asks waits for more than that. Where counts are in Redis, blocks for a
-    /// moment until the new connections stand.
+    /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its
+    /// counts, also if its numbers have changed: what was used stays used. Who asks meanwhile is answered by the old
+    /// rules or by the new ones, and charges the same states. Blocks while states are converted, in the order of a
+    /// tenth of a second for a million keys of a limit that has changed; nobody who asks waits for more than that.
+    /// Where counts are in Redis, blocks for a moment until the new connections stand.
     ///
     /// # Errors
     ///
@@ -161,8 +162,8 @@ impl<C: Clock> Engine<C> {
         self.force.load()
     }
 
-    /// Holds what `id` holds for another lease, and tells how long that is. `None` if it holds nothing any more: its lease
-    /// was over.
+    /// Holds what `id` holds for another lease, and tells how long that is. `None` if it holds nothing any more: its
+    /// lease was over.
     pub fn renew(&self, id: PlaceId) -> Answer<Option<Duration>> {
         Answer::Ready(self.places.renew(id, self.clock.now()))
     }
@@ -172,8 +173,8 @@ impl<C: Clock> Engine<C> {
         Answer::Ready(self.places.release(id, self.clock.now()))
     }
 
-    /// Gives back all places whose lease is over. Whoever asks for a place here does so first; call it now and then where places
-    /// are counted in Redis, for those who ask elsewhere.
+    /// Gives back all places whose lease is over. Whoever asks for a place here does so first; call it now and then
+    /// where places are counted in Redis, for those who ask elsewhere.
     pub fn free_overdue(&self) {
         self.places.free_overdue(self.clock.now());
     }

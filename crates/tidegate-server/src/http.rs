@@ -16,8 +16,8 @@
 //!
 //! A list in the place of one request is a batch: each is decided for itself, and the answers come in the same order.
 //!
-//! A refusal is an answer, not an error: its status is 200, and it says `"allowed": false`. What cannot be answered is an
-//! error, told as `application/problem+json` in a sentence that names the place, the value and the remedy.
+//! A refusal is an answer, not an error: its status is 200, and it says `"allowed": false`. What cannot be answered
+//! is an error, told as `application/problem+json` in a sentence that names the place, the value and the remedy.
 
 mod asked;
 mod connection;

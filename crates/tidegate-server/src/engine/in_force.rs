@@ -1,7 +1,7 @@
 //! # The rules that are in force
 //!
-//! Which rules there are, and where their states lie. A set of rules never changes: when the file does, another set is made
-//! and takes its place. Whoever is in the middle of a request has the old one in hand and finishes with it.
+//! Which rules there are, and where their states lie. A set of rules never changes: when the file does, another set
+//! is made and takes its place. Whoever is in the middle of a request has the old one in hand and finishes with it.
 //!
 //! ```text
 //!              in_force()                              replace(new rules)

@@ -11,11 +11,11 @@
 //!              check_each                                       the same, with a verdict on each call
 //! ```
 //!
-//! Everything in one question stands or falls together, in one step. Rules that only watch are no part of it: each is asked
-//! for itself, once the request may pass, and what it would have done is counted.
+//! Everything in one question stands or falls together, in one step. Rules that only watch are no part of it: each is
+//! asked for itself, once the request may pass, and what it would have done is counted.
 //!
-//! What is found is written into buffers that belong to the thread and are used again, so a question costs no allocation
-//! once they have grown to what requests need.
+//! What is found is written into buffers that belong to the thread and are used again, so a question costs no
+//! allocation once they have grown to what requests need.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -79,8 +79,9 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         self
     }
 
-    /// With a rule, by its place in the file, for a key of these parts, one for each that the rule's key has. The cost is what
-    /// the rule says, or 1, unless it is said here. It is the same count as that of a request whose descriptors have these values.
+    /// With a rule, by its place in the file, for a key of these parts, one for each that the rule's key has. The
+    /// cost is what the rule says, or 1, unless it is said here. It is the same count as that of a request whose
+    /// descriptors have these values.
     pub fn rule<'k>(mut self, number: u32, key: impl Iterator<Item = &'k [u8]>, cost: Option<u32>) -> Self {
         let compiled = self.force.compiled();
         self.found(|scratch| compiled.find_named(number, key, cost, scratch));
@@ -137,8 +138,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         }
     }
 
-    /// As [`check`](Question::check), for a request that asks for places too. They are held by one id, for the shortest lease of
-    /// the rules they are of.
+    /// As [`check`](Question::check), for a request that asks for places too. They are held by one id, for the
+    /// shortest lease of the rules they are of.
     pub fn acquire(self) -> Answer<Result<Acquired, Fault>> {
         if let Some(verdict) = self.settled() {
             return Answer::Ready(Ok(Acquired { decided: Decided::by(verdict), place: None }));
@@ -155,8 +156,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         }
     }
 
-    /// As [`check`](Question::check), with what became of each call, in their order. All of them were charged if all may pass,
-    /// else none; those that would have passed without the others are told as they were found. Allocates.
+    /// As [`check`](Question::check), with what became of each call, in their order. All of them were charged if all
+    /// may pass, else none; those that would have passed without the others are told as they were found. Allocates.
     pub fn check_each(self) -> Answer<Result<Vec<Decided>, Fault>> {
         match &self.force.store {
             Store::Nothing => Answer::Ready(Ok(
@@ -255,8 +256,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         }
     }
 
-    /// What is given back or forgotten: rates, those of rules that only watch too. A rule about places that was named is a
-    /// mistake; one that happens to match is left out.
+    /// What is given back or forgotten: rates, those of rules that only watch too. A rule about places that was named
+    /// is a mistake; one that happens to match is left out.
     pub(super) fn rates(&self) -> Result<impl Iterator<Item = Part<'_>>, Fault> {
         if self.is_named {
             self.no_places()?;
@@ -266,8 +267,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         Ok(all.filter(|part| !self.is_place(part)))
     }
 
-    /// Hands the parts over as one request; `None` if there are none. Parts of several calls for the same limit and key become
-    /// one.
+    /// Hands the parts over as one request; `None` if there are none. Parts of several calls for the same limit and
+    /// key become one.
     pub(super) fn together<'s, R>(
         &self,
         mut parts: impl Iterator<Item = Part<'s>>,
@@ -338,8 +339,8 @@ impl<C: Clock + Send + Sync + 'static> fmt::Debug for Question<'_, C> {
 // === explaining ===
 
 impl<C: Clock + Send + Sync + 'static> InForce<C> {
-    /// Why a request is decided as it is: which rules apply, which do not and why, and what is left of each limit. Charges
-    /// nothing. Takes its time; it is for people.
+    /// Why a request is decided as it is: which rules apply, which do not and why, and what is left of each limit.
+    /// Charges nothing. Takes its time; it is for people.
     pub fn explain(self: &Arc<Self>, call: &Call<'_>) -> Answer<Explanation> {
         let explained = self.compiled().explain(call);
         let mut scratch = Scratch::default();

@@ -21,7 +21,8 @@ pub struct Decided {
 /// What was decided, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// By limits. Its rule is the number of the limit that was binding: [`InForce::name`](super::InForce::name) has its name.
+    /// By limits. Its rule is the number of the limit that was binding: [`InForce::name`](super::InForce::name) has
+    /// its name.
     Limited(Decision),
     /// It passes: no rule is for it.
     Unlimited,
@@ -44,8 +45,8 @@ pub enum Verdict {
 pub struct Acquired {
     /// What was decided.
     pub decided: Decided,
-    /// Who holds the places, and for how long unless renewed. `None` if the request was refused, or no rule for it is about
-    /// places.
+    /// Who holds the places, and for how long unless renewed. `None` if the request was refused, or no rule for it is
+    /// about places.
     pub place: Option<(PlaceId, Duration)>,
 }
 

@@ -1,7 +1,7 @@
 //! # What is asked, in JSON
 //!
-//! Texts are borrowed from the body wherever JSON allows it. Whatever is wrong is said with its line and column; what is not
-//! known is an error, for a field that is misspelt would otherwise be a limit that is not there.
+//! Texts are borrowed from the body wherever JSON allows it. Whatever is wrong is said with its line and column; what
+//! is not known is an error, for a field that is misspelt would otherwise be a limit that is not there.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! # One connection
 //!
-//! hyper reads and writes; here is who watches it. A client that has begun a request has to finish it in time, and one that
-//! is answered has to take the answer in time. There is no timer per request: a connection notes when something begins and
-//! ends, and the thread compares now and then, as it does for all its connections.
+//! hyper reads and writes; here is who watches it. A client that has begun a request has to finish it in time, and
+//! one that is answered has to take the answer in time. There is no timer per request: a connection notes when
+//! something begins and ends, and the thread compares now and then, as it does for all its connections.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

@@ -1,9 +1,9 @@
 //! # A rule that is asked by its name
 //!
-//! Some callers do not describe a request, they name the rule and the key: `TG.CHECK user alice`. It is the same rule, the
-//! same key and the same count as of a call that says `user=alice`. So the key's parts are what the caller would have sent,
-//! and whatever the rule says about them counts: networks of addresses, overrides by key, who is allowed and who is denied.
-//! Only its conditions do not: whoever names a rule means it.
+//! Some callers do not describe a request, they name the rule and the key: `TG.CHECK user alice`. It is the same
+//! rule, the same key and the same count as of a call that says `user=alice`. So the key's parts are what the caller
+//! would have sent, and whatever the rule says about them counts: networks of addresses, overrides by key, who is
+//! allowed and who is denied. Only its conditions do not: whoever names a rule means it.
 //!
 //! Keys may be any bytes here. What is no text is a key all the same, and no condition holds for it.
 
@@ -13,8 +13,9 @@ use super::find::{Call, Listed, Refusal, Scratch, Verdict, small};
 use super::rule::{Cost, Missing};
 
 impl Compiled {
-    /// Finds a rule by its place in the file, for a key of these parts, behind what was found before. `None` of the cost is
-    /// what the rule says, or 1. Tells what the lists of the whole file say of the key. Parts beyond those of the rule's key are not looked at; those that are not given are missing.
+    /// Finds a rule by its place in the file, for a key of these parts, behind what was found before. `None` of the
+    /// cost is what the rule says, or 1. Tells what the lists of the whole file say of the key. Parts beyond those of
+    /// the rule's key are not looked at; those that are not given are missing.
     pub(crate) fn find_named<'k>(
         &self,
         number: u32,

@@ -1,7 +1,8 @@
 //! # One connection
 //!
-//! Each turn is the same: what waits to go out goes out, then a read, the answers, one write. Whatever cannot be finished now,
-//! the beginning of a request or the end of a reply, is kept until the next turn; all else is gone when the turn ends.
+//! Each turn is the same: what waits to go out goes out, then a read, the answers, one write. Whatever cannot be
+//! finished now, the beginning of a request or the end of a reply, is kept until the next turn; all else is gone when
+//! the turn ends.
 
 use std::io;
 use std::sync::Arc;
@@ -155,8 +156,8 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         self.go_on(cx, ran.then, scratch)
     }
 
-    /// The same of what was left. If that is still not enough it stays where it is: who sends a large request byte by byte
-    /// must not have it copied for each of them.
+    /// The same of what was left. If that is still not enough it stays where it is: who sends a large request byte by
+    /// byte must not have it copied for each of them.
     fn answer_left(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
         scratch.out.clear();
         let ran = self.session.run(&self.left, &mut scratch.places, &mut scratch.out);

@@ -1,11 +1,12 @@
 //! # Going without slamming the door
 //!
-//! A socket that is closed while something has arrived that nobody has read is *reset*: the system tells the other side that
-//! all is lost, and replies that were on their way are thrown away there unread. Whoever had just asked something when the
-//! server ended, or was told what was wrong with a request of which more was coming, would see an error and no reply.
+//! A socket that is closed while something has arrived that nobody has read is *reset*: the system tells the other
+//! side that all is lost, and replies that were on their way are thrown away there unread. Whoever had just asked
+//! something when the server ended, or was told what was wrong with a request of which more was coming, would see an
+//! error and no reply.
 //!
-//! So we first say that nothing more will come from us, and then read and drop what still arrives, until the other side has
-//! seen it and goes too, or a moment has passed.
+//! So we first say that nothing more will come from us, and then read and drop what still arrives, until the other
+//! side has seen it and goes too, or a moment has passed.
 
 use std::future::Future;
 use std::pin::Pin;

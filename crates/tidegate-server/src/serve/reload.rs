@@ -1,12 +1,13 @@
 //! # Reading the file again
 //!
-//! Three things make the service read its file again: the file has changed, somebody has sent `SIGHUP`, or an administrator
-//! asks for it. All of it is read and checked before anything happens; then it is put in force at once, or, if anything is
-//! wrong with it, not at all.
+//! Three things make the service read its file again: the file has changed, somebody has sent `SIGHUP`, or an
+//! administrator asks for it. All of it is read and checked before anything happens; then it is put in force at once,
+//! or, if anything is wrong with it, not at all.
 //!
-//! Whether the file has changed is asked of the path and not of the file: in Kubernetes a mounted file is a link to a link,
-//! and a change is another link. What the path leads to has another number then, or another time, or another length. It is
-//! read when it has stayed the same for one look, so that a file which is just being written is not read in the middle.
+//! Whether the file has changed is asked of the path and not of the file: in Kubernetes a mounted file is a link to a
+//! link, and a change is another link. What the path leads to has another number then, or another time, or another
+//! length. It is read when it has stayed the same for one look, so that a file which is just being written is not
+//! read in the middle.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -109,8 +110,8 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
 }
 
 impl Watching {
-    /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has stayed so
-    /// since the last look.
+    /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has
+    /// stayed so since the last look.
     pub(crate) fn is_due(&mut self, is_told: bool) -> bool {
         let seen = look(&self.path);
         let has_changed = seen.is_some() && seen != self.read && seen == self.last;

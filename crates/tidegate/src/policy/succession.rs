@@ -1,9 +1,9 @@
 //! # One set of rules after another
 //!
-//! A file is read again: a rule is new, one is gone, one has another quota. The simplest way makes a policy of the new rules
-//! and forgets the old one, and with it everything that was used: a fresh burst for everybody, each time. Changing the old
-//! policy in place keeps what was used, but its rules cannot become more or fewer, and their numbers mean something to those
-//! who are asking at the moment.
+//! A file is read again: a rule is new, one is gone, one has another quota. The simplest way makes a policy of the
+//! new rules and forgets the old one, and with it everything that was used: a fresh burst for everybody, each time.
+//! Changing the old policy in place keeps what was used, but its rules cannot become more or fewer, and their numbers
+//! mean something to those who are asking at the moment.
 //!
 //! So a new policy is made, and rules that are in both *share their states*:
 //!
@@ -14,8 +14,8 @@
 //!   new   │ everybody │ user │ uploads │         as who is asking here already
 //! ```
 //!
-//! There is no moment at which a state belongs to neither or is copied, so nothing is lost and nothing is counted twice,
-//! however many are deciding meanwhile. A rule with another setting is [changed](Policy::change), for both.
+//! There is no moment at which a state belongs to neither or is copied, so nothing is lost and nothing is counted
+//! twice, however many are deciding meanwhile. A rule with another setting is [changed](Policy::change), for both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::clock::Clock;
 use tidegate_core::{Algorithm, RuleId};
 
 impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
-    /// A policy of other rules, in which those that have the name of a rule of this one go on with its states. What was used
-    /// stays used, and permits that are held stay held.
+    /// A policy of other rules, in which those that have the name of a rule of this one go on with its states. What
+    /// was used stays used, and permits that are held stay held.
     ///
     /// ```
     /// use tidegate::{ManualClock, Part, Policy, Quota};
@@ -44,11 +44,12 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// This policy and its clones can still be asked, and charge the same states: nothing is lost while callers go over to the
-    /// new one. A rule that goes on with another setting has it for both from now on, as after [`change`](Policy::change) or
-    /// [`resize`](Policy::resize); one after the other, so a request in between may meet the new setting of one rule and the old
-    /// one of another. Rules that go on keep the bound on their keys that they were made with. A rule that counted what passes
-    /// and now counts who is at work, or the other way round, begins anew.
+    /// This policy and its clones can still be asked, and charge the same states: nothing is lost while callers go
+    /// over to the new one. A rule that goes on with another setting has it for both from now on, as after
+    /// [`change`](Policy::change) or [`resize`](Policy::resize); one after the other, so a request in between may
+    /// meet the new setting of one rule and the old one of another. Rules that go on keep the bound on their keys
+    /// that they were made with. A rule that counted what passes and now counts who is at work, or the other way
+    /// round, begins anew.
     ///
     /// Who waits for this policy goes on waiting for it, in no line with those who wait for the new one.
     ///
