@@ -150,6 +150,28 @@ impl RedisGate {
         Ok(self.shared.check(request).await)
     }
 
+    /// As [`check`](RedisGate::check), with what each part had to say in [`Admission::rules`]. Empty if that is not known: because
+    /// Redis did not decide, or because parts of different keys were asked one after the other, in a cluster.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](RedisGate::check).
+    pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        let shared = &self.shared;
+        shared.validate(request)?;
+        if shared.is_cluster && spans_keys(request) {
+            return Ok(shared.check(request).await);
+        }
+        Ok(match shared.check_together(request, shared.deadline).await {
+            Ok((admission, reply)) => {
+                shared.counts.count(admission.decision.source);
+                let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
+                Admission { rules: rules.collect(), ..admission }
+            }
+            Err(trouble) => shared.without_redis(request, &trouble),
+        })
+    }
+
     /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may. Refuses only what can never pass.
     ///
     /// Those who wait in this process stand in a line for what has refused them, first come, first served, and only the first

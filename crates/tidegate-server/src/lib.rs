@@ -5,16 +5,16 @@
 //!
 //! | you need | it is |
 //! |---|---|
-//! | the answer to every question | [`engine::Engine`], with the [`engine::Rules`] that are in force |
+//! | the answer to every question | [`engine::Engine`], with the rules that are [in force](engine::InForce) |
+//! | programs that speak HTTP | [`http`]: JSON in, JSON out |
 //! | clients of Redis | [`resp`]: `CL.THROTTLE` as redis-cell has it, and commands of its own |
-//! | sockets, threads, an end | [`serve`] |
+//! | sockets, threads, an end, a file that changes | [`serve`] |
 //! | a file that says what the limits are | [`config`]: everything that can be wrong with it, where each value came from |
 //! | which limits a request has to pass | [`rules`]: with which keys and costs, and why not the others |
-//!
-//! The service does not read its file yet: what it serves are the rules of an example.
 
 pub mod config;
 pub mod engine;
+pub mod http;
 pub mod resp;
 pub mod rules;
 pub mod serve;

@@ -26,9 +26,19 @@ enum Command {
 fn main() -> ExitCode {
     let matches = Tidegate::command().get_matches();
     match Tidegate::from_arg_matches(&matches).map(|tidegate| tidegate.command) {
-        Ok(Some(Command::Serve(serve))) => serve.run(),
+        Ok(Some(Command::Serve(serve))) => serve.run(innermost(&matches)),
         Ok(Some(Command::Config(command))) => command.run(innermost(&matches)),
-        Ok(None) => Serve::told_nothing().run(),
+        Ok(None) => serve_by_default(),
+        Err(error) => error.exit(),
+    }
+}
+
+/// What it does if it is told nothing. The environment may have something to say all the same.
+fn serve_by_default() -> ExitCode {
+    let matches = Tidegate::command().get_matches_from(["tidegate", "serve"]);
+    match Tidegate::from_arg_matches(&matches).map(|tidegate| tidegate.command) {
+        Ok(Some(Command::Serve(serve))) => serve.run(innermost(&matches)),
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => error.exit(),
     }
 }

@@ -42,6 +42,7 @@ mod explain;
 mod find;
 mod index;
 mod key;
+mod named;
 mod rule;
 #[cfg(test)]
 mod tests;

@@ -19,8 +19,10 @@
 
 mod command;
 mod connection;
-mod socket;
-mod watch;
+mod farewell;
+mod reload;
+pub(crate) mod socket;
+pub(crate) mod watch;
 mod worker;
 
 use std::fmt;
@@ -35,8 +37,11 @@ use std::time::Duration;
 use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use crate::config::Address;
+use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
+pub use reload::{Reloader, Unread};
 use worker::Worker;
 
 /// How connections are treated.
@@ -57,11 +62,20 @@ pub struct Settings {
 
 /// Sockets that are listened on, and the threads that answer.
 #[derive(Debug)]
-pub struct Server<C: Clock = SteadyClock> {
-    service: Arc<Service<C>>,
+pub struct Server<C = SteadyClock> {
     settings: Settings,
-    tcp: Vec<TcpListener>,
-    unix: Vec<(UnixListener, PathBuf)>,
+    doors: Vec<Door<C>>,
+    /// What is spoken where nothing else is said.
+    service: Option<Arc<Service<C>>>,
+}
+
+/// What is spoken at a door. Others will be at home here: add what they speak, and to the worker how they are welcomed.
+#[derive(Debug)]
+pub enum Speaks<C = SteadyClock> {
+    /// The Redis protocol.
+    Resp(Arc<Service<C>>),
+    /// HTTP with JSON.
+    Http(Arc<http::Service<C>>),
 }
 
 /// An address that cannot be listened on.
@@ -93,41 +107,72 @@ impl Settings {
 }
 
 impl<C: Clock + Send + Sync + 'static> Server<C> {
-    /// A server that listens nowhere yet.
+    /// A server that listens nowhere yet, for clients of Redis unless something else is said.
     pub fn new(service: Service<C>, settings: Settings) -> Self {
-        Server { service: Arc::new(service), settings, tcp: Vec::new(), unix: Vec::new() }
+        Server { settings, doors: Vec::new(), service: Some(Arc::new(service)) }
     }
 
-    /// Listens on an address of the network too. Inside a tokio runtime.
+    /// A server that listens nowhere yet.
+    #[must_use]
+    pub fn with(settings: Settings) -> Self {
+        Server { settings, doors: Vec::new(), service: None }
+    }
+
+    /// Listens on an address of the network too, for clients of Redis. Inside a tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`CannotListen`] if somebody else does, or it is not ours.
-    pub async fn tcp(mut self, address: SocketAddr) -> Result<Self, CannotListen> {
-        let bound = TcpListener::bind(address).await;
-        self.tcp.push(bound.map_err(|source| CannotListen { address: address.to_string(), source })?);
-        Ok(self)
+    /// As [`listen`](Server::listen).
+    pub async fn tcp(self, address: SocketAddr) -> Result<Self, CannotListen> {
+        self.listen_for_redis(Address::Tcp(address)).await
     }
 
-    /// Listens on a socket in the file system too. One that a server left behind is taken over; one that is still
+    /// Listens on a socket in the file system too, for clients of Redis.
+    ///
+    /// # Errors
+    ///
+    /// As [`listen`](Server::listen).
+    pub async fn unix(self, path: impl Into<PathBuf>) -> Result<Self, CannotListen> {
+        self.listen_for_redis(Address::Unix(path.into())).await
+    }
+
+    async fn listen_for_redis(self, address: Address) -> Result<Self, CannotListen> {
+        match self.service.clone() {
+            Some(service) => self.listen(Speaks::Resp(service), &address).await,
+            None => Ok(self),
+        }
+    }
+
+    /// Listens at an address too. A socket in the file system that a server left behind is taken over; one that is still
     /// listened on is not.
     ///
     /// # Errors
     ///
-    /// As [`tcp`](Server::tcp).
-    pub async fn unix(mut self, path: impl Into<PathBuf>) -> Result<Self, CannotListen> {
-        let path = path.into();
-        let bound = bind_unix(&path).await;
-        let listener =
-            bound.map_err(|source| CannotListen { address: path.display().to_string(), source })?;
-        self.unix.push((listener, path));
+    /// [`CannotListen`] if somebody else does, or it is not ours.
+    pub async fn listen(mut self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+        let (name, bound) = match address {
+            Address::Tcp(address) => {
+                (address.to_string(), TcpListener::bind(address).await.map(Listening::Tcp))
+            }
+            Address::Unix(path) => {
+                let bound = bind_unix(path).await.map(|listener| Listening::Unix(listener, path.clone()));
+                (path.display().to_string(), bound)
+            }
+        };
+        let listening = bound.map_err(|source| CannotListen { address: name, source })?;
+        self.doors.push(Door { listening, speaks });
         Ok(self)
     }
 
     /// Where it listens: the ports, if they were left to the system.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.doors.iter().filter_map(|door| door.address()).collect()
+    }
+
+    /// Where it listens, in words, and what is spoken there.
+    pub fn places(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.doors.iter().map(|door| (door.speaks.name(), door.name()))
     }
 
     /// Answers until `end`. Then nobody is let in any more, who is there gets the answers to what has arrived, and when all
@@ -137,12 +182,14 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     ///
     /// If the system gives us no threads.
     pub async fn run(self, end: impl Future<Output = ()>) -> io::Result<()> {
-        let Server { service, settings, tcp, unix } = self;
-        let workers = Worker::start_all(&service, settings)?;
-        let doors: Vec<_> = tcp.into_iter().map(Door::Tcp).chain(unix.into_iter().map(Door::unix)).collect();
+        let Server { settings, doors, .. } = self;
+        let workers = Worker::start_all(settings)?;
         tokio::select! {
             () = end => {}
             () = accept_all(&doors, &workers, settings.connections) => {}
+        }
+        for door in &doors {
+            accept_the_last(door, &workers, settings.connections).await;
         }
         drop(doors);
         tokio::task::spawn_blocking(|| workers.into_iter().for_each(Worker::end)).await?;
@@ -150,19 +197,32 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     }
 }
 
-/// Where clients come in. A socket in the file system is removed when it is closed.
-enum Door {
+/// Where clients come in.
+#[derive(Debug)]
+struct Door<C> {
+    listening: Listening,
+    speaks: Speaks<C>,
+}
+
+/// A socket in the file system is removed when it is closed.
+#[derive(Debug)]
+enum Listening {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 /// Who came in.
-pub(crate) enum Guest {
+pub(crate) struct Guest<C> {
+    pub(crate) stream: Stream,
+    pub(crate) speaks: Speaks<C>,
+}
+
+pub(crate) enum Stream {
     Tcp(std::net::TcpStream, SocketAddr),
     Unix(std::os::unix::net::UnixStream),
 }
 
-async fn accept_all<C>(doors: &[Door], workers: &[Worker<C>], most: usize) {
+async fn accept_all<C>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
     let doors = doors.iter().map(|door| Box::pin(accept(door, workers, most)));
     let mut doors: Vec<_> = doors.collect();
     std::future::poll_fn(|cx| {
@@ -174,7 +234,7 @@ async fn accept_all<C>(doors: &[Door], workers: &[Worker<C>], most: usize) {
     .await
 }
 
-async fn accept<C>(door: &Door, workers: &[Worker<C>], most: usize) {
+async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
     loop {
         match door.next().await {
             Ok(guest) => hand_over(guest, workers, most),
@@ -184,7 +244,17 @@ async fn accept<C>(door: &Door, workers: &[Worker<C>], most: usize) {
     }
 }
 
-fn hand_over<C>(guest: Guest, workers: &[Worker<C>], most: usize) {
+/// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
+async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+    const MOMENT: Duration = Duration::from_millis(5);
+    // No more than can stand there: who comes now could come for ever.
+    for _ in 0..1_024 {
+        let Ok(Ok(guest)) = tokio::time::timeout(MOMENT, door.next()).await else { return };
+        hand_over(guest, workers, most);
+    }
+}
+
+fn hand_over<C>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     let open: usize = workers.iter().map(Worker::open).sum();
     match workers.iter().min_by_key(|worker| worker.open()) {
         Some(quietest) if open < most => quietest.take(guest),
@@ -192,38 +262,73 @@ fn hand_over<C>(guest: Guest, workers: &[Worker<C>], most: usize) {
     }
 }
 
-impl Guest {
+impl<C> Guest<C> {
     fn turn_away(self) {
+        let sentence = match self.speaks {
+            Speaks::Resp(_) => TOO_MANY,
+            Speaks::Http(_) => http::TOO_MANY,
+        };
         // There is room for a line in a new socket; and if it cannot be told, it will see all the same.
-        let _ = match self {
-            Guest::Tcp(mut stream, _) => stream.write(TOO_MANY),
-            Guest::Unix(mut stream) => stream.write(TOO_MANY),
+        let _ = match self.stream {
+            Stream::Tcp(mut stream, _) => stream.write(sentence),
+            Stream::Unix(mut stream) => stream.write(sentence),
         };
     }
 }
 
-impl Door {
-    fn unix((listener, path): (UnixListener, PathBuf)) -> Self {
-        Door::Unix(listener, path)
+impl<C> Door<C> {
+    fn address(&self) -> Option<SocketAddr> {
+        match &self.listening {
+            Listening::Tcp(listener) => listener.local_addr().ok(),
+            Listening::Unix(..) => None,
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.listening {
+            Listening::Tcp(_) => self.address().map(|address| address.to_string()).unwrap_or_default(),
+            Listening::Unix(_, path) => format!("unix:{}", path.display()),
+        }
     }
 
     /// Who comes next, taken out of this thread's runtime, for that of another.
-    async fn next(&self) -> io::Result<Guest> {
-        Ok(match self {
-            Door::Tcp(listener) => {
+    async fn next(&self) -> io::Result<Guest<C>> {
+        let stream = match &self.listening {
+            Listening::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Guest::Tcp(stream.into_std()?, peer)
+                Stream::Tcp(stream.into_std()?, peer)
             }
-            Door::Unix(listener, _) => Guest::Unix(listener.accept().await?.0.into_std()?),
-        })
+            Listening::Unix(listener, _) => Stream::Unix(listener.accept().await?.0.into_std()?),
+        };
+        Ok(Guest { stream, speaks: self.speaks.clone() })
     }
 }
 
-impl Drop for Door {
+impl Drop for Listening {
     fn drop(&mut self) {
-        if let Door::Unix(_, path) = self {
+        if let Listening::Unix(_, path) = self {
             let _ = std::fs::remove_file(path); // if it is gone already, all the better
+        }
+    }
+}
+
+// === impl Speaks ===
+
+impl<C> Speaks<C> {
+    fn name(&self) -> &'static str {
+        match self {
+            Speaks::Resp(_) => "resp",
+            Speaks::Http(_) => "http",
+        }
+    }
+}
+
+impl<C> Clone for Speaks<C> {
+    fn clone(&self) -> Self {
+        match self {
+            Speaks::Resp(service) => Speaks::Resp(service.clone()),
+            Speaks::Http(service) => Speaks::Http(service.clone()),
         }
     }
 }

@@ -29,6 +29,7 @@ mod charge;
 mod line;
 mod quick;
 mod refused;
+mod succession;
 mod turn;
 mod wait;
 
@@ -133,10 +134,11 @@ struct Limits<A> {
 }
 
 /// The states of one rule.
+///
+/// Shared with the policy that [succeeds](Policy::succeeded_by) this one: what either charges, both see.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there are few, and every decision goes there")]
 enum Limit<A> {
-    Rate(Keyed<A>),
+    Rate(Arc<Keyed<A>>),
     AtOnce(Arc<Keys>),
 }
 
@@ -473,12 +475,7 @@ impl<A: Algorithm> Limits<A> {
     fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, bounds: Bounds, _: &C) -> Self {
         let Bounds { max_keys, max_waiting } = bounds;
         let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
-        let settings = Settings { max_keys, ..Settings::default() };
-        let limit = |kind: Kind<A>| match kind {
-            Kind::Rate(algorithm) => Limit::Rate(Keyed::new(algorithm.suited_to(C::STEADINESS), settings)),
-            Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
-        };
-        let limits = kinds.into_iter().map(limit).collect();
+        let limits = kinds.into_iter().map(|kind| Limit::fresh::<C>(kind, max_keys)).collect();
         Limits { names: names.into(), limits, lines: Lines::new(max_waiting), max_keys }
     }
 
@@ -497,6 +494,18 @@ impl<A: Algorithm> Limits<A> {
         match self.limit(part.rule) {
             Limit::Rate(keyed) => Turn::rate(part, keyed),
             Limit::AtOnce(keys) => Turn::at_once(part, keys),
+        }
+    }
+}
+
+impl<A: Algorithm> Limit<A> {
+    fn fresh<C: Clock>(kind: Kind<A>, max_keys: usize) -> Self {
+        let settings = Settings { max_keys, ..Settings::default() };
+        match kind {
+            Kind::Rate(algorithm) => {
+                Limit::Rate(Arc::new(Keyed::new(algorithm.suited_to(C::STEADINESS), settings)))
+            }
+            Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
         }
     }
 }

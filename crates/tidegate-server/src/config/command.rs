@@ -192,7 +192,7 @@ fn is_readable_by_all(_: &Path) -> bool {
 
 // === what is said ===
 
-fn report(loaded: &Loaded) {
+pub(crate) fn report(loaded: &Loaded) {
     let colours = if io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         Colours::Ansi
     } else {

@@ -1,11 +1,14 @@
-//! # The rules that are in force
+//! # Rules without a file
 //!
-//! The one place where rules come in, whoever wrote them down.
+//! For those who have no file: embedders, and tests.
 
 use std::fmt;
 use std::time::Duration;
 
 use tidegate::{InvalidPolicy, Rule};
+
+use crate::config::Store;
+use crate::rules::{Compiled, KeyPart, Limit, RuleSet};
 
 /// Rules on their way to an [`Engine`](super::Engine), numbered in the order in which they were added.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +45,8 @@ pub enum InvalidRules {
         /// The rule.
         rule: String,
     },
+    /// No gate to Redis can be made, for these reasons.
+    Redis(String),
 }
 
 /// Longer than anybody is at work.
@@ -74,7 +79,23 @@ impl Rules {
         self
     }
 
-    pub(super) fn validate(&self) -> Result<(), InvalidRules> {
+    /// As if they had been read from a file, with keys that are taken as they come.
+    pub(super) fn compiled(self) -> Result<(Compiled, Store), InvalidRules> {
+        self.validate()?;
+        let store = self.max_keys.map_or(Store::default(), |max_keys| Store::Memory { max_keys });
+        let rules = self.rules.into_iter().map(|(name, kind)| {
+            let limit = match kind {
+                Kind::Rate(rule) => Limit::Rate(rule),
+                Kind::Places { limit, lease } => Limit::AtOnce { limit, lease },
+            };
+            let key = vec![KeyPart::Value("key".into())];
+            crate::rules::Rule { key, ..crate::rules::Rule::new(name, [limit]) }
+        });
+        let set = RuleSet { rules: rules.collect(), ..RuleSet::default() };
+        Ok((Compiled::new(set), store))
+    }
+
+    fn validate(&self) -> Result<(), InvalidRules> {
         self.rules.iter().try_for_each(|(name, kind)| {
             let rule = || name.clone();
             if name.is_empty() || name.chars().any(char::is_control) {
@@ -96,6 +117,7 @@ impl fmt::Display for InvalidRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             InvalidRules::Policy(invalid) => invalid.fmt(f),
+            InvalidRules::Redis(reasons) => f.write_str(reasons),
             InvalidRules::Lease { rule, lease } => {
                 write!(f, "rule {rule:?} has a lease of {lease:?}; use one from a microsecond to a year")
             }

@@ -49,7 +49,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         write: impl FnOnce(Option<Wait>, &mut Reply<'_>) + Send + 'static,
     ) -> Flow {
         let answer = self.service.engine.owes(request.arg(1).unwrap_or_default());
-        self.tell(answer, reply, |_, owes, reply| write(owes, reply))
+        self.tell(answer, reply, |owes, reply| write(owes, reply))
     }
 
     /// Of how many keys it is true.
@@ -61,7 +61,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         is_true: impl Fn(T) -> bool + Send + 'static,
     ) -> Flow {
         let answers = Answer::all(request.args(1).map(|key| ask(&self.service.engine, key)).collect());
-        self.tell(answers, reply, move |_, answers, reply| {
+        self.tell(answers, reply, move |answers, reply| {
             let count = answers.into_iter().map(is_true).filter(|is_true| *is_true).count();
             reply.count(u64::try_from(count).unwrap_or(u64::MAX));
         })

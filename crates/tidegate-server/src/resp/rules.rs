@@ -13,45 +13,51 @@
 //! The first five are answered with the whole decision, so that a client computes nothing: whether it may pass, and
 //! how long to wait if it must, are there as they are used. `docs/resp.md` has the table.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Outcome, Part, RuleId, Source};
+use tidegate::{Clock, Decision, Outcome, Source};
 
 use super::call::whole;
 use super::parse::Request;
 use super::reply::Reply;
 use super::session::{Flow, Session};
-use crate::engine::{Acquired, Answer, Engine, Fault, PlaceId};
+use crate::engine::{Acquired, Answer, Decided, Fault, InForce, PlaceId, Question, Verdict};
 
-type Decided = Answer<Result<Decision, Fault>>;
+type Checked = Answer<Result<Decided, Fault>>;
 
 impl<C: Clock + Send + Sync + 'static> Session<C> {
     pub(crate) fn tg_check(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
-        self.decide(request, reply, Engine::check)
+        self.decide(request, reply, |question| question.check())
     }
 
     pub(crate) fn tg_peek(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
-        self.decide(request, reply, Engine::peek)
+        self.decide(request, reply, |question| question.peek())
     }
 
     pub(crate) fn tg_refund(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
-        self.decide(request, reply, Engine::refund)
+        self.decide(request, reply, |question| question.refund())
     }
 
     pub(crate) fn tg_reset(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
-        self.decide(request, reply, Engine::reset)
+        self.decide(request, reply, |question| question.reset())
     }
 
     pub(crate) fn tg_acquire(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
-        self.ask(request, reply, Engine::acquire, |engine, acquired, reply| match acquired {
-            Ok(acquired) => tell_acquired(engine, acquired, reply),
-            Err(fault) => tell_fault(engine, fault, reply),
-        })
+        self.ask(
+            request,
+            reply,
+            |question| question.acquire(),
+            |rules, acquired, reply| match acquired {
+                Ok(acquired) => tell_acquired(rules, acquired, reply),
+                Err(fault) => tell_fault(fault, reply),
+            },
+        )
     }
 
     pub(crate) fn tg_renew(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
         let Some(id) = place_id(request) else { return no_id(reply) };
-        self.tell(self.service.engine.renew(id), reply, |_, lease, reply| match lease {
+        self.tell(self.service.engine.renew(id), reply, |lease, reply| match lease {
             Some(lease) => reply.count(micros(lease)),
             None => reply.number(0),
         })
@@ -59,21 +65,21 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
 
     pub(crate) fn tg_release(&mut self, request: Request<'_>, reply: &mut Reply<'_>) -> Flow {
         let Some(id) = place_id(request) else { return no_id(reply) };
-        self.tell(self.service.engine.release(id), reply, |_, held, reply| reply.number(held.into()))
+        self.tell(self.service.engine.release(id), reply, |held, reply| reply.number(held.into()))
     }
 
     fn decide(
         &self,
         request: Request<'_>,
         reply: &mut Reply<'_>,
-        verb: impl FnOnce(&Engine<C>, &[Part<'_>]) -> Decided,
+        verb: impl FnOnce(Question<'_, C>) -> Checked,
     ) -> Flow {
-        self.ask(request, reply, verb, |engine, decided, reply| match decided {
-            Ok(decision) => {
+        self.ask(request, reply, verb, |rules, decided, reply| match decided {
+            Ok(decided) => {
                 reply.array(8);
-                tell_decision(engine, decision, reply);
+                tell_decided(rules, decided, reply);
             }
-            Err(fault) => tell_fault(engine, fault, reply),
+            Err(fault) => tell_fault(fault, reply),
         })
     }
 
@@ -81,18 +87,19 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         &self,
         request: Request<'_>,
         reply: &mut Reply<'_>,
-        verb: impl FnOnce(&Engine<C>, &[Part<'_>]) -> Answer<T>,
-        write: impl FnOnce(&Engine<C>, T, &mut Reply<'_>) + Send + 'static,
+        verb: impl FnOnce(Question<'_, C>) -> Answer<T>,
+        write: impl FnOnce(&InForce<C>, T, &mut Reply<'_>) + Send + 'static,
     ) -> Flow {
-        let engine = &self.service.engine;
-        let mut parts = [Part::of(RuleId(0)); FEW];
-        let answer = match few_parts(engine, request, &mut parts) {
-            Err(sentence) => Err(sentence),
-            Ok(Some(few)) => Ok(verb(engine, &parts[..few])),
-            Ok(None) => all_parts(engine, request).map(|parts| verb(engine, &parts)),
-        };
-        match answer {
-            Ok(answer) => self.tell(answer, reply, write),
+        let rules = self.service.engine.in_force();
+        match question(&rules, request).map(verb) {
+            Ok(Answer::Ready(answer)) => {
+                write(&rules, answer, reply);
+                Flow::Next
+            }
+            Ok(pending) => {
+                let rules = Arc::clone(&rules);
+                self.tell(pending, reply, move |answer, reply| write(&rules, answer, reply))
+            }
             Err(sentence) => {
                 reply.error(sentence);
                 Flow::Next
@@ -101,52 +108,57 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
     }
 }
 
-/// So many parts are read without an allocation.
-const FEW: usize = 4;
-
-/// How many parts there are; `None` if they are not few.
-fn few_parts<'a, C: Clock>(
-    engine: &Engine<C>,
-    request: Request<'a>,
-    parts: &mut [Part<'a>; FEW],
-) -> Result<Option<usize>, String> {
-    let (mut count, mut at) = (0, 1);
+/// What the request asks of these rules.
+fn question<'f, C: Clock + Send + Sync + 'static>(
+    rules: &'f Arc<InForce<C>>,
+    request: Request<'_>,
+) -> Result<Question<'f, C>, String> {
+    let (mut question, mut at) = (rules.ask(), 1);
     while at < request.len() {
-        let Some(place) = parts.get_mut(count) else { return Ok(None) };
-        (*place, at) = part(engine, request, at)?;
-        count += 1;
+        (question, at) = part(rules, question, request, at)?;
     }
-    Ok(Some(count))
+    Ok(question)
 }
 
-fn all_parts<'a, C: Clock>(engine: &Engine<C>, request: Request<'a>) -> Result<Vec<Part<'a>>, String> {
-    let (mut parts, mut at) = (Vec::new(), 1);
-    while at < request.len() {
-        let (next, after) = part(engine, request, at)?;
-        parts.push(next);
-        at = after;
-    }
-    Ok(parts)
-}
-
-/// The part that begins with this argument, and where the next one does.
-fn part<'a, C: Clock>(
-    engine: &Engine<C>,
-    request: Request<'a>,
+/// With the part that begins with this argument; and where the next one does.
+fn part<'f, C: Clock + Send + Sync + 'static>(
+    rules: &InForce<C>,
+    question: Question<'f, C>,
+    request: Request<'_>,
     at: usize,
-) -> Result<(Part<'a>, usize), String> {
-    let (Some(name), Some(key)) = (request.arg(at), request.arg(at + 1)) else {
+) -> Result<(Question<'f, C>, usize), String> {
+    let name = request.arg(at).unwrap_or_default();
+    if request.len() < at + 2 {
         return Err(format!("{SYNTAX}; a rule is followed by a key"));
-    };
-    let rule = engine.rule(name).ok_or_else(|| unknown_rule(name))?;
-    let (part, at) = (Part::of(rule).key(key), at + 2);
+    }
+    let rule = rules.rule(name).ok_or_else(|| unknown_rule(name))?;
+    let (keys, after) = key(rules, rule, request, at + 1)?;
     let is = |word: &[u8], at| request.arg(at).is_some_and(|arg: &[u8]| arg.eq_ignore_ascii_case(word));
-    let (part, at) =
-        if is(b"COST", at) { (part.cost(cost(request.arg(at + 1))?), at + 2) } else { (part, at) };
-    match request.arg(at) {
-        None => Ok((part, at)),
-        Some(_) if is(b"AND", at) && request.len() > at + 1 => Ok((part, at + 1)),
+    let (cost, next) =
+        if is(b"COST", after) { (Some(cost(request.arg(after + 1))?), after + 2) } else { (None, after) };
+    let parts = (at + 1..at + 1 + keys).filter_map(|at| request.arg(at));
+    let question = question.rule(rule, parts, cost);
+    match request.arg(next) {
+        None => Ok((question, next)),
+        Some(_) if is(b"AND", next) && request.len() > next + 1 => Ok((question, next + 1)),
         Some(other) => Err(format!("{SYNTAX}; {} is neither COST nor AND", quoted(other))),
+    }
+}
+
+/// Of how many arguments the key is made, and what comes after it.
+fn key<C>(rules: &InForce<C>, rule: u32, request: Request<'_>, at: usize) -> Result<(usize, usize), String> {
+    let Some(rule) = rules.compiled().rule(rule as usize) else { return Ok((0, at + 1)) };
+    match rule.key.len() {
+        0 if request.arg(at).is_some_and(|key| !key.is_empty()) => {
+            Err(format!("ERR rule '{}' has one count for all; its key is empty", rule.name))
+        }
+        0 => Ok((0, at + 1)),
+        parts if request.len() < at + parts => {
+            let names: Vec<_> = rule.key.iter().map(|part| part.name()).collect();
+            let names = names.join(" ");
+            Err(format!("ERR the key of rule '{}' has {parts} parts; give all of them: {names}", rule.name))
+        }
+        parts => Ok((parts, at + parts)),
     }
 }
 
@@ -177,7 +189,28 @@ fn no_id(reply: &mut Reply<'_>) -> Flow {
 }
 
 /// Eight replies.
-fn tell_decision<C: Clock>(engine: &Engine<C>, decision: Decision, reply: &mut Reply<'_>) {
+fn tell_decided<C>(rules: &InForce<C>, decided: Decided, reply: &mut Reply<'_>) {
+    match decided.verdict {
+        Verdict::Limited(decision) => tell_decision(rules, decision, reply),
+        Verdict::Unlimited | Verdict::Exempt => tell_unlimited("allowed", "", reply),
+        Verdict::Denied => tell_unlimited("denied", "", reply),
+        Verdict::Refused { rule, .. } => {
+            let rule = rules.compiled().rule(rule as usize);
+            tell_unlimited("denied", rule.map_or("", |rule| &rule.name), reply);
+        }
+    }
+}
+
+/// No limit was asked.
+fn tell_unlimited(outcome: &str, rule: &str, reply: &mut Reply<'_>) {
+    reply.number((outcome == "allowed").into());
+    reply.bytes(outcome);
+    (0..4).for_each(|_| reply.number(0));
+    reply.bytes(rule);
+    reply.bytes("strict");
+}
+
+fn tell_decision<C>(rules: &InForce<C>, decision: Decision, reply: &mut Reply<'_>) {
     let (outcome, wait) = match decision.outcome {
         Outcome::Allowed => ("allowed", 0),
         Outcome::AllowedAfter(wait) => ("delayed", wait.as_micros()),
@@ -191,12 +224,12 @@ fn tell_decision<C: Clock>(engine: &Engine<C>, decision: Decision, reply: &mut R
     reply.count(decision.limit());
     reply.count(decision.remaining());
     reply.count(decision.reset_after().as_micros());
-    reply.bytes(engine.name(decision.rule));
+    reply.bytes(rules.name(decision.rule));
     reply.bytes(source(decision.source));
 }
 
 /// As it is written everywhere, without a string being made for it.
-fn source(source: Source) -> &'static str {
+pub(crate) fn source(source: Source) -> &'static str {
     match source {
         Source::Strict => "strict",
         Source::Lease => "lease",
@@ -207,9 +240,9 @@ fn source(source: Source) -> &'static str {
     }
 }
 
-fn tell_acquired<C: Clock>(engine: &Engine<C>, acquired: Acquired, reply: &mut Reply<'_>) {
+fn tell_acquired<C>(rules: &InForce<C>, acquired: Acquired, reply: &mut Reply<'_>) {
     reply.array(10);
-    tell_decision(engine, acquired.decision, reply);
+    tell_decided(rules, acquired.decided, reply);
     match acquired.place {
         Some((id, lease)) => {
             reply.bytes(id.to_string());
@@ -222,15 +255,14 @@ fn tell_acquired<C: Clock>(engine: &Engine<C>, acquired: Acquired, reply: &mut R
     }
 }
 
-fn tell_fault<C: Clock>(engine: &Engine<C>, fault: Fault, reply: &mut Reply<'_>) {
+fn tell_fault(fault: Fault, reply: &mut Reply<'_>) {
     reply.error(match fault {
-        Fault::NeedsPlace(rule) => {
-            let name = engine.name(rule);
-            format!("ERR rule '{name}' is about places at work; use TG.ACQUIRE, and TG.RELEASE when the work is done")
+        Fault::NeedsPlace { rule, .. } => {
+            format!("ERR rule '{rule}' is about places at work; use TG.ACQUIRE, and TG.RELEASE when the work is done")
         }
         Fault::NothingToHold => "ERR a cost of 0 holds no place; use TG.PEEK, or another COST".to_owned(),
         Fault::NoPlaces => "ERR no rule of the request is about places at work; use TG.CHECK".to_owned(),
-        Fault::Request(invalid) => format!("ERR {invalid}"),
+        other => format!("ERR {other}"),
     });
 }
 

@@ -29,7 +29,7 @@ use crate::engine::{Answer, Engine};
 /// What all sessions share.
 #[derive(Debug)]
 pub struct Service<C = SteadyClock> {
-    pub(crate) engine: Engine<C>,
+    pub(crate) engine: Arc<Engine<C>>,
     pub(crate) bounds: Bounds,
     /// Who may ask; if this is empty, everybody.
     pub(crate) accounts: Vec<Account>,
@@ -94,7 +94,8 @@ const ENOUGH: usize = 64 << 10;
 
 impl<C> Service<C> {
     /// A service for everybody, with the usual bounds.
-    pub fn new(engine: Engine<C>) -> Self {
+    pub fn new(engine: impl Into<Arc<Engine<C>>>) -> Self {
+        let engine = engine.into();
         let (sessions, open, commands) = Default::default();
         let (bounds, accounts, started) = (Bounds::default(), Vec::new(), Instant::now());
         Service { engine, bounds, accounts, started, sessions, open, commands }
@@ -113,7 +114,7 @@ impl<C> Service<C> {
     }
 
     /// What answers.
-    pub fn engine(&self) -> &Engine<C> {
+    pub fn engine(&self) -> &Arc<Engine<C>> {
         &self.engine
     }
 }
@@ -246,18 +247,18 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         &self,
         answer: Answer<T>,
         reply: &mut Reply<'_>,
-        write: impl FnOnce(&Engine<C>, T, &mut Reply<'_>) + Send + 'static,
+        write: impl FnOnce(T, &mut Reply<'_>) + Send + 'static,
     ) -> Flow {
         match answer {
             Answer::Ready(answer) => {
-                write(&self.service.engine, answer, reply);
+                write(answer, reply);
                 Flow::Next
             }
             Answer::Pending(pending) => {
-                let (service, dialect) = (self.service.clone(), reply.dialect());
+                let dialect = reply.dialect();
                 Flow::Later(Box::pin(async move {
                     let (answer, mut bytes) = (pending.await, Vec::new());
-                    write(&service.engine, answer, &mut Reply::new(&mut bytes, dialect));
+                    write(answer, &mut Reply::new(&mut bytes, dialect));
                     bytes
                 }))
             }
@@ -315,7 +316,7 @@ mod tests {
             poll
         });
         let answer = Answer::Pending(Box::pin(pending));
-        let flow = session.tell(answer, &mut Reply::new(&mut out, Dialect::Resp3), |_, number, reply| {
+        let flow = session.tell(answer, &mut Reply::new(&mut out, Dialect::Resp3), |number, reply| {
             reply.map(0);
             reply.number(number);
         });

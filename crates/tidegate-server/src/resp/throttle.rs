@@ -78,7 +78,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         match (request.arg(1), call) {
             (Some(key), Ok(call)) => {
                 let answer = self.service.engine.throttle(key, call);
-                self.tell(answer, reply, |_, throttled, reply| write(throttled, reply))
+                self.tell(answer, reply, |throttled, reply| write(throttled, reply))
             }
             (_, Err(wrong)) => refuse(&wrong, reply),
             (None, _) => refuse(&Wrong::Syntax, reply),

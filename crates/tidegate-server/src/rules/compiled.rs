@@ -92,6 +92,12 @@ impl Compiled {
         self.rules.get(number).map(|ready| &ready.rule)
     }
 
+    /// Its rules, in the order of the file.
+    #[must_use]
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter().map(|ready| &ready.rule)
+    }
+
     /// The rules that may match, by their places.
     pub(crate) fn candidates(&self, domain: &str, descriptors: &[Descriptor<'_>], numbers: &mut Vec<u32>) {
         self.domains.get(domain).unwrap_or(&self.elsewhere).candidates(descriptors, numbers);

@@ -11,6 +11,9 @@ use super::compiled::{Compiled, Ready};
 use super::condition::Descriptor;
 use super::rule::{Cost, Missing};
 
+/// So much room is kept for the next request.
+const MOST_KEPT: usize = 4_096;
+
 /// What a caller sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
@@ -25,10 +28,10 @@ pub struct Call<'a> {
 /// What finding needs and leaves behind, so that the next request need not allocate. One for each thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    rules: Vec<u32>,
-    overrides: Vec<u32>,
-    keys: Vec<u8>,
-    hits: Vec<Hit>,
+    pub(super) rules: Vec<u32>,
+    pub(super) overrides: Vec<u32>,
+    pub(super) keys: Vec<u8>,
+    pub(super) hits: Vec<Hit>,
 }
 
 /// The rules that a request has to pass.
@@ -96,6 +99,20 @@ pub(crate) enum Verdict {
 }
 
 impl Scratch {
+    /// Forgets what was found, and keeps the room for it, unless that is more than requests ordinarily need.
+    pub(crate) fn clear(&mut self) {
+        self.hits.clear();
+        self.keys.clear();
+        self.hits.shrink_to(MOST_KEPT);
+        self.keys.shrink_to(MOST_KEPT);
+        self.rules.shrink_to(MOST_KEPT);
+    }
+
+    /// What has been found since it was cleared.
+    pub(crate) fn matched(&self) -> Matched<'_> {
+        Matched { hits: &self.hits, keys: &self.keys, listed: None }
+    }
+
     #[cfg(test)]
     pub(crate) fn capacities(&self) -> [usize; 4] {
         [self.rules.capacity(), self.overrides.capacity(), self.keys.capacity(), self.hits.capacity()]
@@ -125,9 +142,14 @@ impl<'a> Call<'a> {
 impl Compiled {
     /// The rules that a request has to pass, in the order of the file.
     pub fn find<'s>(&self, call: &Call<'_>, scratch: &'s mut Scratch) -> Matched<'s> {
+        scratch.clear();
+        let listed = self.find_more(call, scratch);
+        Matched { listed, ..scratch.matched() }
+    }
+
+    /// The same, behind what was found before; and what the lists of the whole file say.
+    pub(crate) fn find_more(&self, call: &Call<'_>, scratch: &mut Scratch) -> Option<Listed> {
         let Scratch { rules, overrides, keys, hits } = scratch;
-        keys.clear();
-        hits.clear();
         let listed = self.listed(call);
         if listed.is_none() {
             self.candidates(call.domain, call.descriptors, rules);
@@ -136,7 +158,7 @@ impl Compiled {
                 hits.extend(ready.hit(*number, call, keys, overrides));
             }
         }
-        Matched { hits, keys, listed }
+        listed
     }
 
     pub(crate) fn listed(&self, call: &Call<'_>) -> Option<Listed> {
@@ -150,7 +172,19 @@ impl Compiled {
 impl Ready {
     fn hit(&self, number: u32, call: &Call<'_>, keys: &mut Vec<u8>, overrides: &mut Vec<u32>) -> Option<Hit> {
         let start = keys.len();
-        let (cost, by_override, refusal) = match self.judge(call, keys, overrides) {
+        let verdict = self.judge(call, keys, overrides);
+        self.hit_of(verdict, number, start, keys)
+    }
+
+    /// What a verdict means for a request whose key begins at `start`.
+    pub(super) fn hit_of(
+        &self,
+        verdict: Verdict,
+        number: u32,
+        start: usize,
+        keys: &mut Vec<u8>,
+    ) -> Option<Hit> {
+        let (cost, by_override, refusal) = match verdict {
             Verdict::Unmet { .. } | Verdict::Exempt | Verdict::KeySkipped => {
                 keys.truncate(start);
                 return None;
@@ -202,7 +236,7 @@ impl Ready {
 
 impl Cost {
     /// What a request takes; `None` if it should say so and does not.
-    fn of(&self, call: &Call<'_>) -> Option<u32> {
+    pub(super) fn of(&self, call: &Call<'_>) -> Option<u32> {
         match self {
             Cost::Asked => Some(call.cost.unwrap_or(1)),
             Cost::Fixed(cost) => Some(*cost),
@@ -223,7 +257,7 @@ fn units(value: &str, per: u32) -> Option<u32> {
     Some(u32::try_from(number.div_ceil(u64::from(per.max(1)))).unwrap_or(u32::MAX))
 }
 
-fn small(number: usize) -> u32 {
+pub(super) fn small(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
@@ -248,16 +282,22 @@ impl<'s> Matched<'s> {
     }
 
     /// What to ask a gate for: one part for each limit of the rules that are enforced.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'s>> {
+    pub fn parts(&self) -> impl Iterator<Item = Part<'s>> + use<'s> {
         self.parts_of(|hit| !hit.shadow)
     }
 
     /// What to ask a gate for on behalf of the rules that only watch. Ask for each alone: they stand for themselves.
-    pub fn shadow_parts(&self) -> impl Iterator<Item = Part<'s>> {
+    pub fn shadow_parts(&self) -> impl Iterator<Item = Part<'s>> + use<'s> {
         self.parts_of(|hit| hit.shadow)
     }
 
-    fn parts_of(&self, wanted: impl Fn(&Hit) -> bool) -> impl Iterator<Item = Part<'s>> {
+    /// What to ask a gate for on behalf of one rule.
+    pub fn parts_of_hit(&self, hit: &'s Hit) -> impl Iterator<Item = Part<'s>> + use<'s> {
+        let key = self.key(hit);
+        hit.limits.clone().map(move |limit| Part::of(RuleId(limit)).key(key).cost(hit.cost))
+    }
+
+    fn parts_of<F: Fn(&Hit) -> bool>(&self, wanted: F) -> impl Iterator<Item = Part<'s>> + use<'s, F> {
         let keys = self.keys;
         let hits = self.hits.iter().filter(move |hit| wanted(hit) && hit.refusal.is_none());
         hits.flat_map(move |hit| {

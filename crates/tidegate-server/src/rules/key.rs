@@ -38,17 +38,30 @@ impl KeyPart {
         }
     }
 
-    /// Adds this part to a key; `false` if there is no such descriptor.
-    pub(crate) fn write(&self, descriptors: &[Descriptor<'_>], key: &mut Vec<u8>) -> bool {
-        let found = descriptors.iter().find(|(name, _)| *name == self.name());
-        match (self, found) {
-            (KeyPart::Value(_), Some((_, value))) => write_bytes(value.as_bytes(), key),
-            (KeyPart::Network { v4, v6, .. }, Some((_, value))) => {
-                return write_network(value, *v4, *v6, key);
+    /// Whether it is the value as it comes.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, KeyPart::Value(_))
+    }
+
+    /// Adds this part to a key, of a value that is any bytes; `false` if there is none.
+    pub(crate) fn write_value(&self, value: Option<&[u8]>, key: &mut Vec<u8>) -> bool {
+        match (self, value) {
+            (KeyPart::Value(_), Some(value)) => write_bytes(value, key),
+            (KeyPart::Network { v4, v6, .. }, Some(value)) => {
+                return match std::str::from_utf8(value) {
+                    Ok(value) => write_network(value, *v4, *v6, key),
+                    Err(_) => write_missing(key),
+                };
             }
             (_, None) => return write_missing(key),
         }
         true
+    }
+
+    /// Adds this part to a key; `false` if there is no such descriptor.
+    pub(crate) fn write(&self, descriptors: &[Descriptor<'_>], key: &mut Vec<u8>) -> bool {
+        let found = descriptors.iter().find(|(name, _)| *name == self.name());
+        self.write_value(found.map(|(_, value)| value.as_bytes()), key)
     }
 }
 

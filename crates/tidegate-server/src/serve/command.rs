@@ -1,29 +1,35 @@
 //! # `tidegate serve`
 
 use std::error::Error;
-use std::net::SocketAddr;
+use std::future::poll_fn;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use clap::Parser;
-use tidegate::Quota;
-use tokio::signal::unix::{SignalKind, signal};
+use clap::{ArgMatches, Args};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Server, Settings};
-use crate::engine::{Engine, Rules};
+use super::{Reloader, Server, Settings, Speaks};
+use crate::config::command::{read, report};
+use crate::config::flags::{Flags, Given};
+use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
+use crate::engine::Engine;
+use crate::http;
 use crate::resp::{Account, Service};
+use crate::rules::Compiled;
 
 /// What it is told on the command line or by the environment.
-#[derive(Debug, Parser)]
+#[derive(Args, Debug)]
 pub struct Serve {
-    /// Where clients of Redis come in.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380", env = "TIDEGATE_RESP", value_parser = address)]
-    resp: SocketAddr,
-    /// A socket in the file system where they come in, too.
+    #[command(flatten)]
+    flags: Flags,
+    /// A socket in the file system where clients of Redis come in, too.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_RESP_SOCKET")]
     resp_socket: Option<PathBuf>,
-    /// What clients have to say to `AUTH`; without it, nothing.
+    /// What clients of Redis have to say to `AUTH`; without it, what the file says.
     #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_PASSWORD", hide_env_values = true)]
     password: Option<String>,
     /// Who they have to say they are.
@@ -46,22 +52,34 @@ pub struct Serve {
     idle: u64,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "expected an address and a port, as in 127.0.0.1:6380 or [::1]:6380".to_owned())
-}
+/// How often it is looked after.
+const EVERY: Duration = Duration::from_millis(500);
+/// What it does if it is told nothing.
+const EXAMPLE: &str = include_str!("../../examples/small.yaml");
 
 impl Serve {
-    /// What counts if nothing is said.
+    /// Answers until it is told to end. `matches` are those of the subcommand.
     #[must_use]
-    pub fn told_nothing() -> Self {
-        Serve::parse_from(["tidegate"])
-    }
-
-    /// Answers until it is told to end.
-    #[must_use]
-    pub fn run(self) -> ExitCode {
+    pub fn run(self, matches: &ArgMatches) -> ExitCode {
+        if let Some(sentence) = self.no_address() {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
+        let given = self.flags.given(matches);
+        let mut loaded = match &self.flags.config {
+            Some(path) => read(path, &given),
+            None => example(&given),
+        };
+        let Some(config) = loaded.config.take() else {
+            report(&loaded);
+            return ExitCode::FAILURE;
+        };
+        if loaded.faults.iter().next().is_some() {
+            loaded.config = Some(config.clone());
+            report(&loaded); // warnings
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(self)));
+        let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(self, config, given)));
         match ran {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -72,30 +90,109 @@ impl Serve {
     }
 }
 
-async fn run(serve: Serve) -> Result<(), Box<dyn Error>> {
-    let account = serve.password.as_ref().map(|password| Account::new(&serve.user, password));
-    let service = Service::new(Engine::new(rules())?).accounts(account);
-    let mut server = Server::new(service, settings(&serve)).tcp(serve.resp).await?;
-    if let Some(path) = &serve.resp_socket {
-        server = server.unix(path).await?;
+impl Serve {
+    /// What is wrong with an address that was given beside the file: a mistake of whoever has started it.
+    fn no_address(&self) -> Option<String> {
+        let Flags { http, grpc, resp, admin, .. } = &self.flags;
+        let given = [("http", http), ("grpc", grpc), ("resp", resp), ("admin", admin)];
+        let given = given.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)));
+        let mut wrong = given.filter(|(_, text)| *text != "off").filter_map(|(name, text)| {
+            let advice = Address::parse(text).err()?;
+            Some(format!("invalid value '{text}' for '--{name} <ADDRESS>': {advice}"))
+        });
+        wrong.next()
     }
-    // Before it says that it is ready: from then on it may be told to end.
-    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    for address in server.addresses() {
-        println!(
-            "tidegate: clients of Redis are answered on {address}; try: redis-cli -p {} TG.CHECK user alice",
-            address.port()
-        );
-    }
-    let end = async {
-        std::future::poll_fn(|cx| {
-            let told = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-            if told { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-        })
-        .await;
-    };
-    server.run(end).await?;
+}
+
+fn example(given: &Given) -> Loaded {
+    Config::load_with("the example", EXAMPLE.as_bytes(), Format::Yaml, &|_| None, given)
+}
+
+async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
+    let engine = Arc::new(Engine::of(Compiled::new(config.rules.clone()), &config.store)?);
+    let server = listening(&serve, &config, &engine).await?;
+    // Before it says that it is ready: from then on it may be told to end, or to read its file again.
+    let mut ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let hangup = signal(SignalKind::hangup())?;
+    greet(&serve, &config, &server);
+    let file = serve.flags.config.filter(|path| path.as_os_str() != "-");
+    let Config { listeners, store, .. } = config;
+    let its = engine.clone();
+    let reloader = file.map(|path| Arc::new(Reloader::new(path, given, its, listeners, store)));
+    let watching = tokio::spawn(watch(engine, reloader, hangup));
+    server.run(poll_fn(|cx| any(&mut ends, cx))).await?;
+    watching.abort();
     Ok(())
+}
+
+fn any(signals: &mut [Signal], cx: &mut std::task::Context<'_>) -> Poll<()> {
+    let told = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+    if told { Poll::Ready(()) } else { Poll::Pending }
+}
+
+/// Looks after the engine while it is asked: its file, and places whose lease is over.
+async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup: Signal) {
+    let mut file = reloader.as_ref().map(|reloader| reloader.watched());
+    loop {
+        let is_told = tokio::select! {
+            _ = hangup.recv() => true,
+            () = tokio::time::sleep(EVERY) => false,
+        };
+        engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
+        match &reloader {
+            Some(reloader) if file.as_mut().is_some_and(|file| file.is_due(is_told)) => {
+                let reloader = reloader.clone();
+                let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
+            }
+            None if is_told => say("tidegate: there is no file to read again; start with --config FILE"),
+            _ => {}
+        }
+    }
+}
+
+async fn listening(serve: &Serve, config: &Config, engine: &Arc<Engine>) -> Result<Server, Box<dyn Error>> {
+    let mut server = Server::with(settings(serve));
+    for listener in &config.listeners {
+        let Some(speaks) = speaks(serve, listener, engine)? else { continue };
+        server = server.listen(speaks, &listener.address).await?;
+    }
+    if let Some(path) = &serve.resp_socket {
+        let speaks = Speaks::Resp(resp(serve, None, engine));
+        server = server.listen(speaks, &Address::Unix(path.clone())).await?;
+    }
+    Ok(server)
+}
+
+/// What is spoken at a listener; nothing yet at some.
+fn speaks(serve: &Serve, listener: &Listener, engine: &Arc<Engine>) -> Result<Option<Speaks>, String> {
+    let speaks = match listener.protocol {
+        Protocol::Http => {
+            let service = http::Service::new(engine.clone());
+            Speaks::Http(Arc::new(match &listener.auth {
+                Some(Auth::Token(token)) => service.token(token.reveal()),
+                _ => service,
+            }))
+        }
+        Protocol::Resp => Speaks::Resp(resp(serve, listener.auth.as_ref(), engine)),
+        Protocol::Grpc | Protocol::Admin => return Ok(None),
+    };
+    match &listener.tls {
+        // Rather than in the clear where encryption was asked for.
+        Some(_) => Err(format!(
+            "listeners.{}: encryption (tls) is not built yet; remove it, or put a proxy that encrypts in front",
+            listener.protocol.name()
+        )),
+        None => Ok(Some(speaks)),
+    }
+}
+
+fn resp(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine>) -> Arc<Service> {
+    let account = match (&serve.password, auth) {
+        (Some(password), _) => Some(Account::new(&serve.user, password)),
+        (None, Some(Auth::Password { user, password })) => Some(Account::new(user, password.reveal())),
+        (None, _) => None,
+    };
+    Arc::new(Service::new(engine.clone()).accounts(account))
 }
 
 fn settings(serve: &Serve) -> Settings {
@@ -107,10 +204,37 @@ fn settings(serve: &Serve) -> Settings {
     }
 }
 
-/// The rules that are in force. An example, until they are read from a file.
-fn rules() -> Rules {
-    Rules::new()
-        .rate("everybody", Quota::per_second(10_000))
-        .rate("user", Quota::per_second(10).burst(20))
-        .places("at work", 100, Duration::from_secs(30))
+// === what is said ===
+
+/// Where it listens, what it limits, and three lines to try.
+fn greet(serve: &Serve, config: &Config, server: &Server) {
+    let names: Vec<_> = config.rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+    let file = match &serve.flags.config {
+        Some(path) => path.display().to_string(),
+        None => "the example, for want of --config FILE".to_owned(),
+    };
+    let few = names[..names.len().min(20)].join(", ");
+    let more = if names.len() > 20 { ", and more" } else { "" };
+    say(&format!("tidegate: {} rules of {file}: {few}{more}", names.len()));
+    for (protocol, place) in server.places() {
+        say(&format!("tidegate: {protocol} on {place}"));
+    }
+    say("tidegate: try");
+    let of = |wanted| server.places().find(|(protocol, _)| *protocol == wanted).map(|(_, place)| place);
+    if let Some(place) = of("http").filter(|place| !place.starts_with("unix:")) {
+        for verb in ["check", "explain"] {
+            say(&format!(
+                "  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{place}/v1/{verb}"
+            ));
+        }
+    }
+    if let Some(port) = of("resp").and_then(|place| place.rsplit_once(':').map(|(_, port)| port.to_owned())) {
+        let rule = names.iter().find(|name| **name == "user").map_or("RULE KEY", |_| "user alice");
+        say(&format!("  redis-cli -p {port} TG.CHECK {rule}"));
+    }
+}
+
+/// Whoever reads may go away: that is no error.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
 }

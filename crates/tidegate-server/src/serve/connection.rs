@@ -1,7 +1,8 @@
 //! # One connection
 //!
-//! Each turn is the same: what waits to go out goes out, then a read, the answers, one write. Whatever cannot be finished now,
-//! the beginning of a request or the end of a reply, is kept until the next turn; all else is gone when the turn ends.
+//! Each turn is the same: what waits to go out goes out, then a read, the answers, one write. Whatever cannot be
+//! finished now, the beginning of a request or the end of a reply, is kept until the next turn; all else is gone when
+//! the turn ends.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tidegate::Clock;
 
+use super::farewell::Farewell;
 use super::socket::Socket;
 use super::watch::{Told, Watched};
 use super::worker::Floor;
@@ -48,6 +50,8 @@ enum Next {
     Wait(Later),
     /// To go.
     End,
+    /// To go, once the other side has seen the end: see [`Farewell`].
+    Leaving(Farewell),
 }
 
 /// So much is read at once.
@@ -85,12 +89,15 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         }
         ready!(self.send_unsent(cx))?;
         match &mut self.then {
-            Next::End => Poll::Ready(Ok(false)),
-            Next::Read => self.read(cx, scratch),
-            Next::Answer => {
-                let left = std::mem::take(&mut self.left);
-                self.answer(cx, &left, scratch)
+            Next::End => {
+                self.then = Next::Leaving(Farewell::new());
+                self.socket.poll_end(cx).map_ok(|()| true)
             }
+            Next::Leaving(farewell) => {
+                farewell.poll(cx, &mut self.socket, &mut scratch.read).map(|()| Ok(false))
+            }
+            Next::Read => self.read(cx, scratch),
+            Next::Answer => self.answer_left(cx, scratch),
             Next::Wait(later) => {
                 self.unsent = ready!(later.as_mut().poll(cx));
                 self.then = Next::Answer;
@@ -107,7 +114,11 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         let read = self.socket.poll_read(cx, &mut buffer);
         let turned = match read {
             Poll::Pending if self.watched.told() == Told::Nothing => Poll::Pending,
-            Poll::Pending | Poll::Ready(Ok(0)) => Poll::Ready(Ok(false)), // all that has arrived is answered
+            Poll::Pending => {
+                self.then = Next::End; // all that has arrived is answered
+                Poll::Ready(Ok(true))
+            }
+            Poll::Ready(Ok(0)) => Poll::Ready(Ok(false)),
             Poll::Ready(Ok(length)) => self.take_in(cx, &buffer[..length], scratch),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         };
@@ -129,22 +140,38 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         if self.left.len() < self.needs {
             return Poll::Ready(Ok(true));
         }
-        let left = std::mem::take(&mut self.left);
-        self.answer(cx, &left, scratch)
+        self.answer_left(cx, scratch)
     }
 
-    /// Answers what can be answered, keeps the rest, and sends the replies.
+    /// Answers what can be answered of these bytes, keeps the rest, and sends the replies.
     fn answer(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
         scratch: &mut Scratch,
     ) -> Poll<io::Result<bool>> {
-        let Scratch { out, places, .. } = scratch;
-        out.clear();
-        let ran = self.session.run(bytes, places, out);
+        scratch.out.clear();
+        let ran = self.session.run(bytes, &mut scratch.places, &mut scratch.out);
         self.left.extend_from_slice(&bytes[ran.consumed..]);
-        self.then = match ran.then {
+        self.go_on(cx, ran.then, scratch)
+    }
+
+    /// The same of what was left. If that is still not enough it stays where it is: who sends a large request byte by
+    /// byte must not have it copied for each of them.
+    fn answer_left(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
+        scratch.out.clear();
+        let ran = self.session.run(&self.left, &mut scratch.places, &mut scratch.out);
+        if ran.consumed == self.left.len() {
+            self.left = Vec::new();
+        } else {
+            self.left.drain(..ran.consumed);
+        }
+        self.go_on(cx, ran.then, scratch)
+    }
+
+    fn go_on(&mut self, cx: &mut Context<'_>, then: Then, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
+        let out = &mut scratch.out;
+        self.then = match then {
             Then::Needs(needs) => {
                 self.needs = needs;
                 Next::Read
@@ -206,13 +233,13 @@ mod tests {
     use super::*;
     use crate::engine::{Engine, Rules};
     use crate::resp::Service;
-    use crate::serve::Guest;
+    use crate::serve::Stream;
 
     #[tokio::test]
     async fn a_reply_that_comes_later_comes_before_all_that_was_asked_after_it() {
         let (ours, mut theirs) = UnixStream::pair().expect("two ends");
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).expect("a setting"));
-        let (socket, peer) = Socket::new(Guest::Unix(ours)).expect("a socket");
+        let (socket, peer) = Socket::new(Stream::Unix(ours)).expect("a socket");
         let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
         let (watched, floor) = (Arc::new(Watched::new(0)), Arc::new(Floor::default()));
         let mut connection = Connection::new(socket, Session::new(service, peer), watched, floor);

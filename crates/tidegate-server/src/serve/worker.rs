@@ -19,16 +19,16 @@ use tokio::time::MissedTickBehavior;
 use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::watch::{Ticks, Told, Watched};
-use super::{Guest, Settings};
+use super::{Guest, Settings, Speaks};
+use crate::http;
 use crate::resp::{Service, Session};
 
 /// The other end of a thread.
 #[derive(Debug)]
 pub(crate) struct Worker<C> {
-    guests: UnboundedSender<Guest>,
+    guests: UnboundedSender<Guest<C>>,
     floor: Arc<Floor>,
     thread: JoinHandle<()>,
-    service: std::marker::PhantomData<fn() -> C>,
 }
 
 /// Who is there.
@@ -38,6 +38,8 @@ pub(crate) struct Floor {
     open: AtomicUsize,
     /// Counts ticks.
     pub(crate) now: AtomicU64,
+    /// How many have come.
+    came: AtomicU64,
     watched: Mutex<HashMap<u64, Arc<Watched>>>,
 }
 
@@ -47,19 +49,18 @@ thread_local! {
 }
 
 impl<C: Clock + Send + Sync + 'static> Worker<C> {
-    pub(crate) fn start_all(service: &Arc<Service<C>>, settings: Settings) -> io::Result<Vec<Self>> {
-        (0..settings.threads()).map(|number| Worker::start(service, settings, number)).collect()
+    pub(crate) fn start_all(settings: Settings) -> io::Result<Vec<Self>> {
+        (0..settings.threads()).map(|number| Worker::start(settings, number)).collect()
     }
 
-    fn start(service: &Arc<Service<C>>, settings: Settings, number: usize) -> io::Result<Self> {
+    fn start(settings: Settings, number: usize) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let ((guests, arriving), floor, service) =
-            (unbounded_channel(), Arc::new(Floor::default()), service.clone());
+        let ((guests, arriving), floor) = (unbounded_channel(), Arc::new(Floor::default()));
         let name = format!("tidegate-{number}");
         let its_floor = floor.clone();
-        let work = move || runtime.block_on(work(&service, settings, arriving, &its_floor));
+        let work = move || runtime.block_on(work(settings, arriving, &its_floor));
         let thread = std::thread::Builder::new().name(name).spawn(work)?;
-        Ok(Worker { guests, floor, thread, service: std::marker::PhantomData })
+        Ok(Worker { guests, floor, thread })
     }
 }
 
@@ -69,7 +70,7 @@ impl<C> Worker<C> {
         self.floor.open.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn take(&self, guest: Guest) {
+    pub(crate) fn take(&self, guest: Guest<C>) {
         self.floor.open.fetch_add(1, Ordering::Relaxed);
         if self.guests.send(guest).is_err() {
             self.floor.open.fetch_sub(1, Ordering::Relaxed); // the thread has ended
@@ -84,9 +85,8 @@ impl<C> Worker<C> {
 }
 
 async fn work<C: Clock + Send + Sync + 'static>(
-    service: &Arc<Service<C>>,
     settings: Settings,
-    mut arriving: UnboundedReceiver<Guest>,
+    mut arriving: UnboundedReceiver<Guest<C>>,
     floor: &Arc<Floor>,
 ) {
     let ticks = Ticks::of(&settings);
@@ -95,7 +95,7 @@ async fn work<C: Clock + Send + Sync + 'static>(
     loop {
         tokio::select! {
             guest = arriving.recv() => match guest {
-                Some(guest) => welcome(guest, service, floor),
+                Some(guest) => welcome(guest, floor),
                 None => break,
             },
             _ = ticking.tick() => floor.tick(ticks),
@@ -110,13 +110,34 @@ async fn work<C: Clock + Send + Sync + 'static>(
     let _ = tokio::time::timeout(settings.drain, all_gone).await; // who has not gone by then is left behind
 }
 
-fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest, service: &Arc<Service<C>>, floor: &Arc<Floor>) {
+fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>) {
     let leaving = Leaving(floor.clone(), None);
-    let Ok((socket, peer)) = Socket::new(guest) else { return };
-    let session = Session::new(service.clone(), peer);
+    let Ok((socket, peer)) = Socket::new(guest.stream) else { return };
     let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
-    let leaving = leaving.watched_as(session.id(), watched.clone());
-    let mut connection = Connection::new(socket, session, watched, floor.clone());
+    let number = floor.came.fetch_add(1, Ordering::Relaxed);
+    let leaving = leaving.watched_as(number, watched.clone());
+    match guest.speaks {
+        Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
+        Speaks::Http(service) => {
+            let ticking = leaving.0.clone();
+            let now = move || ticking.now.load(Ordering::Relaxed);
+            tokio::spawn(async move {
+                http::serve(service, socket, watched, now).await;
+                drop(leaving);
+            });
+        }
+    }
+}
+
+fn talk<C: Clock + Send + Sync + 'static>(
+    service: &Arc<Service<C>>,
+    socket: Socket,
+    peer: String,
+    watched: Arc<Watched>,
+    leaving: Leaving,
+) {
+    let session = Session::new(service.clone(), peer);
+    let mut connection = Connection::new(socket, session, watched, leaving.0.clone());
     tokio::spawn(async move {
         std::future::poll_fn(|cx| SCRATCH.with_borrow_mut(|scratch| connection.poll(cx, scratch))).await;
         drop((connection, leaving));

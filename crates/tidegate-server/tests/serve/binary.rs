@@ -2,29 +2,56 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::running::{PATIENCE, ask, ping};
 
 /// Killed when it is dropped.
 pub(crate) struct Binary {
+    /// Where clients of Redis are answered.
     pub(crate) address: SocketAddr,
-    child: Child,
+    pub(crate) http: SocketAddr,
+    pub(crate) child: Child,
+    pub(crate) said: BufReader<ChildStdout>,
 }
 
 impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.env("TIDEGATE_RESP", "127.0.0.1:0").args(arguments);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.split_whitespace().find_map(|word| word.trim_end_matches(';').parse().ok());
-        Binary { address: address.unwrap_or_else(|| panic!("no address in {line:?}")), child }
+        command.env("TIDEGATE_RESP", "127.0.0.1:0").env("TIDEGATE_HTTP", "127.0.0.1:0").args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
+        let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut address = |protocol: &str| -> SocketAddr {
+            let start = format!("tidegate: {protocol} on ");
+            loop {
+                let mut line = String::new();
+                assert!(
+                    said.read_line(&mut line).expect("a line") > 0,
+                    "it does not say where {protocol} is"
+                );
+                if let Some(address) = line.strip_prefix(&start) {
+                    return address.trim_end().parse().expect("an address");
+                }
+            }
+        };
+        let (http, address) = (address("http"), address("resp"));
+        Binary { address, http, child, said }
     }
 
-    fn connect(&self) -> TcpStream {
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).expect("a line");
+        line
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let told = Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("kill");
+        assert!(told.success());
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream
@@ -43,8 +70,7 @@ fn it_serves_until_it_is_told_to_end() {
     let mut binary = Binary::start(&["serve"]);
     let mut client = binary.connect();
     ping(&mut client);
-    let told = Command::new("kill").args(["-TERM", &binary.child.id().to_string()]).status().expect("kill");
-    assert!(told.success());
+    binary.signal("-TERM");
     assert_eq!(crate::running::rest(&mut client), "");
     assert_eq!(binary.child.wait().expect("an end").code(), Some(0));
 }
@@ -53,7 +79,9 @@ fn it_serves_until_it_is_told_to_end() {
 fn a_port_in_use_is_a_sentence_and_exit_code_1() {
     let binary = Binary::start(&[]); // told nothing, it serves
     let address = binary.address.to_string();
-    let second = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--resp", &address]).output();
+    let second = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--http", "off", "--resp", &address])
+        .output();
     let second = second.expect("the binary");
     assert_eq!(second.status.code(), Some(1));
     let sentence = format!(
@@ -68,7 +96,35 @@ fn an_address_that_is_none_is_a_sentence_and_exit_code_2() {
     let output = output.expect("the binary");
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("'nonsense'") && said.contains("as in 127.0.0.1:6380"), "{said}");
+    assert!(said.contains("'nonsense'") && said.contains("as in `127.0.0.1:8080`"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_wrong_is_told_and_does_not_start() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(&file, "rules:\n  - {name: a, quota: 5/x}\n  - {name: b, qouta: 5/s}\n").expect("written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
+    let output = output.expect("the binary");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("bad.yaml:2:") && said.contains("bad.yaml:3:") && said.contains("`quota`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn encryption_that_is_not_there_is_not_left_out_silently() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("tls.yaml");
+    let tls = "listeners: {http: {address: 127.0.0.1:0, tls: {cert: c.pem, key: k.pem}}}\nrules: [{name: a, quota: 5/s}]\n";
+    std::fs::write(&file, tls).expect("written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
+    let output = output.expect("the binary");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("listeners.http: encryption (tls) is not built yet"), "{said}");
 }
 
 #[test]

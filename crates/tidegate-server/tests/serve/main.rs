@@ -4,5 +4,8 @@
 
 mod binary;
 mod clients;
+mod http;
+mod reload;
 mod running;
+mod shared;
 mod sockets;

@@ -3,18 +3,22 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidegate::Quota;
+use tidegate_server::config::Address;
 use tidegate_server::engine::{Engine, Rules};
+use tidegate_server::http;
 use tidegate_server::resp::Service;
-use tidegate_server::serve::{Server, Settings};
+use tidegate_server::serve::{Server, Settings, Speaks};
 use tokio::sync::oneshot;
 
 /// Ends when it is dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    pub(crate) http: SocketAddr,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,19 +38,24 @@ impl Running {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async move {
                 let engine = Engine::new(Rules::new().rate("user", Quota::per_hour(10))).expect("rules");
-                let server = Server::new(Service::new(engine), settings);
+                let engine = Arc::new(engine);
+                let server = Server::new(Service::new(engine.clone()), settings);
                 let mut server =
                     server.tcp("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
                 if let Some(path) = socket {
                     server = server.unix(path).await.expect("a socket");
                 }
-                tell.send(server.addresses()[0]).expect("somebody who waits");
+                let http = Speaks::Http(Arc::new(http::Service::new(engine).token("sesame")));
+                let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+                server = server.listen(http, &address).await.expect("a port");
+                let addresses = server.addresses();
+                tell.send((addresses[0], addresses[1])).expect("somebody who waits");
                 let ended = async { drop(ended.await) };
                 server.run(ended).await.expect("an end");
             });
         });
-        let address = told.recv_timeout(PATIENCE).expect("an address");
-        Running { address, end: Some(end), thread: Some(thread) }
+        let (address, http) = told.recv_timeout(PATIENCE).expect("an address");
+        Running { address, http, end: Some(end), thread: Some(thread) }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

@@ -179,3 +179,42 @@ fn bind(path: &std::path::Path) -> Result<(), String> {
     let server = Server::new(Service::new(Engine::new(Rules::new()).expect("no rules")), Settings::default());
     runtime.block_on(server.unix(path)).map(drop).map_err(|error| error.to_string())
 }
+
+/// A socket that is closed with something unread is reset, and takes the replies with it.
+#[test]
+fn who_is_told_what_is_wrong_hears_it_though_more_was_coming() {
+    let server = Running::new(settings(|_| {}));
+    for _ in 0..20 {
+        let mut client = server.connect();
+        client.write_all(b"*1\r\n!\r\n").expect("sent");
+        let _ = client.write_all(&[b'x'; 200_000]); // whether or not there is still somebody
+        let said = rest(&mut client);
+        assert!(said.starts_with("-ERR Protocol error"), "{said:?}");
+    }
+}
+
+#[test]
+fn who_is_asking_when_it_ends_hears_all_that_was_answered() {
+    for _ in 0..10 {
+        let mut server = Running::new(settings(|_| {}));
+        let mut client = server.connect();
+        client.write_all(&THROTTLE.repeat(100)).expect("sent");
+        server.tell_to_end();
+        let _ = client.write_all(&THROTTLE.repeat(100)); // it may be on its way out already
+        let said = rest(&mut client); // and not an error
+        assert!(said.ends_with("\r\n") || said.is_empty(), "whole replies: {said:?}");
+    }
+}
+
+/// Every byte a read of its own: what is not enough yet is not copied and copied again.
+#[test]
+fn a_large_request_byte_by_byte_is_answered() {
+    let server = Running::new(settings(|_| {}));
+    let mut client = server.connect();
+    let word = [b"$64\r\n".as_slice(), &[b'x'; 64], b"\r\n"].concat();
+    let request = [b"*101\r\n$6\r\nEXISTS\r\n".as_slice(), &word.repeat(100)].concat();
+    for byte in request {
+        client.write_all(&[byte]).expect("sent");
+    }
+    assert_eq!(ask(&mut client, b"", 4), ":0\r\n");
+}

@@ -297,3 +297,23 @@ fn who_begins_again_begins_afresh() {
         assert_eq!(left, if passed { 1 } else { 2 });
     });
 }
+
+/// While one thread goes over to other rules, what is charged by the old policy counts in the new one, and the other way
+/// round: of what there is one of, one of them gets it.
+#[test]
+fn a_request_by_the_old_policy_counts_in_the_new_one() {
+    for rules in [[narrow(), narrow()], [wide(), narrow()]] {
+        model(2, move || {
+            let policy = policy(rules, [1, 1]);
+            let over = move |policy: &Buckets| {
+                let next = PolicyBuilder::new().rule("b", rules[1]).rule("a", rules[0]).max_keys(4);
+                let next = policy.succeeded_by(next).expect("a valid policy");
+                (passes(&next, &there()), left(&next))
+            };
+            let (old, (new, seen)) = both(&policy, |policy| passes(policy, &there()), over);
+            assert!(old != new, "exactly one passes");
+            assert_eq!(seen, [0, 0], "whoever it was, all is used");
+            assert_eq!(left(&policy), [0, 0]);
+        });
+    }
+}

@@ -1,0 +1,249 @@
+//! # The rules that are in force
+//!
+//! Which rules there are, and where their states lie. A set of rules never changes: when the file does, another set
+//! is made and takes its place. Whoever is in the middle of a request has the old one in hand and finishes with it.
+//!
+//! ```text
+//!              in_force()                              replace(new rules)
+//!   request ───► set 7 ───────► decision                    │ all of it is made first
+//!   request ───► set 7 ──────────────► decision             ▼
+//!   request ─────────────────────────► set 8 ───► decision  one pointer is exchanged
+//!                   └── the same states ──┘
+//! ```
+//!
+//! A limit of set 8 that is [the same](crate::rules::Identity) as one of set 7 has its states, not a copy of them: see
+//! [`Policy::succeeded_by`]. So a reload is never a fresh burst, and nothing that is charged meanwhile is lost.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{Clock, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
+use tidegate_redis::{Health, RedisGate};
+
+use super::places::Places;
+use super::question::Question;
+use super::redis;
+use super::rules::InvalidRules;
+use crate::config::Store as StoreConfig;
+use crate::rules::{Compiled, Identity, Limit, Numbered, Rule};
+
+/// A set of rules, and their states.
+pub struct InForce<C = SteadyClock> {
+    compiled: Compiled,
+    /// By name: the place in the file.
+    numbers: HashMap<Box<[u8]>, u32>,
+    /// Of each limit: how long a place is held, if it is about places.
+    leases: Box<[Option<Duration>]>,
+    pub(super) store: Store<C>,
+    /// Of each rule that only watches: what it has seen.
+    watched: Box<[Option<Arc<Watched>>]>,
+    pub(super) places: Arc<Places>,
+    pub(super) clock: C,
+}
+
+/// Where the states of the rules lie.
+pub(super) enum Store<C> {
+    /// There are no rules.
+    Nothing,
+    Memory(Policy<Rate, C>),
+    Redis(RedisGate),
+}
+
+/// What a rule that only watches has seen, over reloads too.
+#[derive(Debug, Default)]
+pub struct Watched {
+    passed: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl<C: Clock + Clone> InForce<C> {
+    pub(super) fn first(
+        compiled: Compiled,
+        store: &StoreConfig,
+        places: Arc<Places>,
+        clock: C,
+    ) -> Result<Self, InvalidRules> {
+        let store = Store::first(&compiled, store, &clock)?;
+        let watched = compiled.rules().map(|rule| rule.shadow.then(Arc::default)).collect();
+        Ok(InForce::made(compiled, store, watched, places, clock))
+    }
+
+    /// The next set, with the states of what is in both.
+    pub(super) fn succeeded_by(&self, compiled: Compiled, store: &StoreConfig) -> Result<Self, InvalidRules> {
+        let store = self.store.succeeded_by(&compiled, store, &self.clock)?;
+        let watched = compiled.rules().map(|rule| rule.shadow.then(|| self.watched_as(rule))).collect();
+        Ok(InForce::made(compiled, store, watched, self.places.clone(), self.clock.clone()))
+    }
+
+    fn made(
+        compiled: Compiled,
+        store: Store<C>,
+        watched: Box<[Option<Arc<Watched>>]>,
+        places: Arc<Places>,
+        clock: C,
+    ) -> Self {
+        let numbers = (0..).zip(compiled.rules()).map(|(number, rule)| (rule.name.as_bytes().into(), number));
+        let numbers = numbers.collect();
+        let leases = compiled.limits().iter().map(lease).collect();
+        InForce { compiled, numbers, leases, store, watched, places, clock }
+    }
+
+    fn watched_as(&self, rule: &Rule) -> Arc<Watched> {
+        let number = self.rule(rule.name.as_bytes());
+        number.and_then(|number| self.watched[number as usize].clone()).unwrap_or_default()
+    }
+}
+
+impl<C> InForce<C> {
+    /// The rules.
+    #[must_use]
+    pub fn compiled(&self) -> &Compiled {
+        &self.compiled
+    }
+
+    /// The place in the file of the rule with this name.
+    #[must_use]
+    pub fn rule(&self, name: &[u8]) -> Option<u32> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The name of the rule of a limit, such as the one that was binding.
+    #[must_use]
+    pub fn name(&self, limit: RuleId) -> &str {
+        let numbered = self.limit(limit);
+        let rule = numbered.and_then(|numbered| self.compiled.rule(numbered.rule));
+        rule.map_or("", |rule| &rule.name)
+    }
+
+    /// A limit, by its number: its own name, its rule, what may pass.
+    #[must_use]
+    pub fn limit(&self, limit: RuleId) -> Option<&Numbered> {
+        self.compiled.limits().get(usize::from(limit.0))
+    }
+
+    /// What a rule that only watches has seen; `None` if it refuses.
+    #[must_use]
+    pub fn watched(&self, rule: u32) -> Option<&Watched> {
+        self.watched.get(rule as usize)?.as_deref()
+    }
+
+    /// How Redis is doing, if the states are there.
+    #[must_use]
+    pub fn redis(&self) -> Option<Health> {
+        match &self.store {
+            Store::Redis(gate) => Some(gate.health()),
+            Store::Nothing | Store::Memory(_) => None,
+        }
+    }
+
+    pub(super) fn lease(&self, limit: RuleId) -> Option<Duration> {
+        *self.leases.get(usize::from(limit.0))?
+    }
+
+    pub(super) fn saw(&self, rule: u32, passes: bool) {
+        if let Some(watched) = self.watched(rule) {
+            let seen = if passes { &watched.passed } else { &watched.refused };
+            seen.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> InForce<C> {
+    /// A question to these rules, with nothing in it yet.
+    pub fn ask(self: &Arc<Self>) -> Question<'_, C> {
+        Question::new(self)
+    }
+
+    /// How many keys a limit has in memory, and what became of others. `None` if it is about places, or not in memory.
+    #[must_use]
+    pub fn stats(&self, limit: RuleId) -> Option<Stats> {
+        match &self.store {
+            Store::Memory(policy) => policy.stats(limit),
+            Store::Nothing | Store::Redis(_) => None,
+        }
+    }
+}
+
+fn lease(numbered: &Numbered) -> Option<Duration> {
+    match numbered.limit {
+        Limit::Rate(_) => None,
+        Limit::AtOnce { lease, .. } => Some(lease),
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// How many requests it would have let pass.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// How many requests it would have refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Store ===
+
+impl<C: Clock + Clone> Store<C> {
+    fn first(compiled: &Compiled, store: &StoreConfig, clock: &C) -> Result<Self, InvalidRules> {
+        match store {
+            _ if compiled.limits().is_empty() => Ok(Store::Nothing),
+            StoreConfig::Memory { max_keys } => {
+                let policy = builder(compiled, *max_keys).build().map_err(InvalidRules::Policy)?;
+                Ok(Store::Memory(policy.with_clock(clock.clone())))
+            }
+            StoreConfig::Redis(config) => redis::gate(compiled, config).map(Store::Redis),
+        }
+    }
+
+    fn succeeded_by(
+        &self,
+        compiled: &Compiled,
+        store: &StoreConfig,
+        clock: &C,
+    ) -> Result<Self, InvalidRules> {
+        match (self, store) {
+            (Store::Memory(policy), StoreConfig::Memory { max_keys }) if !compiled.limits().is_empty() => {
+                let next = policy.succeeded_by(builder(compiled, *max_keys));
+                next.map(Store::Memory).map_err(InvalidRules::Policy)
+            }
+            (Store::Redis(old), _) => {
+                let next = Store::first(compiled, store, clock)?;
+                if let Store::Redis(gate) = &next {
+                    redis::wait_for(gate, old);
+                }
+                Ok(next)
+            }
+            _ => Store::first(compiled, store, clock),
+        }
+    }
+}
+
+fn builder(compiled: &Compiled, max_keys: usize) -> PolicyBuilder {
+    let builder = Policy::builder().max_keys(max_keys);
+    compiled.limits().iter().fold(builder, |builder, numbered| match numbered.limit {
+        Limit::Rate(rate) => builder.rule(name_of_states(&numbered.identity), rate),
+        Limit::AtOnce { limit, .. } => builder.at_once(name_of_states(&numbered.identity), limit),
+    })
+}
+
+/// By this the next set finds the states. Names of descriptors are escaped in it, so no two limits are called the same.
+fn name_of_states(identity: &Identity) -> String {
+    let Identity { name, key, algorithm } = identity;
+    format!("{algorithm}\n{key}\n{name}")
+}
+
+impl<C> fmt::Debug for InForce<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.compiled.rules().map(|rule| &rule.name).collect();
+        f.debug_struct("InForce").field("rules", &names).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! # Answers from Redis
+//!
+//! They come later. Until then the request is gone and its buffers are somebody else's, so what is asked for is copied
+//! first. Which rules only watch is settled in the same way as in memory: each is asked for itself, after the request.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidegate::{Admission, Clock, Decision, Part, Permits, RuleId};
+use tidegate_redis::{Builder, RedisGate, Trouble, WhenLost as Lost};
+
+use super::Answer;
+use super::in_force::InForce;
+use super::memory::strictest;
+use super::question::Question;
+use super::rules::InvalidRules;
+use super::verdict::{Acquired, Decided, Explanation, Fault, Verdict};
+use crate::config::{Redis, Servers};
+use crate::rules::{Compiled, Hit, Limit, Matched, WhenLost};
+
+/// A gate to the Redis that the file names, with these rules.
+pub(super) fn gate(compiled: &Compiled, config: &Redis) -> Result<RedisGate, InvalidRules> {
+    let builder = match &config.servers {
+        Servers::Single(url) => RedisGate::builder(url.reveal()),
+        Servers::Cluster(urls) => RedisGate::cluster(urls.iter().map(|url| url.reveal())),
+    };
+    let builder = builder.deadline(config.deadline).nodes(config.nodes).connections(config.connections);
+    let builder = trusting(builder.in_flight(config.in_flight).tenant(&config.tenant), config)?;
+    let builder = compiled.limits().iter().fold(builder, |builder, numbered| {
+        let name = &numbered.identity.name;
+        let builder = match numbered.limit {
+            Limit::Rate(rate) => builder.rule(name, rate),
+            Limit::AtOnce { limit, lease } => builder.at_once(name, limit, lease),
+        };
+        builder.when_lost(match numbered.when_lost {
+            WhenLost::Open => Lost::Open,
+            WhenLost::Closed => Lost::Closed,
+            WhenLost::Local => Lost::Local,
+        })
+    });
+    builder.build().map_err(|invalid| InvalidRules::Redis(invalid.to_string()))
+}
+
+fn trusting(builder: Builder, config: &Redis) -> Result<Builder, InvalidRules> {
+    let Some(path) = &config.root_certificate else { return Ok(builder) };
+    let pem = std::fs::read(path).map_err(|error| {
+        InvalidRules::Redis(format!("the root certificate {path} cannot be read: {error}; name one that can"))
+    })?;
+    Ok(builder.root_certificate(pem))
+}
+
+/// Waits until a new gate stands as firmly as the old one, or a moment has passed: whoever is handed to it before is
+/// decided on without Redis.
+pub(super) fn wait_for(new: &RedisGate, old: &RedisGate) {
+    let until = Instant::now() + Duration::from_secs(2);
+    let is_there = |gate: &RedisGate| gate.health().enforced == Some(true);
+    while is_there(old) && !is_there(new) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What is asked for, copied.
+#[derive(Clone, Debug)]
+struct Copied {
+    rule: RuleId,
+    key: Box<[u8]>,
+    cost: u32,
+}
+
+/// A rule that only watches, copied.
+struct Watching {
+    rule: u32,
+    refuses: bool,
+    parts: Vec<Copied>,
+}
+
+/// What to do to a key.
+#[derive(Clone, Copy)]
+pub(super) enum Back {
+    Refund,
+    Reset,
+}
+
+type Checked = Answer<Result<Decided, Fault>>;
+
+pub(super) fn check<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    gate: RedisGate,
+) -> Checked {
+    let asked = question.no_places().and_then(|()| enforced(question));
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(fault) => return Answer::Ready(Err(fault)),
+    };
+    let (watching, force) = (watching(question, |hit| !question.has_places(hit)), question.force.clone());
+    Answer::Pending(Box::pin(async move {
+        let verdict = match admitted(&gate, &asked).await? {
+            Some(admission) => Verdict::Limited(admission.decision),
+            None => Verdict::Unlimited,
+        };
+        let (would_refuse, _) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
+        Ok(Decided { verdict, would_refuse })
+    }))
+}
+
+pub(super) fn peek<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>, gate: RedisGate) -> Checked {
+    question.free_overdue();
+    let asked = match enforced(question) {
+        Ok(asked) => asked,
+        Err(fault) => return Answer::Ready(Err(fault)),
+    };
+    let watching = watching(question, |_| true);
+    Answer::Pending(Box::pin(async move {
+        let verdict = seen(&gate, &asked).await?;
+        let mut would_refuse = None;
+        for one in watching.iter().filter(|_| verdict.is_allowed()) {
+            let refuses = one.refuses || !seen(&gate, &one.parts).await?.is_allowed();
+            would_refuse = would_refuse.or(refuses.then_some(one.rule));
+        }
+        Ok(Decided { verdict, would_refuse })
+    }))
+}
+
+pub(super) fn change<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    gate: RedisGate,
+    back: Back,
+) -> Checked {
+    let asked = question.rates().and_then(|rates| together(question, rates));
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(fault) => return Answer::Ready(Err(fault)),
+    };
+    let left = question.matched().parts().filter(|part| !question.is_place(part));
+    let left: Vec<Copied> = left.map(|part| Copied::of(part.cost(0))).collect();
+    Answer::Pending(Box::pin(async move {
+        if !asked.is_empty() {
+            let parts = parts(&asked);
+            let changed = match back {
+                Back::Refund => gate.refund(&parts).await?,
+                Back::Reset => gate.reset(&parts).await?,
+            };
+            changed.map_err(lost)?;
+        }
+        Ok(Decided::by(seen(&gate, &left).await?))
+    }))
+}
+
+pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    gate: RedisGate,
+) -> Answer<Result<Acquired, Fault>> {
+    question.free_overdue();
+    let asked = match enforced(question) {
+        Ok(asked) => asked,
+        Err(fault) => return Answer::Ready(Err(fault)),
+    };
+    let (watching, force, lease) = (watching(question, |_| true), question.force.clone(), question.lease());
+    let now = question.force.clock.now();
+    Answer::Pending(Box::pin(async move {
+        let (verdict, permits) = match admitted(&gate, &asked).await? {
+            Some(admission) => (Verdict::Limited(admission.decision), admission.permits),
+            None => (Verdict::Unlimited, Permits::none()),
+        };
+        let (would_refuse, others) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
+        let permits = permits.and(others);
+        let lease = lease.filter(|_| verdict.is_allowed() && !permits.is_empty());
+        let place = lease.map(|lease| (force.places.hold(permits, lease, now), lease));
+        Ok(Acquired { decided: Decided { verdict, would_refuse }, place })
+    }))
+}
+
+pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    gate: RedisGate,
+) -> Answer<Result<Vec<Decided>, Fault>> {
+    let asked = question.no_places().and_then(|()| enforced(question));
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(fault) => return Answer::Ready(Err(fault)),
+    };
+    let calls = question.each(|found| {
+        let own: Vec<Copied> = question.parts_of(found).map(Copied::of).collect();
+        let of_it = question.hits(found).iter().filter(|hit| hit.shadow && !question.has_places(hit));
+        (question.settled_of(found), own, of_it.map(|hit| Watching::of(question, hit)).collect::<Vec<_>>())
+    });
+    let force = question.force.clone();
+    Answer::Pending(Box::pin(async move {
+        let is_refused = calls.iter().any(|(settled, ..)| settled.is_some_and(|it| !it.is_allowed()));
+        let asked = parts(&asked);
+        let admission =
+            if asked.is_empty() || is_refused { None } else { Some(gate.check_each(&asked).await?) };
+        let passes = !is_refused && admission.as_ref().is_none_or(Admission::is_allowed);
+        let mut all = Vec::with_capacity(calls.len());
+        for (settled, own, watching) in &calls {
+            let limited = match &admission {
+                _ if own.is_empty() => Verdict::Unlimited,
+                // Nobody told what each of them said: Redis did not decide. Then what was decided counts for all.
+                Some(admission) => Verdict::Limited(
+                    strictest(parts(own).into_iter(), &asked, &admission.rules).unwrap_or(admission.decision),
+                ),
+                None => seen(&gate, own).await?,
+            };
+            let verdict = settled.unwrap_or(limited);
+            let (would_refuse, _) = watched(&gate, &force, watching, passes).await;
+            all.push(Decided { verdict, would_refuse });
+        }
+        Ok(all)
+    }))
+}
+
+pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
+    force: &Arc<InForce<C>>,
+    mut explanation: Explanation,
+    matched: &Matched<'_>,
+    gate: RedisGate,
+) -> Answer<Explanation> {
+    let hits = matched.hits().iter().filter(|hit| hit.refusal.is_none());
+    let wanted = hits.flat_map(|hit| {
+        matched
+            .parts_of_hit(hit)
+            .map(|part| (hit.rule, force.limit_name(part.rule), Copied::of(part.cost(0))))
+    });
+    let wanted: Vec<_> = wanted.collect();
+    Answer::Pending(Box::pin(async move {
+        for (rule, name, part) in wanted {
+            let left = gate.peek(&[part.part()]).await.ok().and_then(Result::ok);
+            explanation.rules[rule as usize].limits.push((name, left));
+        }
+        explanation
+    }))
+}
+
+// === asking ===
+
+/// The answer of the gate; `None` if there is nothing to ask for.
+async fn admitted(gate: &RedisGate, asked: &[Copied]) -> Result<Option<Admission>, Fault> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(gate.check(&parts(asked)).await?))
+}
+
+async fn seen(gate: &RedisGate, asked: &[Copied]) -> Result<Verdict, Fault> {
+    if asked.is_empty() {
+        return Ok(Verdict::Unlimited);
+    }
+    let seen: Result<Decision, Trouble> = gate.peek(&parts(asked)).await?;
+    seen.map(Verdict::Limited).map_err(lost)
+}
+
+/// Lets rules that only watch count, if the request passes; the first that would have refused, and permits.
+async fn watched<C: Send + Sync>(
+    gate: &RedisGate,
+    force: &InForce<C>,
+    watching: &[Watching],
+    passes: bool,
+) -> (Option<u32>, Permits) {
+    let (mut would_refuse, mut permits) = (None, Permits::none());
+    for one in watching.iter().filter(|_| passes) {
+        let admission = if one.refuses { None } else { gate.check(&parts(&one.parts)).await.ok() };
+        let passes = admission.as_ref().is_some_and(Admission::is_allowed);
+        force.saw(one.rule, passes);
+        would_refuse = would_refuse.or((!passes).then_some(one.rule));
+        permits = match admission {
+            Some(admission) => permits.and(admission.permits),
+            None => permits,
+        };
+    }
+    (would_refuse, permits)
+}
+
+fn lost(trouble: Trouble) -> Fault {
+    Fault::Store(trouble.to_string())
+}
+
+// === copying ===
+
+fn enforced<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>) -> Result<Vec<Copied>, Fault> {
+    together(question, question.matched().parts())
+}
+
+fn together<'s, C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    parts: impl Iterator<Item = Part<'s>>,
+) -> Result<Vec<Copied>, Fault> {
+    let copied =
+        question.together(parts, |parts| Ok(parts.iter().map(|part| Copied::of(*part)).collect()))?;
+    Ok(copied.unwrap_or_default())
+}
+
+fn watching<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    wanted: impl Fn(&Hit) -> bool,
+) -> Vec<Watching> {
+    question.watching().filter(|hit| wanted(hit)).map(|hit| Watching::of(question, hit)).collect()
+}
+
+fn parts(copied: &[Copied]) -> Vec<Part<'_>> {
+    copied.iter().map(Copied::part).collect()
+}
+
+impl Copied {
+    fn of(part: Part<'_>) -> Self {
+        Copied { rule: part.rule, key: part.key.bytes().into(), cost: part.cost }
+    }
+
+    fn part(&self) -> Part<'_> {
+        Part::of(self.rule).key(&*self.key).cost(self.cost)
+    }
+}
+
+impl Watching {
+    fn of<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>, hit: &Hit) -> Self {
+        let parts = question.matched().parts_of_hit(hit).map(Copied::of).collect();
+        Watching { rule: hit.rule, refuses: hit.refusal.is_some(), parts }
+    }
+}

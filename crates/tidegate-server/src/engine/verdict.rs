@@ -1,0 +1,173 @@
+//! # What became of a request
+
+use std::fmt;
+use std::time::Duration;
+
+use tidegate::{Decision, InvalidRequest, RuleId};
+
+use super::PlaceId;
+use crate::rules::{Listed, Refusal, Why};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a decision protects nothing until you act on it"]
+pub struct Decided {
+    /// What was decided.
+    pub verdict: Verdict,
+    /// The first rule that only watches and would have refused it, by its place in the file.
+    pub would_refuse: Option<u32>,
+}
+
+/// What was decided, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// By limits. Its rule is the number of the limit that was binding: [`InForce::name`](super::InForce::name) has
+    /// its name.
+    Limited(Decision),
+    /// It passes: no rule is for it.
+    Unlimited,
+    /// It passes: the file says so, whatever the rules say.
+    Exempt,
+    /// It is refused: the file says so, whatever the rules say.
+    Denied,
+    /// A rule refuses it without looking at any limit.
+    Refused {
+        /// The rule, by its place in the file.
+        rule: u32,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// What became of a request for places, and the places.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a decision protects nothing until you act on it"]
+pub struct Acquired {
+    /// What was decided.
+    pub decided: Decided,
+    /// Who holds the places, and for how long unless renewed. `None` if the request was refused, or no rule for it is
+    /// about places.
+    pub place: Option<(PlaceId, Duration)>,
+}
+
+/// Why a request was decided as it was.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// What the lists of the whole file say; with it, no rule is asked.
+    pub listed: Option<Listed>,
+    /// What each rule says, in the order of the file, had the lists said nothing.
+    pub rules: Vec<RuleExplained>,
+}
+
+/// What one rule says of a request.
+#[derive(Clone, Debug)]
+pub struct RuleExplained {
+    /// Its name.
+    pub name: String,
+    /// Whether it only watches.
+    pub shadow: bool,
+    /// Whether it applies, and if not, why.
+    pub why: Why,
+    /// If it applies: the name of each of its limits, and what is left of it. `None` if the store does not tell.
+    pub limits: Vec<(String, Option<Decision>)>,
+}
+
+/// A request that cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It asks for nothing, or twice for the same.
+    Request(InvalidRequest),
+    /// A place is not something to be charged and forgotten.
+    NeedsPlace {
+        /// The limit that is about places, by its number.
+        limit: RuleId,
+        /// The name of its rule.
+        rule: String,
+    },
+    /// It asks to hold a place, and names no rule about places.
+    NoPlaces,
+    /// It asks to hold places, but none of them.
+    NothingToHold,
+    /// More limits at once than are decided on together.
+    TooMany {
+        /// How many.
+        parts: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// The store did not answer. What changes or shows counts cannot be done without it.
+    Store(String),
+}
+
+impl Verdict {
+    /// Whether it may pass, at once or after a wait.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        match self {
+            Verdict::Limited(decision) => decision.is_allowed(),
+            Verdict::Unlimited | Verdict::Exempt => true,
+            Verdict::Denied | Verdict::Refused { .. } => false,
+        }
+    }
+}
+
+impl Decided {
+    pub(super) const fn by(verdict: Verdict) -> Self {
+        Decided { verdict, would_refuse: None }
+    }
+
+    /// Whether it may pass, at once or after a wait.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// What the limits have decided, if they were asked.
+    #[must_use]
+    pub fn decision(&self) -> Option<Decision> {
+        match self.verdict {
+            Verdict::Limited(decision) => Some(decision),
+            _ => None,
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl From<InvalidRequest> for Fault {
+    fn from(invalid: InvalidRequest) -> Self {
+        Fault::Request(invalid)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Request(invalid) => invalid.fmt(f),
+            Fault::NeedsPlace { rule, .. } => {
+                write!(
+                    f,
+                    "rule \"{rule}\" is about places at work; acquire one, and release it when the work is done"
+                )
+            }
+            Fault::NothingToHold => {
+                f.write_str("a cost of 0 holds no place; peek to see what is left, or say a cost")
+            }
+            Fault::NoPlaces => {
+                f.write_str("no rule of the request is about places at work; check it instead")
+            }
+            Fault::TooMany { parts, most } => {
+                write!(
+                    f,
+                    "the request has to pass {parts} limits, and at most {most} are decided on together; ask for fewer at once"
+                )
+            }
+            Fault::Store(trouble) => {
+                write!(f, "the store does not answer ({trouble}); ask again in a moment")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Fault {}

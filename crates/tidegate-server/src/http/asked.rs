@@ -1,0 +1,258 @@
+//! # What is asked, in JSON
+//!
+//! Texts are borrowed from the body wherever JSON allows it. Whatever is wrong is said with its line and column; what
+//! is not known is an error, for a field that is misspelt would otherwise be a limit that is not there.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use tidegate::Clock;
+
+use super::problem::Problem;
+use crate::engine::{InForce, PlaceId, Question};
+use crate::rules::{Call, Descriptor};
+
+/// One request.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked<'a> {
+    #[serde(borrow)]
+    descriptors: Option<Descriptors<'a>>,
+    #[serde(borrow)]
+    domain: Option<Text<'a>>,
+    /// A rule by its name, in the place of descriptors.
+    #[serde(borrow)]
+    rule: Option<Text<'a>>,
+    /// Its key.
+    #[serde(borrow)]
+    key: Option<Key<'a>>,
+    cost: Option<u32>,
+}
+
+/// One, or a batch.
+#[derive(Debug)]
+pub(super) enum OneOrMany<'a> {
+    One(Box<Asked<'a>>),
+    Many(Vec<Asked<'a>>),
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Held<'a> {
+    #[serde(borrow)]
+    place: Text<'a>,
+}
+
+/// A text, as it stands in the body if nothing in it is escaped.
+#[derive(Debug)]
+struct Text<'a>(Cow<'a, str>);
+
+/// Names and values, in their order; a name may have several values.
+#[derive(Debug)]
+struct Descriptors<'a>(Vec<(Text<'a>, Text<'a>)>);
+
+/// A key: one part, or a list of them.
+#[derive(Debug)]
+struct Key<'a>(Vec<Text<'a>>);
+
+/// So many requests may be in a batch.
+const MOST_ASKED: usize = 256;
+/// So many values may a request have.
+const MOST_VALUES: usize = 128;
+
+/// What is asked, one or many.
+pub(super) fn read(body: &[u8]) -> Result<OneOrMany<'_>, Problem> {
+    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    match first {
+        None => Err(Problem::bad(
+            "the body is empty; send JSON, such as {\"descriptors\": {\"user\": \"alice\"}}",
+        )),
+        Some(b'[') => {
+            let many: Many<'_> = serde_json::from_slice(body).map_err(no_json)?;
+            Ok(OneOrMany::Many(many.0))
+        }
+        Some(_) => Ok(OneOrMany::One(Box::new(serde_json::from_slice(body).map_err(no_json)?))),
+    }
+}
+
+/// The place that is meant.
+pub(super) fn place(body: &[u8]) -> Result<PlaceId, Problem> {
+    let held: Held<'_> = serde_json::from_slice(body).map_err(no_json)?;
+    held.place.0.parse().map_err(|error| Problem::bad(format!("place {:?}: {error}", held.place.0)))
+}
+
+fn no_json(error: serde_json::Error) -> Problem {
+    Problem::bad(format!("the body is not what was expected: {error}; docs/http-api.md has the fields"))
+}
+
+impl Asked<'_> {
+    /// Puts it to the rules.
+    pub(super) fn question<'f, C: Clock + Send + Sync + 'static>(
+        &self,
+        rules: &'f std::sync::Arc<InForce<C>>,
+    ) -> Result<Question<'f, C>, Problem> {
+        match (&self.rule, &self.descriptors) {
+            (Some(rule), None) => self.by_name(rules, &rule.0),
+            (None, Some(descriptors)) if self.key.is_none() => {
+                let pairs: Vec<Descriptor<'_>> = descriptors.pairs().collect();
+                Ok(rules.ask().call(&self.call(&pairs)))
+            }
+            (None, Some(_)) => {
+                Err(Problem::bad("a `key` belongs to a `rule`; descriptors make keys themselves"))
+            }
+            (Some(_), Some(_)) => Err(Problem::bad("both `rule` and `descriptors`; send one of them")),
+            (None, None) => Err(Problem::bad("neither `descriptors` nor a `rule`; send one of them")),
+        }
+    }
+
+    fn call<'a>(&'a self, pairs: &'a [Descriptor<'a>]) -> Call<'a> {
+        let domain = self.domain.as_ref().map_or("", |domain| &domain.0);
+        Call { domain, descriptors: pairs, cost: self.cost }
+    }
+
+    /// What it says, for an explanation.
+    pub(super) fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> Result<R, Problem> {
+        let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.rule.is_none()) else {
+            return Err(Problem::bad(
+                "no `descriptors`; which rules apply is explained by what a request says",
+            ));
+        };
+        let pairs: Vec<Descriptor<'_>> = descriptors.pairs().collect();
+        Ok(then(&self.call(&pairs)))
+    }
+
+    fn by_name<'f, C: Clock + Send + Sync + 'static>(
+        &self,
+        rules: &'f std::sync::Arc<InForce<C>>,
+        name: &str,
+    ) -> Result<Question<'f, C>, Problem> {
+        let number = rules.rule(name.as_bytes());
+        let number = number.ok_or_else(|| {
+            Problem::bad(format!("there is no rule {name:?}; the configuration has the names"))
+        })?;
+        let given: &[Text<'_>] = self.key.as_ref().map_or(&[], |key| &key.0);
+        let parts = rules.compiled().rule(number as usize).map_or(0, |rule| rule.key.len());
+        if parts != given.len() {
+            return Err(Problem::bad(format!(
+                "`key` has {} parts, and the key of rule {name:?} has {parts}; give all of them, as a list",
+                given.len()
+            )));
+        }
+        Ok(rules.ask().rule(number, given.iter().map(|part| part.0.as_bytes()), self.cost))
+    }
+}
+
+impl<'a> Descriptors<'a> {
+    fn pairs(&self) -> impl Iterator<Item = Descriptor<'_>> {
+        self.0.iter().map(|(name, value)| (&*name.0, &*value.0))
+    }
+}
+
+// === reading ===
+
+#[derive(Debug)]
+struct Many<'a>(Vec<Asked<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Many<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Many<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of requests")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Many<'de>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    if all.len() == MOST_ASKED {
+                        return Err(de::Error::custom(format!("a batch has at most {MOST_ASKED} requests")));
+                    }
+                    all.push(item);
+                }
+                Ok(Many(all))
+            }
+        }
+        from.deserialize_seq(Read)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        from.deserialize_str(Read)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, or a list of texts")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(vec![Text(Cow::Borrowed(text))]))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key<'de>, E> {
+                Ok(Key(vec![Text(Cow::Owned(text.to_owned()))]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Key<'de>, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = items.next_element()? {
+                    parts.push(part);
+                }
+                Ok(Key(parts))
+            }
+        }
+        from.deserialize_any(Read)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Descriptors<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Descriptors<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("names, each with a text or a list of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Descriptors<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(name) = entries.next_key::<Text<'de>>()? {
+                    let Key(values) = entries.next_value()?;
+                    if pairs.len() + values.len() > MOST_VALUES {
+                        return Err(de::Error::custom(format!("a request has at most {MOST_VALUES} values")));
+                    }
+                    pairs.extend(values.into_iter().map(|value| (Text(name.0.clone()), value)));
+                }
+                Ok(Descriptors(pairs))
+            }
+        }
+        from.deserialize_map(Read)
+    }
+}

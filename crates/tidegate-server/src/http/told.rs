@@ -1,0 +1,175 @@
+//! # What is told, in JSON
+//!
+//! The same words as in every other protocol. Times are seconds, exact to the microsecond.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use tidegate::{Decision, Outcome, Source};
+
+use crate::engine::{Acquired, Decided, Explanation, InForce, Verdict};
+use crate::rules::{Listed, Refusal, Why};
+
+/// An object that is being written.
+pub(super) struct Object {
+    text: String,
+}
+
+impl Object {
+    pub(super) fn new() -> Self {
+        let mut text = String::with_capacity(192);
+        text.push('{');
+        Object { text }
+    }
+
+    fn name(&mut self, name: &str) {
+        if self.text.len() > 1 {
+            self.text.push(',');
+        }
+        let _ = write!(self.text, "\"{name}\":"); // into a string nothing can fail
+    }
+
+    pub(super) fn raw(&mut self, name: &str, json: &str) {
+        self.name(name);
+        self.text.push_str(json);
+    }
+
+    pub(super) fn flag(&mut self, name: &str, value: bool) {
+        self.raw(name, if value { "true" } else { "false" });
+    }
+
+    pub(super) fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+            let _ = write!(self.text, "\"{value}\"");
+        } else {
+            self.text.push_str(&serde_json::Value::from(value).to_string());
+        }
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        let _ = write!(self.text, "{value}");
+    }
+
+    fn seconds(&mut self, name: &str, micros: u64) {
+        self.name(name);
+        let _ = match micros % 1_000_000 {
+            0 => write!(self.text, "{}", micros / 1_000_000),
+            part => write!(self.text, "{}.{part:06}", micros / 1_000_000),
+        };
+    }
+
+    pub(super) fn lease(&mut self, lease: Duration) {
+        self.seconds("lease", u64::try_from(lease.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn end(mut self) -> String {
+        self.text.push('}');
+        self.text
+    }
+}
+
+pub(super) fn decided<C>(rules: &InForce<C>, decided: &Decided) -> Object {
+    let mut object = Object::new();
+    object.flag("allowed", decided.is_allowed());
+    let rule_name = |rule: u32| rules.compiled().rule(rule as usize).map_or("", |rule| rule.name.as_str());
+    match decided.verdict {
+        Verdict::Limited(decision) => limited(&mut object, rules, &decision),
+        Verdict::Unlimited => object.text("outcome", "unlimited"),
+        Verdict::Exempt => object.text("outcome", "exempt"),
+        Verdict::Denied => object.text("outcome", "denied"),
+        Verdict::Refused { rule, refusal } => {
+            object.text("outcome", "denied");
+            object.text("rule", rule_name(rule));
+            object.text("reason", reason(refusal));
+        }
+    }
+    if let Some(rule) = decided.would_refuse {
+        object.text("would_refuse", rule_name(rule));
+    }
+    object
+}
+
+fn limited<C>(object: &mut Object, rules: &InForce<C>, decision: &Decision) {
+    let (outcome, wait) = match decision.outcome {
+        Outcome::Allowed => ("allowed", None),
+        Outcome::AllowedAfter(wait) => ("delayed", Some(wait)),
+        Outcome::RetryAfter(wait) => ("refused", Some(wait)),
+        Outcome::Busy => ("busy", None),
+        Outcome::Never => ("never", None),
+    };
+    object.text("outcome", outcome);
+    if let Some(wait) = wait {
+        object.seconds("wait", wait.as_micros());
+    }
+    left(object, decision);
+    object.text("rule", rules.name(decision.rule));
+    object.text("source", source(decision.source));
+}
+
+fn left(object: &mut Object, decision: &Decision) {
+    object.number("limit", decision.limit());
+    object.number("remaining", decision.remaining());
+    object.seconds("reset", decision.reset_after().as_micros());
+}
+
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Strict => "strict",
+        Source::Lease => "lease",
+        Source::Local => "local",
+        Source::Open => "open",
+        Source::Sketch => "sketch",
+        _ => "closed",
+    }
+}
+
+fn reason(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Denied => "the request is on the list `deny` of the rule",
+        Refusal::KeyMissing => "a part of the key is missing; send the descriptor it is made of",
+        Refusal::CostMissing => "there is no number for the cost; send the descriptor it is taken from",
+    }
+}
+
+pub(super) fn acquired<C>(rules: &InForce<C>, acquired: &Acquired) -> Object {
+    let mut object = decided(rules, &acquired.decided);
+    if let Some((id, lease)) = acquired.place {
+        object.text("place", &id.to_string());
+        object.lease(lease);
+    }
+    object
+}
+
+pub(super) fn explained(explanation: &Explanation) -> Object {
+    let mut object = Object::new();
+    match explanation.listed {
+        Some(Listed::Allowed) => object.text("listed", "allowed"),
+        Some(Listed::Denied) => object.text("listed", "denied"),
+        None => {}
+    }
+    let rules = explanation.rules.iter().map(|rule| {
+        let mut object = Object::new();
+        object.text("name", &rule.name);
+        object.flag("applies", matches!(rule.why, Why::Applies { .. }));
+        object.flag("shadow", rule.shadow);
+        object.text("why", &rule.why.to_string());
+        let limits = rule.limits.iter().map(|(name, seen)| {
+            let mut object = Object::new();
+            object.text("name", name);
+            if let Some(decision) = seen {
+                left(&mut object, decision);
+            }
+            object.end()
+        });
+        object.raw("limits", &list(limits));
+        object.end()
+    });
+    object.raw("rules", &list(rules));
+    object
+}
+
+pub(super) fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,141 @@
+//! # Reading the file again
+//!
+//! Three things make the service read its file again: the file has changed, somebody has sent `SIGHUP`, or an
+//! administrator asks for it. All of it is read and checked before anything happens; then it is put in force at once,
+//! or, if anything is wrong with it, not at all.
+//!
+//! Whether the file has changed is asked of the path and not of the file: in Kubernetes a mounted file is a link to a
+//! link, and a change is another link. What the path leads to has another number then, or another time, or another
+//! length. It is read when it has stayed the same for one look, so that a file which is just being written is not
+//! read in the middle.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate::{Clock, SteadyClock};
+
+use crate::config::command::read;
+use crate::config::fault::Colours;
+use crate::config::flags::Given;
+use crate::config::{Listener, Loaded, Store};
+use crate::engine::Engine;
+use crate::rules::{Compiled, Diff};
+
+/// Reads the file again.
+#[derive(Debug)]
+pub struct Reloader<C = SteadyClock> {
+    path: PathBuf,
+    given: Given,
+    engine: Arc<Engine<C>>,
+    /// What was read when the service started, and stays so until it starts again.
+    listeners: Vec<Listener>,
+    store: Store,
+}
+
+/// Why a file was not put in force. The rules before it are.
+#[derive(Debug)]
+pub enum Unread {
+    /// Everything that is wrong with it.
+    Faults(Box<Loaded>),
+    /// It is a configuration, but its rules cannot be put in force.
+    Rules(String),
+}
+
+/// What a path leads to, as far as can be seen from outside.
+type Look = Option<(u64, u64, i64, i64, u64)>;
+
+/// A file that may change.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    path: PathBuf,
+    /// When it was last read.
+    read: Look,
+    /// When it was last looked at.
+    last: Look,
+}
+
+impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
+    /// For the file at `path`, with what was said beside it, of an engine that was made from it.
+    pub fn new(
+        path: PathBuf,
+        given: Given,
+        engine: Arc<Engine<C>>,
+        listeners: Vec<Listener>,
+        store: Store,
+    ) -> Self {
+        Reloader { path, given, engine, listeners, store }
+    }
+
+    /// Reads the file again and puts its rules in force, if all of it is right. Blocks: call it where that is allowed.
+    ///
+    /// Tells what became of the limits, and what else has changed in the file but waits for the next start.
+    ///
+    /// # Errors
+    ///
+    /// [`Unread`]. Then nothing has changed.
+    pub fn reload(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
+        let mut loaded = read(&self.path, &self.given);
+        let Some(config) = loaded.config.take() else { return Err(Unread::Faults(Box::new(loaded))) };
+        let changes = [
+            (config.listeners != self.listeners, "where it listens"),
+            (config.store != self.store, "where it keeps its counts"),
+        ];
+        let diff = self.engine.replace(Compiled::new(config.rules));
+        let diff = diff.map_err(|invalid| Unread::Rules(invalid.to_string()))?;
+        Ok((diff, changes.iter().filter(|(changed, _)| *changed).map(|(_, what)| *what).collect()))
+    }
+
+    /// The file, as it is now.
+    pub(crate) fn watched(&self) -> Watching {
+        let now = look(&self.path);
+        Watching { path: self.path.clone(), read: now, last: now }
+    }
+
+    pub(crate) fn reload_and_say(&self) {
+        let name = self.path.display();
+        match self.reload() {
+            Ok((diff, waiting)) => {
+                super::command::say(&format!("tidegate: {name} is in force: {diff}"));
+                for what in waiting {
+                    super::command::say(&format!(
+                        "tidegate: {what} has changed in {name}, too; restart for that"
+                    ));
+                }
+            }
+            Err(unread) => eprintln!("{unread}tidegate: {name} is not in force; the rules before it are"),
+        }
+    }
+}
+
+impl Watching {
+    /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has
+    /// stayed so since the last look.
+    pub(crate) fn is_due(&mut self, is_told: bool) -> bool {
+        let seen = look(&self.path);
+        let has_changed = seen.is_some() && seen != self.read && seen == self.last;
+        self.last = seen;
+        if is_told || has_changed {
+            self.read = seen;
+        }
+        is_told || has_changed
+    }
+}
+
+fn look(path: &Path) -> Look {
+    let seen = fs::metadata(path).ok()?;
+    Some((seen.dev(), seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.len()))
+}
+
+impl std::fmt::Display for Unread {
+    /// Each fault in the lines it is about.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unread::Faults(loaded) => f.write_str(&loaded.faults.text(&loaded.source, Colours::None)),
+            Unread::Rules(invalid) => writeln!(f, "tidegate: {invalid}"),
+        }
+    }
+}
+
+impl std::error::Error for Unread {}

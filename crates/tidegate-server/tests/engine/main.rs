@@ -1,0 +1,5 @@
+//! The engine, asked as the doors ask it.
+
+mod asking;
+mod reload;
+mod support;
