@@ -1,0 +1,360 @@
+//! # What is meant
+//!
+//! From the arguments of one or more attributes on a function to what is asked of a limiter before each call. Texts of
+//! limits, and those that are said in parts, are read here by the parser of the core, which reads them again when the
+//! program runs: what is wrong with one is said when it is compiled.
+
+use proc_macro2::Span;
+use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, LitStr, Path, Result};
+use tidegate_core::{Algorithm, Micros, Outcome, Quota, Rule};
+
+use crate::arguments::{Arguments, Named};
+use crate::suggest::nearest;
+
+/// All that is asked before a call.
+pub(crate) struct Limits {
+    pub(crate) limiter: Limiter,
+    pub(crate) asks: Vec<Ask>,
+    /// How long to wait at most, in nanoseconds.
+    pub(crate) wait: Option<u64>,
+    pub(crate) otherwise: Option<Path>,
+    pub(crate) tidegate: Option<Path>,
+}
+
+/// Who is asked.
+pub(crate) enum Limiter {
+    /// One of the function's own.
+    Own(Vec<Limit>),
+    /// One that is given.
+    Given(Expr),
+}
+
+/// A limit of the function's own.
+pub(crate) enum Limit {
+    Rate { text: String, queues: bool },
+    AtOnce(u32),
+}
+
+/// What is asked of one rule.
+pub(crate) struct Ask {
+    pub(crate) rule: RuleOf,
+    pub(crate) key: Option<Expr>,
+    pub(crate) cost: Option<Expr>,
+}
+
+pub(crate) enum RuleOf {
+    Numbered(u16),
+    Named(Expr),
+}
+
+impl Limits {
+    /// `None` if nothing is limited.
+    pub(crate) fn new(attributes: Vec<Arguments>) -> Result<Option<Self>> {
+        if let Some(unlimited) = attributes.iter().find_map(|arguments| arguments.unlimited.as_ref()) {
+            return unlimited_alone(unlimited, &attributes);
+        }
+        let mut common = Common::default();
+        let mut own = Vec::new();
+        let mut asks = Vec::new();
+        for arguments in attributes {
+            let arguments = common.take_from(arguments)?;
+            let limits = limits_of(&arguments, common.limiter.as_ref())?;
+            check_key(arguments.key.as_ref())?;
+            check_cost(arguments.cost.as_ref(), &limits, common.limiter.is_some())?;
+            ask(arguments, limits, &mut own, &mut asks)?;
+        }
+        if let (Some(limiter), false) = (&common.limiter, own.is_empty()) {
+            return Err(two_limiters(&limiter.name));
+        }
+        let limiter = match common.limiter {
+            Some(limiter) => Limiter::Given(limiter.value),
+            None => Limiter::Own(own),
+        };
+        let wait = common.wait.map(|wait| length_of_time(&wait)).transpose()?;
+        let [otherwise, tidegate] =
+            [common.otherwise, common.tidegate].map(|path| path.map(|named| named.value));
+        Ok(Some(Limits { limiter, asks, wait, otherwise, tidegate }))
+    }
+
+    /// Whether a call that may pass can be told to wait first.
+    pub(crate) fn may_queue(&self) -> bool {
+        match &self.limiter {
+            Limiter::Own(limits) => {
+                limits.iter().any(|limit| matches!(limit, Limit::Rate { queues: true, .. }))
+            }
+            Limiter::Given(_) => true,
+        }
+    }
+}
+
+/// What is said once for all attributes of a function.
+#[derive(Default)]
+struct Common {
+    wait: Option<Named<LitStr>>,
+    otherwise: Option<Named<Path>>,
+    limiter: Option<Named<Expr>>,
+    tidegate: Option<Named<Path>>,
+}
+
+impl Common {
+    /// Takes over what is for all of them.
+    fn take_from(&mut self, mut arguments: Arguments) -> Result<Arguments> {
+        once(&mut self.wait, arguments.wait.take())?;
+        once(&mut self.otherwise, arguments.otherwise.take())?;
+        once(&mut self.limiter, arguments.limiter.take())?;
+        once(&mut self.tidegate, arguments.tidegate.take())?;
+        Ok(arguments)
+    }
+}
+
+fn once<T>(into: &mut Option<Named<T>>, from: Option<Named<T>>) -> Result<()> {
+    match from {
+        Some(named) if into.is_some() => {
+            let Named { name, .. } = named;
+            Err(Error::new(
+                name.span(),
+                format!("`{name}` is for the whole function; write it in one of its attributes"),
+            ))
+        }
+        Some(named) => {
+            *into = Some(named);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn unlimited_alone(unlimited: &Ident, attributes: &[Arguments]) -> Result<Option<Limits>> {
+    let limits = |arguments: &Arguments| {
+        !arguments.texts.is_empty()
+            || arguments.parts().next().is_some()
+            || arguments.concurrency.is_some()
+            || arguments.limiter.is_some()
+    };
+    if attributes.len() > 1 || attributes.iter().any(limits) {
+        return Err(Error::new(unlimited.span(), "`unlimited` and a limit contradict each other; keep one"));
+    }
+    Ok(None)
+}
+
+/// The limits that one attribute says.
+fn limits_of(arguments: &Arguments, limiter: Option<&Named<Expr>>) -> Result<Vec<Limit>> {
+    let mut limits = Vec::new();
+    for text in &arguments.texts {
+        limits.push(rate(&text.value()).map_err(|why| Error::new(text.span(), why))?);
+    }
+    if let Some(part) = arguments.parts().next() {
+        if !arguments.texts.is_empty() {
+            let why = format!(
+                "a limit is said as text or in parts, not both; put `{part}` into the text, or leave the text out"
+            );
+            return Err(Error::new(part.span(), why));
+        }
+        limits.push(in_parts(arguments, part)?);
+    }
+    if let Some(Named { name, value }) = &arguments.concurrency {
+        limits.push(at_once(name, value)?);
+    }
+    match limiter {
+        Some(limiter) if !limits.is_empty() => return Err(two_limiters(&limiter.name)),
+        Some(_) => {}
+        None => check_own(arguments, &limits)?,
+    }
+    Ok(limits)
+}
+
+fn two_limiters(limiter: &Ident) -> Error {
+    let why =
+        "a limiter has limits of its own; leave out `limiter`, or write the limits where the limiter is made";
+    Error::new(limiter.span(), why)
+}
+
+fn check_own(arguments: &Arguments, limits: &[Limit]) -> Result<()> {
+    if let Some(rule) = &arguments.rule {
+        let why = "`rule` is one of a limiter's; add `limiter = …`, or leave it out";
+        return Err(Error::new(rule.name.span(), why));
+    }
+    if limits.is_empty() {
+        let why = "no limit is given; write a quota as in `#[rate_limit(\"5/s burst 10\")]`, or `concurrency = 10`, or `limiter = …`";
+        return Err(Error::new(Span::call_site(), why));
+    }
+    Ok(())
+}
+
+/// What is wrong with a text is said in the words of its parser.
+fn rate(text: &str) -> std::result::Result<Limit, String> {
+    let rule: Rule = text.parse().map_err(|invalid| format!("{invalid}"))?;
+    let queues = matches!(rule, Rule::LeakyQueue(_) | Rule::NginxQueue(_));
+    Ok(Limit::Rate { text: text.trim().to_owned(), queues })
+}
+
+fn at_once(name: &Ident, number: &LitInt) -> Result<Limit> {
+    match number.base10_parse::<u32>()? {
+        0 => Err(Error::new(number.span(), format!("a {name} of 0 lets nobody in; use 1 or more"))),
+        limit => Ok(Limit::AtOnce(limit)),
+    }
+}
+
+// === A limit in parts ===
+
+const BUCKETS: [&str; 4] = ["token_bucket", "gcra", "leaky_meter", "stepped_bucket"];
+const ALGORITHMS: [&str; 8] = [
+    "token_bucket",
+    "gcra",
+    "leaky_meter",
+    "stepped_bucket",
+    "leaky_queue",
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+];
+/// Of a sliding window for which none are given.
+const CELLS: u32 = 10;
+
+/// As text, for the parser of texts.
+fn in_parts(arguments: &Arguments, first: &Ident) -> Result<Limit> {
+    let algorithm = algorithm(arguments.algorithm.as_ref())?;
+    let limit = needed(arguments.limit.as_ref(), first, "limit = 100")?;
+    let per = needed(arguments.per.as_ref(), first, "per = \"1m\"")?;
+    length_of_time(per)?;
+    let number = |named: &Named<LitInt>| named.value.base10_parse::<u64>();
+    let mut text = format!("{algorithm} {} per {}", number(limit)?, per.value.value().trim());
+    if let Some(burst) = &arguments.burst {
+        only_for(&burst.name, &BUCKETS, &algorithm)?;
+        text += &format!(" burst {}", number(burst)?);
+    }
+    if let Some(cells) = &arguments.cells {
+        only_for(&cells.name, &["sliding_window"], &algorithm)?;
+        text += &format!(" cells {}", number(cells)?);
+    } else if algorithm == "sliding_window" {
+        text += &format!(" cells {CELLS}");
+    }
+    if let Some(queue) = &arguments.queue {
+        only_for(&queue.name, &["leaky_queue"], &algorithm)?;
+        text += &format!(" queue {}", number(queue)?);
+    } else if algorithm == "leaky_queue" {
+        needed(arguments.queue.as_ref(), first, "queue = 5")?;
+    }
+    rate(&text).map_err(|why| Error::new(limit.value.span(), without_place(&why)))
+}
+
+fn algorithm(named: Option<&Named<Ident>>) -> Result<String> {
+    let Some(Named { value, .. }) = named else { return Ok(ALGORITHMS[0].to_owned()) };
+    let written = value.to_string();
+    if ALGORITHMS.contains(&written.as_str()) {
+        return Ok(written);
+    }
+    let remedy = match nearest(&written, &ALGORITHMS) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are {}", ALGORITHMS.join(", ")),
+    };
+    Err(Error::new(value.span(), format!("there is no algorithm `{written}`; {remedy}")))
+}
+
+fn needed<'a, T>(named: Option<&'a Named<T>>, first: &Ident, usage: &str) -> Result<&'a Named<T>> {
+    named.ok_or_else(|| {
+        Error::new(first.span(), format!("a limit that is said in parts lacks one; add `{usage}`"))
+    })
+}
+
+fn only_for(name: &Ident, algorithms: &[&str], algorithm: &str) -> Result<()> {
+    if algorithms.contains(&algorithm) {
+        return Ok(());
+    }
+    let why = format!("`{name}` is of {}, and this is a {algorithm}; leave it out", algorithms.join(", "));
+    Err(Error::new(name.span(), why))
+}
+
+/// In nanoseconds, as the parser of quotas reads it.
+fn length_of_time(named: &Named<LitStr>) -> Result<u64> {
+    let Named { name, value } = named;
+    let quota = format!("1 per {}", value.value().trim()).parse::<Quota>().map_err(|why| {
+        let (why, such) = (why.to_string(), "a length of time, such as \"200ms\"");
+        Error::new(value.span(), format!("`{name}` takes {such}: {}", without_place(&why)))
+    })?;
+    u64::try_from(quota.period().as_nanos())
+        .map_err(|_| Error::new(value.span(), format!("`{name}` is longer than can be counted; use less")))
+}
+
+/// A sentence of the parser without the character it speaks of, where nobody wrote the text.
+fn without_place(why: &str) -> &str {
+    why.strip_prefix("at character ").and_then(|rest| rest.split_once(": ")).map_or(why, |(_, why)| why)
+}
+
+// === Key, cost and rule ===
+
+fn check_key(key: Option<&Named<Expr>>) -> Result<()> {
+    match key {
+        Some(Named { name, value: Expr::Tuple(tuple) }) if tuple.elems.is_empty() => Err(Error::new(
+            name.span(),
+            "an empty tuple is nobody's key; leave out `key` for a limit that is everybody's",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_cost(cost: Option<&Named<Expr>>, limits: &[Limit], given: bool) -> Result<()> {
+    let Some(Named { name, value }) = cost else { return Ok(()) };
+    let is_rate = |limit: &Limit| matches!(limit, Limit::Rate { .. });
+    if !given && !limits.iter().any(is_rate) {
+        let why =
+            "`cost` is what a call takes of a rate, and here is none; leave it out: a call takes one place";
+        return Err(Error::new(name.span(), why));
+    }
+    let Some(number) = number_of(value) else { return Ok(()) };
+    if number.base10_parse::<u32>()? == 0 {
+        let why = "a cost of 0 is never refused; use 1 or more, or leave it out";
+        return Err(Error::new(number.span(), why));
+    }
+    limits.iter().try_for_each(|limit| fits(limit, number))
+}
+
+/// Whether a limit can ever give as much.
+fn fits(limit: &Limit, cost: &LitInt) -> Result<()> {
+    let Limit::Rate { text, .. } = limit else { return Ok(()) };
+    let Ok(rule) = text.parse::<Rule>() else { return Ok(()) };
+    let unused = vec![0; rule.words()];
+    let decision = rule.peek(unused.as_slice(), Micros::ZERO, cost.base10_parse()?);
+    match decision.outcome {
+        Outcome::Never => {
+            let why = format!(
+                "a cost of {cost} exceeds the limit of {}; use {0} or less, or another quota",
+                decision.limit()
+            );
+            Err(Error::new(cost.span(), why))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn number_of(value: &Expr) -> Option<&LitInt> {
+    match value {
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => Some(number),
+        _ => None,
+    }
+}
+
+/// Adds what one attribute asks.
+fn ask(arguments: Arguments, limits: Vec<Limit>, own: &mut Vec<Limit>, asks: &mut Vec<Ask>) -> Result<()> {
+    let [key, cost] = [arguments.key, arguments.cost].map(|named| named.map(|named| named.value));
+    if limits.is_empty() {
+        let rule = arguments.rule.map_or(Ok(RuleOf::Numbered(0)), |named| rule_of(named.value))?;
+        asks.push(Ask { rule, key, cost });
+        return Ok(());
+    }
+    for limit in limits {
+        let number = u16::try_from(own.len())
+            .map_err(|_| Error::new(Span::call_site(), "more limits than can be numbered; use fewer"))?;
+        let cost = cost.clone().filter(|_| matches!(limit, Limit::Rate { .. })); // a call takes one place
+        asks.push(Ask { rule: RuleOf::Numbered(number), key: key.clone(), cost });
+        own.push(limit);
+    }
+    Ok(())
+}
+
+fn rule_of(value: Expr) -> Result<RuleOf> {
+    match number_of(&value) {
+        Some(number) => Ok(RuleOf::Numbered(number.base10_parse()?)),
+        None => Ok(RuleOf::Named(value)),
+    }
+}

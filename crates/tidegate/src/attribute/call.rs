@@ -1,0 +1,163 @@
+//! # One function and its limits
+//!
+//! Known when the function is compiled, and so a constant. It makes the limiter of the function, when that is called for
+//! the first time, and turns what a gate answers into leave to go ahead or a refusal that names the function.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Denied;
+use super::denied::Why;
+use crate::gate::{Admission, Answer, InvalidRequest, Permits};
+use crate::policy::{NotAdmitted, Policy};
+use crate::wait::block;
+use tidegate_core::{Decision, Outcome, Rule, RuleId};
+
+/// A function and its limits, as written in its attribute.
+///
+/// ```
+/// use tidegate::{attribute::{Call, Limit}, Gate, Part, RuleId};
+///
+/// const SEND: Call = Call::of("send", &[Limit::Rate("1/day"), Limit::AtOnce(10)]);
+/// let limiter = SEND.policy();
+/// let request = [Part::of(RuleId(0)).key("alice"), Part::of(RuleId(1))];
+/// let permits = SEND.check(limiter.decide(&request)).unwrap();
+/// assert_eq!(permits.len(), 1); // to be held while the function runs
+/// let denied = SEND.check(limiter.decide(&request)).unwrap_err();
+/// assert_eq!(denied.limit(), Some(Limit::Rate("1/day")));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    function: &'static str,
+    limits: &'static [Limit],
+}
+
+/// One limit of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// So much in so long: the text of a [`Rule`].
+    Rate(&'static str),
+    /// So many calls at once.
+    AtOnce(u32),
+}
+
+impl Call {
+    /// A function of this name. Without limits if a limiter of your own has them.
+    #[must_use]
+    pub const fn of(function: &'static str, limits: &'static [Limit]) -> Self {
+        Call { function, limits }
+    }
+
+    /// A limiter for these limits, as if never used: rule 0 is the first of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are no limits, or one of them is no text of a rule. The attribute makes neither: it reads the texts with
+    /// the same parser when the function is compiled.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let builder = self.limits.iter().enumerate().fold(Policy::builder(), |builder, (index, limit)| {
+            let name = index.to_string();
+            match *limit {
+                Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("a rule as text")),
+                Limit::AtOnce(limit) => builder.at_once(name, limit),
+            }
+        });
+        builder.build().expect("limits, each with a number for a name")
+    }
+
+    /// Leave to go ahead, or why not. Blocks this thread if the answer comes later, or says to wait: not for tasks, but
+    /// where neither can be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], if the call may not pass.
+    pub fn check(&self, answer: Answer<'_>) -> Result<Permits, Denied> {
+        let admission = match answer {
+            Answer::Ready(answer) => answer,
+            Answer::Pending(answer) => block(answer),
+        };
+        let (permits, wait) = self.let_in(admission)?;
+        if let Some((wait, _)) = wait {
+            std::thread::sleep(wait);
+        }
+        Ok(permits)
+    }
+
+    /// As [`check`](Call::check), for tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], if the call may not pass; also if it may pass after a wait and the feature `tokio` is not there to
+    /// wait by.
+    pub async fn check_later(&self, answer: Answer<'_>) -> Result<Permits, Denied> {
+        let (permits, wait) = self.let_in(answer.wait().await)?;
+        #[cfg(feature = "tokio")]
+        if let Some((wait, _)) = wait {
+            tokio::time::sleep(wait).await;
+        }
+        #[cfg(not(feature = "tokio"))]
+        if let Some((_, decision)) = wait {
+            return Err(self.denied(decision.rule, Why::NoTimer(decision)));
+        }
+        Ok(permits)
+    }
+
+    /// What became of a call that waited: see [`Waits`](super::Waits) and [`Blocks`](super::Blocks).
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`], if the call may not pass.
+    pub fn waited(&self, answer: Result<Admission, NotAdmitted>) -> Result<Permits, Denied> {
+        match answer {
+            Ok(admission) => self.let_in(Ok(admission)).map(|(permits, _)| permits),
+            Err(NotAdmitted::Invalid(invalid)) => Err(self.invalid(invalid)),
+            Err(NotAdmitted::Refused { rule, why }) => Err(self.denied(rule, Why::Waited { rule, why })),
+        }
+    }
+
+    /// The permits, and how long to wait before they may be used, if at all.
+    #[expect(clippy::type_complexity, reason = "taken apart at once")]
+    fn let_in(
+        &self,
+        answer: Result<Admission, InvalidRequest>,
+    ) -> Result<(Permits, Option<(Duration, Decision)>), Denied> {
+        let Admission { decision, permits, .. } = answer.map_err(|invalid| self.invalid(invalid))?;
+        match decision.outcome {
+            Outcome::Allowed => Ok((permits, None)),
+            Outcome::AllowedAfter(wait) => Ok((permits, Some((wait.duration(), decision)))),
+            Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => {
+                Err(self.denied(decision.rule, Why::Decided(decision)))
+            }
+        }
+    }
+
+    fn invalid(&self, invalid: InvalidRequest) -> Denied {
+        Denied { function: self.function, limit: None, why: Why::Invalid(invalid) }
+    }
+
+    fn denied(&self, rule: RuleId, why: Why) -> Denied {
+        Denied { function: self.function, limit: self.limits.get(usize::from(rule.0)).copied(), why }
+    }
+}
+
+/// A cost of any type of number. What is no cost, being negative or beyond 2³², is more than any limit gives.
+///
+/// ```
+/// use tidegate::attribute::cost;
+/// assert_eq!([cost(5u8), cost("text".len()), cost(-1)], [5, 4, u32::MAX]);
+/// ```
+#[must_use]
+pub fn cost(cost: impl TryInto<u32>) -> u32 {
+    cost.try_into().unwrap_or(u32::MAX)
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Rate(text) => f.write_str(text),
+            Limit::AtOnce(limit) => write!(f, "{limit} at once"),
+        }
+    }
+}
