@@ -109,7 +109,7 @@ impl Arguments {
         let numbers = [&self.limit, &self.burst, &self.cells, &self.queue];
         let numbers = numbers.into_iter().flatten().map(|named| &named.name);
         let algorithm = self.algorithm.iter().map(|named| &named.name);
-        algorithm.chain(self.per.iter().map(|named| &named.name)).chain(numbers)
+        algorithm.chain(numbers).chain(self.per.iter().map(|named| &named.name))
     }
 }
 

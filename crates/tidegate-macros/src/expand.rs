@@ -79,11 +79,11 @@ fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
 
 /// What a refused call does.
 fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<Tokens> {
-    let tidegate = tidegate(limits);
     let Some(otherwise) = &limits.otherwise else {
-        let from = quote_spanned!(function.output_span()=> #tidegate::attribute::FromDenied::from_denied);
-        let denied = local("denied");
-        return Ok(quote!(Err(#denied) => return #from(#denied),));
+        let (denied, span) = (local("denied"), function.output_span());
+        let tidegate = tidegate(limits, span);
+        let refused = quote_spanned!(span=> return #tidegate::attribute::FromDenied::from_denied(#denied));
+        return Ok(quote!(Err(#denied) => #refused,));
     };
     let arguments = fallback::arguments(&mut function.signature)?;
     let call = quote_spanned!(otherwise.span()=> #otherwise(#(#arguments),*));
@@ -93,21 +93,19 @@ fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<T
 
 /// The block that gives leave to go ahead.
 fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens) -> Tokens {
-    let tidegate = tidegate(limits);
+    let tidegate = tidegate(limits, Span::call_site());
     let name = function.signature.ident.to_string();
-    let (own, limiter) = limiter(limits, &tidegate);
-    let (imported, asked) = asked(limits, is_async, &tidegate, &limiter);
+    let asked = asked(limits, is_async, &tidegate);
     let keys = keys(&limits.asks, &tidegate);
     let parts = limits.asks.iter().enumerate().map(|(index, ask)| part(index, ask, &tidegate));
-    let texts = match &limits.limiter {
-        Limiter::Own(own) => own.iter().map(|limit| limit.tokens(&tidegate)).collect(),
-        Limiter::Given(_) => Vec::new(),
+    let (texts, items) = match &limits.limiter {
+        Limiter::Own(own) => (texts(own, &tidegate), own_items(limits, is_async, &tidegate)),
+        Limiter::Given(_) => (quote!(), import(limits, is_async, &tidegate)),
     };
     let [request, admitted, permits] = ["request", "admitted", "permits"].map(local);
     quote!({
-        use #imported as _;
-        const __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#(#texts),*]);
-        #own
+        const __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#texts]);
+        #items
         #keys
         let #request = [#(#parts),*];
         let #admitted = __CALL.#asked;
@@ -118,36 +116,75 @@ fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens)
     })
 }
 
-/// Who is asked, made here if it is the function's own.
-fn limiter(limits: &Limits, tidegate: &Tokens) -> (Option<Tokens>, Tokens) {
-    match &limits.limiter {
-        Limiter::Own(_) => {
-            let own = quote! {
-                static __LIMITER: ::std::sync::LazyLock<#tidegate::Policy> =
-                    ::std::sync::LazyLock::new(|| __CALL.policy());
-            };
-            (Some(own), quote!(__LIMITER))
-        }
-        Limiter::Given(Expr::Path(path)) => (None, path.to_token_stream()),
-        Limiter::Given(expression) => (None, quote_spanned!(expression.span()=> (#expression))),
+fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
+    let texts = limits.iter().map(|limit| match limit {
+        Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
+        Limit::AtOnce(limit) => quote!(#tidegate::attribute::Limit::AtOnce(#limit)),
+    });
+    quote!(#(#texts),*)
+}
+
+/// The function's own limiter. A task in a queue needs a timer, and without one the compiler says so.
+fn own_items(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    let queues = is_async && limits.wait.is_none() && limits.may_queue();
+    let timers = queues.then(|| quote!(const _: () = #tidegate::attribute::tasks_can_wait();));
+    quote! {
+        static __LIMITER: ::std::sync::LazyLock<#tidegate::Policy> =
+            ::std::sync::LazyLock::new(|| __CALL.policy());
+        #timers
     }
 }
 
-/// The trait by which it is asked, and how.
-fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens, limiter: &Tokens) -> (Tokens, Tokens) {
-    let (within, request) = (limits.wait.map(duration), local("request"));
-    match (within, is_async) {
-        (Some(within), true) => (
-            quote!(#tidegate::attribute::Waits),
-            quote!(waited(#limiter.wait_within(&#request, #within).await)),
-        ),
+/// A limiter that is given may be behind any pointer, which only a method sees through: so its trait is imported.
+fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    match (limits.wait, is_async) {
+        (Some(_), true) => quote!(use #tidegate::attribute::Waits as _;),
+        (Some(_), false) => quote!(use #tidegate::attribute::Blocks as _;),
+        (None, _) => quote!(use #tidegate::Gate as _;),
+    }
+}
+
+/// How the limiter is asked, and who makes sense of the answer.
+fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    match (limits.wait.map(duration), is_async) {
+        (Some(within), true) => {
+            let wait = verb(limits, &quote!(#tidegate::attribute::Waits), "wait_within", Some(within));
+            quote!(waited(#wait.await))
+        }
         (Some(within), false) => {
-            (quote!(#tidegate::attribute::Blocks), quote!(waited(#limiter.block_within(&#request, #within))))
+            let block = verb(limits, &quote!(#tidegate::attribute::Blocks), "block_within", Some(within));
+            quote!(waited(#block))
         }
-        (None, true) if limits.may_queue() => {
-            (quote!(#tidegate::Gate), quote!(check_later(#limiter.decide(&#request)).await))
+        (None, _) => {
+            let decide = verb(limits, &quote!(#tidegate::Gate), "decide", None);
+            if is_async && limits.may_queue() {
+                quote!(check_later(#decide).await)
+            } else {
+                quote!(check(#decide))
+            }
         }
-        (None, _) => (quote!(#tidegate::Gate), quote!(check(#limiter.decide(&#request)))),
+    }
+}
+
+/// A verb of a limiter. What goes wrong with one that is given is said where it is given.
+fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tokens {
+    let (request, within) = (local("request"), within.into_iter());
+    match &limits.limiter {
+        Limiter::Own(_) => {
+            let verb = Ident::new(verb, Span::call_site());
+            quote!(#of::#verb(&*__LIMITER, &#request #(, #within)*))
+        }
+        Limiter::Given(expression) => {
+            let span = expression.span();
+            let verb = Ident::new(verb, span);
+            let limiter = match expression {
+                Expr::Path(_) | Expr::Field(_) | Expr::Call(_) | Expr::MethodCall(_) => {
+                    expression.to_token_stream()
+                }
+                other => quote_spanned!(span=> (#other)),
+            };
+            quote_spanned!(span=> #limiter.#verb(&#request #(, #within)*))
+        }
     }
 }
 
@@ -203,17 +240,9 @@ fn part(index: usize, ask: &Ask, tidegate: &Tokens) -> Tokens {
     quote!(#tidegate::Part::of(#rule) #key #cost)
 }
 
-fn tidegate(limits: &Limits) -> Tokens {
-    limits.tidegate.as_ref().map_or_else(|| quote!(::tidegate), ToTokens::to_token_stream)
-}
-
-impl Limit {
-    fn tokens(&self, tidegate: &Tokens) -> Tokens {
-        match self {
-            Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
-            Limit::AtOnce(limit) => quote!(#tidegate::attribute::Limit::AtOnce(#limit)),
-        }
-    }
+/// The crate. What goes wrong with what follows is said at `span`.
+fn tidegate(limits: &Limits, span: Span) -> Tokens {
+    limits.tidegate.as_ref().map_or_else(|| quote_spanned!(span=> ::tidegate), ToTokens::to_token_stream)
 }
 
 impl Function {

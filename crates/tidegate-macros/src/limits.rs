@@ -214,8 +214,8 @@ const CELLS: u32 = 10;
 /// As text, for the parser of texts.
 fn in_parts(arguments: &Arguments, first: &Ident) -> Result<Limit> {
     let algorithm = algorithm(arguments.algorithm.as_ref())?;
-    let limit = needed(arguments.limit.as_ref(), first, "limit = 100")?;
-    let per = needed(arguments.per.as_ref(), first, "per = \"1m\"")?;
+    let limit = needed(arguments.limit.as_ref(), first, "limit", "100")?;
+    let per = needed(arguments.per.as_ref(), first, "per", "\"1m\"")?;
     length_of_time(per)?;
     let number = |named: &Named<LitInt>| named.value.base10_parse::<u64>();
     let mut text = format!("{algorithm} {} per {}", number(limit)?, per.value.value().trim());
@@ -233,7 +233,7 @@ fn in_parts(arguments: &Arguments, first: &Ident) -> Result<Limit> {
         only_for(&queue.name, &["leaky_queue"], &algorithm)?;
         text += &format!(" queue {}", number(queue)?);
     } else if algorithm == "leaky_queue" {
-        needed(arguments.queue.as_ref(), first, "queue = 5")?;
+        needed(arguments.queue.as_ref(), first, "queue", "5")?;
     }
     rate(&text).map_err(|why| Error::new(limit.value.span(), without_place(&why)))
 }
@@ -251,10 +251,15 @@ fn algorithm(named: Option<&Named<Ident>>) -> Result<String> {
     Err(Error::new(value.span(), format!("there is no algorithm `{written}`; {remedy}")))
 }
 
-fn needed<'a, T>(named: Option<&'a Named<T>>, first: &Ident, usage: &str) -> Result<&'a Named<T>> {
-    named.ok_or_else(|| {
-        Error::new(first.span(), format!("a limit that is said in parts lacks one; add `{usage}`"))
-    })
+fn needed<'a, T>(
+    named: Option<&'a Named<T>>,
+    first: &Ident,
+    name: &str,
+    value: &str,
+) -> Result<&'a Named<T>> {
+    let why =
+        || format!("this limit, which is said in parts, has no `{name}`; add one, as in `{name} = {value}`");
+    named.ok_or_else(|| Error::new(first.span(), why()))
 }
 
 fn only_for(name: &Ident, algorithms: &[&str], algorithm: &str) -> Result<()> {

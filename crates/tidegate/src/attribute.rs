@@ -34,7 +34,7 @@ mod denied;
 mod key;
 mod wait;
 
-pub use call::{Call, Limit, cost};
+pub use call::{Call, Limit, cost, tasks_can_wait};
 pub use denied::{Denied, FromDenied};
 pub use key::KeyBytes;
 pub use wait::{Blocks, Waits};

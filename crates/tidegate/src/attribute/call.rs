@@ -153,6 +153,18 @@ pub fn cost(cost: impl TryInto<u32>) -> u32 {
     cost.try_into().unwrap_or(u32::MAX)
 }
 
+/// Compiles where tasks have timers to wait by: a limit with a queue on an `async` function needs them.
+///
+/// # Panics
+///
+/// While compiling, without the feature `tokio`.
+pub const fn tasks_can_wait() {
+    assert!(
+        cfg!(feature = "tokio"),
+        "tasks wait in a queue by tokio's timers: enable the feature `tokio` of `tidegate`"
+    );
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
