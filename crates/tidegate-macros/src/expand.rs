@@ -1,10 +1,10 @@
 //! # What comes of it
 //!
 //! The function as it was, with one statement before its body: ask, and hold the permits until the end; or return. In it
-//! are the function's name and limits as a constant, and a limiter made of them, unless one is given. Nothing of it can
-//! be seen from the body.
+//! are the function's name and limits, which make the limiter unless one is given. Nothing of it can be seen from the
+//! body.
 
-use proc_macro2::{Ident, Span, TokenStream as Tokens};
+use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Error, Expr, Result, parse2};
@@ -13,7 +13,7 @@ use crate::arguments::Arguments;
 use crate::fallback;
 use crate::group;
 use crate::item::{Function, Item, Returns, arguments_of, take_ours};
-use crate::limits::{Ask, Limit, Limiter, Limits, RuleOf};
+use crate::limits::{Ask, Limit, Limiter, Limits, RuleOf, Terms};
 
 pub(crate) fn expand(arguments: Tokens, item: Tokens) -> Result<Tokens> {
     match parse2(item)? {
@@ -83,12 +83,12 @@ fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<T
         let (denied, span) = (local("denied"), function.output_span());
         let tidegate = tidegate(limits, span);
         let refused = quote_spanned!(span=> return #tidegate::attribute::FromDenied::from_denied(#denied));
-        return Ok(quote!(Err(#denied) => #refused,));
+        return Ok(quote!(::std::result::Result::Err(#denied) => #refused,));
     };
     let arguments = fallback::arguments(&mut function.signature)?;
     let call = quote_spanned!(otherwise.span()=> #otherwise(#(#arguments),*));
     let awaited = is_async.then(|| quote!(.await));
-    Ok(quote!(Err(_) => return #call #awaited,))
+    Ok(quote!(::std::result::Result::Err(_) => return #call #awaited,))
 }
 
 /// The block that gives leave to go ahead.
@@ -96,21 +96,21 @@ fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens)
     let tidegate = tidegate(limits, Span::call_site());
     let name = function.signature.ident.to_string();
     let asked = asked(limits, is_async, &tidegate);
-    let keys = keys(&limits.asks, &tidegate);
-    let parts = limits.asks.iter().enumerate().map(|(index, ask)| part(index, ask, &tidegate));
+    let terms = terms(&limits.terms, &tidegate);
+    let parts = limits.asks.iter().map(|ask| part(ask, &limits.terms[ask.terms], &tidegate));
     let (texts, items) = match &limits.limiter {
-        Limiter::Own(own) => (texts(own, &tidegate), own_items(limits, is_async, &tidegate)),
+        Limiter::Own(own) => (texts(own, &tidegate), timers(limits, is_async, &tidegate)),
         Limiter::Given(_) => (quote!(), import(limits, is_async, &tidegate)),
     };
     let [request, admitted, permits] = ["request", "admitted", "permits"].map(local);
     quote!({
-        const __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#texts]);
+        static __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#texts]);
         #items
-        #keys
+        #terms
         let #request = [#(#parts),*];
         let #admitted = __CALL.#asked;
         match #admitted {
-            Ok(#permits) => #permits,
+            ::std::result::Result::Ok(#permits) => #permits,
             #refused
         }
     })
@@ -119,20 +119,18 @@ fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens)
 fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
     let texts = limits.iter().map(|limit| match limit {
         Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
-        Limit::AtOnce(limit) => quote!(#tidegate::attribute::Limit::AtOnce(#limit)),
+        Limit::AtOnce(limit) => {
+            let limit = Literal::u32_unsuffixed(*limit);
+            quote!(#tidegate::attribute::Limit::AtOnce(#limit))
+        }
     });
     quote!(#(#texts),*)
 }
 
-/// The function's own limiter. A task in a queue needs a timer, and without one the compiler says so.
-fn own_items(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+/// A task in a queue of the function's own needs a timer, and without one the compiler says so.
+fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     let queues = is_async && limits.wait.is_none() && limits.may_queue();
-    let timers = queues.then(|| quote!(const _: () = #tidegate::attribute::tasks_can_wait();));
-    quote! {
-        static __LIMITER: ::std::sync::LazyLock<#tidegate::Policy> =
-            ::std::sync::LazyLock::new(|| __CALL.policy());
-        #timers
-    }
+    if queues { quote!(const _: () = #tidegate::attribute::tasks_can_wait();) } else { quote!() }
 }
 
 /// A limiter that is given may be behind any pointer, which only a method sees through: so its trait is imported.
@@ -172,7 +170,7 @@ fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tok
     match &limits.limiter {
         Limiter::Own(_) => {
             let verb = Ident::new(verb, Span::call_site());
-            quote!(#of::#verb(&*__LIMITER, &#request #(, #within)*))
+            quote!(#of::#verb(__CALL.limiter(), &#request #(, #within)*))
         }
         Limiter::Given(expression) => {
             let span = expression.span();
@@ -189,55 +187,74 @@ fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tok
 }
 
 fn duration(nanos: u64) -> Tokens {
-    match nanos {
-        whole if whole.is_multiple_of(1_000_000) => {
-            let millis = whole / 1_000_000;
+    match (nanos / 1_000_000, nanos % 1_000_000) {
+        (millis, 0) => {
+            let millis = Literal::u64_unsuffixed(millis);
             quote!(::std::time::Duration::from_millis(#millis))
         }
-        nanos => quote!(::std::time::Duration::from_nanos(#nanos)),
+        _ => {
+            let nanos = Literal::u64_unsuffixed(nanos);
+            quote!(::std::time::Duration::from_nanos(#nanos))
+        }
     }
 }
 
-/// The keys, made before anything is awaited: what they are made of need not live longer.
-fn keys(asks: &[Ask], tidegate: &Tokens) -> Tokens {
-    let keys = asks.iter().enumerate().filter_map(|(index, ask)| {
-        let (name, key) = (key_name(index), ask.key.as_ref()?);
-        let bytes = quote!(#tidegate::attribute::KeyBytes);
-        let made = match key {
-            Expr::Tuple(tuple) => {
-                let parts = tuple.elems.iter().map(|part| quote_spanned!(part.span()=> .and(&#part)));
-                quote!(#bytes::joined() #(#parts)*)
-            }
-            key => quote_spanned!(key.span()=> #bytes::of(&#key)),
-        };
-        Some(quote!(let #name = #made;))
+/// Keys and costs, each made once, and before anything is awaited: what they are made of need not live longer.
+fn terms(terms: &[Terms], tidegate: &Tokens) -> Tokens {
+    let terms = terms.iter().enumerate().map(|(index, terms)| {
+        let key = terms.key.as_ref().map(|key| {
+            let (name, made) = (numbered("key", index), key_bytes(key, tidegate));
+            quote!(let #name = #made;)
+        });
+        let cost = terms.cost.as_ref().map(|cost| {
+            let name = numbered("cost", index);
+            let made = quote_spanned!(cost.span()=> #tidegate::attribute::cost(#cost));
+            quote!(let #name = #made;)
+        });
+        quote!(#key #cost)
     });
-    quote!(#(#keys)*)
+    quote!(#(#terms)*)
 }
 
-fn key_name(index: usize) -> Ident {
-    local(&format!("key_{index}"))
+fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
+    let bytes = quote!(#tidegate::attribute::KeyBytes);
+    match key {
+        Expr::Tuple(tuple) => {
+            let parts = tuple.elems.iter().map(|part| quote_spanned!(part.span()=> .and(&#part)));
+            quote!(#bytes::joined() #(#parts)*)
+        }
+        key => quote_spanned!(key.span()=> #bytes::of(&#key)),
+    }
+}
+
+/// What is asked of one rule.
+fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
+    let rule = match &ask.rule {
+        RuleOf::Numbered(number) => {
+            let number = Literal::u16_unsuffixed(*number);
+            quote!(#tidegate::RuleId(#number))
+        }
+        RuleOf::Named(expression) => expression.to_token_stream(),
+    };
+    let key = terms.key.as_ref().map(|_| {
+        let key = numbered("key", ask.terms);
+        quote!(.key(&#key))
+    });
+    let cost = terms.cost.as_ref().filter(|_| ask.with_cost).map(|_| {
+        let cost = numbered("cost", ask.terms);
+        quote!(.cost(#cost))
+    });
+    quote!(#tidegate::Part::of(#rule) #key #cost)
+}
+
+/// The name of what the attribute of this number says.
+fn numbered(name: &str, index: usize) -> Ident {
+    if index == 0 { local(name) } else { local(&format!("{name}_{index}")) }
 }
 
 /// A name that nothing written by others can see.
 fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
-}
-
-fn part(index: usize, ask: &Ask, tidegate: &Tokens) -> Tokens {
-    let rule = match &ask.rule {
-        RuleOf::Numbered(number) => quote!(#tidegate::RuleId(#number)),
-        RuleOf::Named(expression) => expression.to_token_stream(),
-    };
-    let key = ask.key.as_ref().map(|_| {
-        let name = key_name(index);
-        quote!(.key(&#name))
-    });
-    let cost = ask.cost.as_ref().map(|cost| {
-        let cost = quote_spanned!(cost.span()=> #tidegate::attribute::cost(#cost));
-        quote!(.cost(#cost))
-    });
-    quote!(#tidegate::Part::of(#rule) #key #cost)
 }
 
 /// The crate. What goes wrong with what follows is said at `span`.

@@ -14,6 +14,8 @@ use crate::suggest::nearest;
 /// All that is asked before a call.
 pub(crate) struct Limits {
     pub(crate) limiter: Limiter,
+    /// What the attributes say of key and cost, one after the other.
+    pub(crate) terms: Vec<Terms>,
     pub(crate) asks: Vec<Ask>,
     /// How long to wait at most, in nanoseconds.
     pub(crate) wait: Option<u64>,
@@ -35,11 +37,17 @@ pub(crate) enum Limit {
     AtOnce(u32),
 }
 
-/// What is asked of one rule.
-pub(crate) struct Ask {
-    pub(crate) rule: RuleOf,
+/// Whose it is, and what it takes.
+pub(crate) struct Terms {
     pub(crate) key: Option<Expr>,
     pub(crate) cost: Option<Expr>,
+}
+
+/// What is asked of one rule, on the terms of the attribute of this number.
+pub(crate) struct Ask {
+    pub(crate) rule: RuleOf,
+    pub(crate) terms: usize,
+    pub(crate) with_cost: bool,
 }
 
 pub(crate) enum RuleOf {
@@ -54,14 +62,15 @@ impl Limits {
             return unlimited_alone(unlimited, &attributes);
         }
         let mut common = Common::default();
-        let mut own = Vec::new();
-        let mut asks = Vec::new();
+        let (mut own, mut asks, mut terms) = (Vec::new(), Vec::new(), Vec::new());
         for arguments in attributes {
             let arguments = common.take_from(arguments)?;
             let limits = limits_of(&arguments, common.limiter.as_ref())?;
             check_key(arguments.key.as_ref())?;
             check_cost(arguments.cost.as_ref(), &limits, common.limiter.is_some())?;
-            ask(arguments, limits, &mut own, &mut asks)?;
+            ask(arguments.rule, terms.len(), limits, &mut own, &mut asks)?;
+            let [key, cost] = [arguments.key, arguments.cost].map(|named| named.map(|named| named.value));
+            terms.push(Terms { key, cost });
         }
         if let (Some(limiter), false) = (&common.limiter, own.is_empty()) {
             return Err(two_limiters(&limiter.name));
@@ -73,7 +82,7 @@ impl Limits {
         let wait = common.wait.map(|wait| length_of_time(&wait)).transpose()?;
         let [otherwise, tidegate] =
             [common.otherwise, common.tidegate].map(|path| path.map(|named| named.value));
-        Ok(Some(Limits { limiter, asks, wait, otherwise, tidegate }))
+        Ok(Some(Limits { limiter, terms, asks, wait, otherwise, tidegate }))
     }
 
     /// Whether a call that may pass can be told to wait first.
@@ -340,18 +349,22 @@ fn number_of(value: &Expr) -> Option<&LitInt> {
 }
 
 /// Adds what one attribute asks.
-fn ask(arguments: Arguments, limits: Vec<Limit>, own: &mut Vec<Limit>, asks: &mut Vec<Ask>) -> Result<()> {
-    let [key, cost] = [arguments.key, arguments.cost].map(|named| named.map(|named| named.value));
+fn ask(
+    rule: Option<Named<Expr>>,
+    terms: usize,
+    limits: Vec<Limit>,
+    own: &mut Vec<Limit>,
+    asks: &mut Vec<Ask>,
+) -> Result<()> {
     if limits.is_empty() {
-        let rule = arguments.rule.map_or(Ok(RuleOf::Numbered(0)), |named| rule_of(named.value))?;
-        asks.push(Ask { rule, key, cost });
-        return Ok(());
+        let rule = rule.map_or(Ok(RuleOf::Numbered(0)), |named| rule_of(named.value))?;
+        asks.push(Ask { rule, terms, with_cost: true });
     }
     for limit in limits {
         let number = u16::try_from(own.len())
             .map_err(|_| Error::new(Span::call_site(), "more limits than can be numbered; use fewer"))?;
-        let cost = cost.clone().filter(|_| matches!(limit, Limit::Rate { .. })); // a call takes one place
-        asks.push(Ask { rule: RuleOf::Numbered(number), key: key.clone(), cost });
+        let with_cost = matches!(limit, Limit::Rate { .. }); // at work, a call takes one place
+        asks.push(Ask { rule: RuleOf::Numbered(number), terms, with_cost });
         own.push(limit);
     }
     Ok(())

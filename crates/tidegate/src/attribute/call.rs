@@ -1,9 +1,10 @@
 //! # One function and its limits
 //!
-//! Known when the function is compiled, and so a constant. It makes the limiter of the function, when that is called for
-//! the first time, and turns what a gate answers into leave to go ahead or a refusal that names the function.
+//! Known when the function is compiled, and so a static of it. It makes the limiter of the function when that is called
+//! for the first time, and turns what a gate answers into leave to go ahead or a refusal that names the function.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::Denied;
@@ -18,18 +19,18 @@ use tidegate_core::{Decision, Outcome, Rule, RuleId};
 /// ```
 /// use tidegate::{attribute::{Call, Limit}, Gate, Part, RuleId};
 ///
-/// const SEND: Call = Call::of("send", &[Limit::Rate("1/day"), Limit::AtOnce(10)]);
-/// let limiter = SEND.policy();
+/// static SEND: Call = Call::of("send", &[Limit::Rate("1/day"), Limit::AtOnce(10)]);
 /// let request = [Part::of(RuleId(0)).key("alice"), Part::of(RuleId(1))];
-/// let permits = SEND.check(limiter.decide(&request)).unwrap();
+/// let permits = SEND.check(SEND.limiter().decide(&request)).unwrap();
 /// assert_eq!(permits.len(), 1); // to be held while the function runs
-/// let denied = SEND.check(limiter.decide(&request)).unwrap_err();
+/// let denied = SEND.check(SEND.limiter().decide(&request)).unwrap_err();
 /// assert_eq!(denied.limit(), Some(Limit::Rate("1/day")));
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Call {
     function: &'static str,
     limits: &'static [Limit],
+    limiter: OnceLock<Policy>,
 }
 
 /// One limit of a function.
@@ -46,25 +47,17 @@ impl Call {
     /// A function of this name. Without limits if a limiter of your own has them.
     #[must_use]
     pub const fn of(function: &'static str, limits: &'static [Limit]) -> Self {
-        Call { function, limits }
+        Call { function, limits, limiter: OnceLock::new() }
     }
 
-    /// A limiter for these limits, as if never used: rule 0 is the first of them.
+    /// The limiter for these limits, made when it is first asked for: rule 0 is the first of them.
     ///
     /// # Panics
     ///
     /// If there are no limits, or one of them is no text of a rule. The attribute makes neither: it reads the texts with
     /// the same parser when the function is compiled.
-    #[must_use]
-    pub fn policy(&self) -> Policy {
-        let builder = self.limits.iter().enumerate().fold(Policy::builder(), |builder, (index, limit)| {
-            let name = index.to_string();
-            match *limit {
-                Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("a rule as text")),
-                Limit::AtOnce(limit) => builder.at_once(name, limit),
-            }
-        });
-        builder.build().expect("limits, each with a number for a name")
+    pub fn limiter(&self) -> &Policy {
+        self.limiter.get_or_init(|| policy(self.limits))
     }
 
     /// Leave to go ahead, or why not. Blocks this thread if the answer comes later, or says to wait: not for tasks, but
@@ -140,6 +133,17 @@ impl Call {
     fn denied(&self, rule: RuleId, why: Why) -> Denied {
         Denied { function: self.function, limit: self.limits.get(usize::from(rule.0)).copied(), why }
     }
+}
+
+fn policy(limits: &[Limit]) -> Policy {
+    let builder = limits.iter().enumerate().fold(Policy::builder(), |builder, (index, limit)| {
+        let name = index.to_string();
+        match *limit {
+            Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("a rule as text")),
+            Limit::AtOnce(limit) => builder.at_once(name, limit),
+        }
+    });
+    builder.build().expect("limits, each with a number for a name")
 }
 
 /// A cost of any type of number. What is no cost, being negative or beyond 2³², is more than any limit gives.
