@@ -194,6 +194,44 @@ async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
     assert_eq!((number(21).await, number(21).await), (21, 42));
 }
 
+#[async_trait::async_trait]
+trait Remote {
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied>;
+    async fn count(&mut self, key: String) -> usize;
+}
+
+struct Far;
+
+#[async_trait::async_trait]
+impl Remote for Far {
+    #[rate_limit("1/day", key = key)]
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied> {
+        if more.is_empty() {
+            return Ok(0);
+        }
+        Ok(key.len() + more.len())
+    }
+
+    #[rate_limit("1/day", key = key, otherwise = Self::guess)]
+    async fn count(&mut self, key: String) -> usize {
+        key.len()
+    }
+}
+
+impl Far {
+    async fn guess(&mut self, _: String) -> usize {
+        42
+    }
+}
+
+#[tokio::test]
+async fn methods_of_an_async_trait_are_limited() {
+    assert_eq!(Far.get("ab", vec![1]).await, Ok(3));
+    assert_eq!(Far.get("b", vec![]).await, Ok(0));
+    assert_eq!(is_send(Far.get("ab", vec![])).await.unwrap_err().function(), "get");
+    assert_eq!((Far.count("ab".into()).await, Far.count("ab".into()).await), (2, 42));
+}
+
 /// Answers later, as a gate elsewhere does.
 struct Elsewhere(Limiter);
 
