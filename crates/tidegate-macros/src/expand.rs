@@ -7,7 +7,7 @@
 use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Error, Expr, Result, parse2};
+use syn::{Error, Expr, Result, ReturnType, parse_quote, parse2};
 
 use crate::arguments::Arguments;
 use crate::fallback;
@@ -62,13 +62,17 @@ fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
     let [permits, future] = ["_permits", "future"].map(local);
     let entry = entry(&function, limits, is_async, &refused);
     let entry = quote!(let #permits = #entry;);
+    if matches!(function.returns(), Returns::Future) {
+        // With one block for a body it looks like an `async fn`, and whoever wrote it has their reasons for not writing one.
+        function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
+    }
     let body = &function.body;
     let body = match function.returns() {
         Returns::Future => quote!(async move { #entry let #future = { #body }; #future.await }),
         Returns::BoxedFuture => {
             let ty = match &function.signature.output {
-                syn::ReturnType::Type(_, ty) => ty.to_token_stream(),
-                syn::ReturnType::Default => quote!(_),
+                ReturnType::Type(_, ty) => ty.to_token_stream(),
+                ReturnType::Default => quote!(_),
             };
             quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = { #body }; #future.await }))
         }

@@ -43,7 +43,7 @@ fn main() {
 }
 
 /// What was called, and what came of it.
-pub fn told() -> Vec<String> {
+pub(crate) fn told() -> Vec<String> {
     let texts =
         ["555-1", "555-1", "555-1", "555-2", "555-3", "555-4"].map(|number| match text(number, "hello") {
             Ok(_) => format!("text {number}: sent"),
@@ -55,7 +55,10 @@ pub fn told() -> Vec<String> {
     let printer = Printer { trays: ConcurrencyLimiter::new(1) };
     let print = [
         format!("print: {:?}", printer.print(1)),
-        format!("print while mending: {}", printer.mend().expect("nobody prints").unwrap_err()),
+        format!(
+            "print while mending: {}",
+            printer.mend().expect("nobody prints").expect_err("it is being mended")
+        ),
     ];
     texts.into_iter().chain(weather).chain(print).collect()
 }

@@ -231,10 +231,10 @@ fn names_in_the_function_are_its_own() {
     static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Quota::per_day(1)));
     #[rate_limit(limiter = LIMITER, cost = request, key = (denied, admitted), otherwise = instead)]
     fn odd(request: u32, permits: u32, admitted: u32, denied: &str, key_0: u32) -> u32 {
-        request + permits + admitted + key_0 + denied.len() as u32
+        request + permits + admitted + key_0 + u32::try_from(denied.len()).unwrap()
     }
     fn instead(request: u32, permits: u32, admitted: u32, denied: &str, key_0: u32) -> u32 {
-        request * permits * admitted * key_0 * denied.len() as u32
+        request * permits * admitted * key_0 * u32::try_from(denied.len()).unwrap()
     }
     assert_eq!((odd(1, 2, 3, "four", 5), odd(1, 2, 3, "four", 5)), (15, 120));
 }

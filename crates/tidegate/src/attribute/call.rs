@@ -26,7 +26,6 @@ use tidegate_core::{Decision, Outcome, Rule, RuleId};
 /// let denied = SEND.check(SEND.limiter().decide(&request)).unwrap_err();
 /// assert_eq!(denied.limit(), Some(Limit::Rate("1/day")));
 /// ```
-#[derive(Debug)]
 pub struct Call {
     function: &'static str,
     limits: &'static [Limit],
@@ -66,7 +65,7 @@ impl Call {
     /// # Errors
     ///
     /// [`Denied`], if the call may not pass.
-    pub fn check(&self, answer: Answer<'_>) -> Result<Permits, Denied> {
+    pub fn check(&'static self, answer: Answer<'_>) -> Result<Permits, Denied> {
         let admission = match answer {
             Answer::Ready(answer) => answer,
             Answer::Pending(answer) => block(answer),
@@ -84,7 +83,7 @@ impl Call {
     ///
     /// [`Denied`], if the call may not pass; also if it may pass after a wait and the feature `tokio` is not there to
     /// wait by.
-    pub async fn check_later(&self, answer: Answer<'_>) -> Result<Permits, Denied> {
+    pub async fn check_later(&'static self, answer: Answer<'_>) -> Result<Permits, Denied> {
         let (permits, wait) = self.let_in(answer.wait().await)?;
         #[cfg(feature = "tokio")]
         if let Some((wait, _)) = wait {
@@ -92,7 +91,7 @@ impl Call {
         }
         #[cfg(not(feature = "tokio"))]
         if let Some((_, decision)) = wait {
-            return Err(self.denied(decision.rule, Why::NoTimer(decision)));
+            return Err(self.denied(Why::NoTimer(decision)));
         }
         Ok(permits)
     }
@@ -102,36 +101,56 @@ impl Call {
     /// # Errors
     ///
     /// [`Denied`], if the call may not pass.
-    pub fn waited(&self, answer: Result<Admission, NotAdmitted>) -> Result<Permits, Denied> {
+    pub fn waited(&'static self, answer: Result<Admission, NotAdmitted>) -> Result<Permits, Denied> {
         match answer {
             Ok(admission) => self.let_in(Ok(admission)).map(|(permits, _)| permits),
-            Err(NotAdmitted::Invalid(invalid)) => Err(self.invalid(invalid)),
-            Err(NotAdmitted::Refused { rule, why }) => Err(self.denied(rule, Why::Waited { rule, why })),
+            Err(NotAdmitted::Invalid(invalid)) => Err(self.denied(Why::Invalid(invalid))),
+            Err(NotAdmitted::Refused { rule, why }) => Err(self.denied(Why::Waited { rule, why })),
         }
     }
 
     /// The permits, and how long to wait before they may be used, if at all.
-    #[expect(clippy::type_complexity, reason = "taken apart at once")]
     fn let_in(
-        &self,
+        &'static self,
         answer: Result<Admission, InvalidRequest>,
     ) -> Result<(Permits, Option<(Duration, Decision)>), Denied> {
-        let Admission { decision, permits, .. } = answer.map_err(|invalid| self.invalid(invalid))?;
+        let Admission { decision, permits, .. } =
+            answer.map_err(|invalid| self.denied(Why::Invalid(invalid)))?;
         match decision.outcome {
             Outcome::Allowed => Ok((permits, None)),
             Outcome::AllowedAfter(wait) => Ok((permits, Some((wait.duration(), decision)))),
             Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => {
-                Err(self.denied(decision.rule, Why::Decided(decision)))
+                Err(self.denied(Why::Decided(decision)))
             }
         }
     }
 
-    fn invalid(&self, invalid: InvalidRequest) -> Denied {
-        Denied { function: self.function, limit: None, why: Why::Invalid(invalid) }
+    fn denied(&'static self, why: Why) -> Denied {
+        Denied { call: self, why }
     }
 
-    fn denied(&self, rule: RuleId, why: Why) -> Denied {
-        Denied { function: self.function, limit: self.limits.get(usize::from(rule.0)).copied(), why }
+    pub(super) const fn function(&self) -> &'static str {
+        self.function
+    }
+
+    pub(super) fn limit(&self, rule: RuleId) -> Option<Limit> {
+        self.limits.get(usize::from(rule.0)).copied()
+    }
+}
+
+impl PartialEq for Call {
+    /// The same function with the same limits; what it has used plays no part.
+    fn eq(&self, other: &Self) -> bool {
+        (self.function, self.limits) == (other.function, other.limits)
+    }
+}
+
+impl Eq for Call {}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { function, limits, .. } = self;
+        f.debug_struct("Call").field("function", function).field("limits", limits).finish_non_exhaustive()
     }
 }
 
@@ -163,10 +182,9 @@ pub fn cost(cost: impl TryInto<u32>) -> u32 {
 ///
 /// While compiling, without the feature `tokio`.
 pub const fn tasks_can_wait() {
-    assert!(
-        cfg!(feature = "tokio"),
-        "tasks wait in a queue by tokio's timers: enable the feature `tokio` of `tidegate`"
-    );
+    if cfg!(not(feature = "tokio")) {
+        panic!("tasks wait in a queue by tokio's timers: enable the feature `tokio` of `tidegate`");
+    }
 }
 
 impl fmt::Display for Limit {

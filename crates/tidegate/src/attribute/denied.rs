@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::Limit;
+use super::{Call, Limit};
 use crate::ahead::WaitRefused;
 use crate::gate::InvalidRequest;
 use tidegate_core::{Decision, RuleId, Wait};
@@ -37,8 +37,7 @@ use tidegate_core::{Decision, RuleId, Wait};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    pub(super) function: &'static str,
-    pub(super) limit: Option<Limit>,
+    pub(super) call: &'static Call,
     pub(super) why: Why,
 }
 
@@ -59,13 +58,13 @@ impl Denied {
     /// The name of the function.
     #[must_use]
     pub const fn function(&self) -> &'static str {
-        self.function
+        self.call.function()
     }
 
     /// The limit that refused, as it is written at the function. `None` if that is up to a limiter of your own.
     #[must_use]
-    pub const fn limit(&self) -> Option<Limit> {
-        self.limit
+    pub fn limit(&self) -> Option<Limit> {
+        self.call.limit(self.rule())
     }
 
     /// The number of the rule that refused: the function's limits from 0 on, or the limiter's.
@@ -104,9 +103,9 @@ impl Denied {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.limit {
-            Some(limit) => write!(f, "{} is limited to {limit}: ", self.function)?,
-            None => write!(f, "{} is limited: ", self.function)?,
+        match self.limit() {
+            Some(limit) => write!(f, "{} is limited to {limit}: ", self.function())?,
+            None => write!(f, "{} is limited: ", self.function())?,
         }
         match self.why {
             Why::Decided(decision) => decision.fmt(f),
