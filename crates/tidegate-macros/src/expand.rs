@@ -59,26 +59,27 @@ fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
     let is_async = function.signature.asyncness.is_some()
         || matches!(function.returns(), Returns::Future | Returns::BoxedFuture);
     let refused = refused(&mut function, limits, is_async)?;
-    let [permits, future] = ["_permits", "future"].map(local);
+    let permits = local("_permits");
     let entry = entry(&function, limits, is_async, &refused);
-    let entry = quote!(let #permits = #entry;);
-    if matches!(function.returns(), Returns::Future) {
-        // With one block for a body it looks like an `async fn`, and whoever wrote it has their reasons for not writing one.
-        function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
-    }
-    let body = &function.body;
-    let body = match function.returns() {
-        Returns::Future => quote!(async move { #entry let #future = { #body }; #future.await }),
-        Returns::BoxedFuture => {
-            let ty = match &function.signature.output {
-                ReturnType::Type(_, ty) => ty.to_token_stream(),
-                ReturnType::Default => quote!(_),
-            };
+    let body = body(&mut function, &quote!(let #permits = #entry;));
+    Ok(function.with_body(Some(body)))
+}
+
+/// The body after the entry. Where it makes a future, both are put off until that is polled.
+fn body(function: &mut Function, entry: &Tokens) -> Tokens {
+    let (future, body) = (local("future"), &function.body);
+    match (function.returns(), &function.signature.output) {
+        (Returns::Future, _) => {
+            let body = quote!(async move { #entry let #future = { #body }; #future.await });
+            // It looks like an `async fn` now, and whoever wrote it has their reasons for not writing one.
+            function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
+            body
+        }
+        (Returns::BoxedFuture, ReturnType::Type(_, ty)) => {
             quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = { #body }; #future.await }))
         }
-        Returns::Nothing | Returns::Value | Returns::Hidden => quote!(#entry #body),
-    };
-    Ok(function.with_body(Some(body)))
+        _ => quote!(#entry #body),
+    }
 }
 
 /// What a refused call does.

@@ -7,7 +7,7 @@
 //!                  │                                  │
 //!              arguments ── what is written       item ── what it is written on: a function, or an impl block
 //!                  │                                  │
-//!               limits ─── what is meant, with the quota read by the parser that reads it at run time
+//!               limits ─── what is meant; text: a limit, read by the parser that reads it at run time
 //!                  └───────────────┬──────────────────┘
 //!                               expand ── the function, with a few lines before its body
 //! ```
@@ -23,6 +23,7 @@ mod limits;
 mod suggest;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tidegate::attribute::{Denied, Limit};
 use tidegate::{
-    Admission, Answer, Clock, ConcurrencyLimiter, Gate, KeyedLimiter, Limiter, Pacer, Part, Policy, Quota,
-    TokenBucket, TokioClock, rate_limit,
+    Admission, Answer, Clock, ConcurrencyLimiter, Gate, KeyedConcurrencyLimiter, KeyedLimiter, Limiter,
+    Pacer, Part, Policy, Quota, TokenBucket, TokioClock, rate_limit,
 };
 
 fn is_send<F: Future + Send>(future: F) -> F {
@@ -100,6 +100,17 @@ async fn a_place_at_work_is_waited_for_until_the_time_is_up() {
     assert!(
         three.unwrap_err().to_string().ends_with("it was not its turn within 1s; wait longer, or try later")
     );
+
+    let slots = KeyedConcurrencyLimiter::<str>::new(1).with_clock(TokioClock::new());
+    #[rate_limit(limiter = slots, key = who, wait = "1s")]
+    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, who: &str) -> Result<usize, Denied> {
+        let _ = slots;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        Ok(who.len())
+    }
+    let all = tokio::join!(by(&slots, "a"), by(&slots, "a"), by(&slots, "a"), by(&slots, "bc"));
+    assert_eq!((all.0, all.1, all.2.is_err(), all.3), (Ok(1), Ok(1), true, Ok(2)));
+    assert_eq!(slots.stats().keys, 0);
 }
 
 #[tokio::test(start_paused = true)]

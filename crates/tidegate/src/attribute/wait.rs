@@ -1,8 +1,7 @@
 //! # Waiting at a limiter that is given
 //!
 //! A gate only decides. To wait takes a line and a clock, and who has them waits in a way of its own; these two traits are
-//! what the attribute's `wait = "200ms"` asks of a limiter. All of this crate have them by which somebody can wait for
-//! one part or several: a [`Policy`], a [`Limiter`], a [`KeyedLimiter`], a [`ConcurrencyLimiter`], a [`Pacer`].
+//! what the attribute's `wait = "200ms"` asks of a limiter. All of this crate have them.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -10,14 +9,14 @@ use std::time::Duration;
 
 use crate::ahead::WaitRefused;
 use crate::clock::Clock;
-use crate::concurrency::{ConcurrencyLimiter, Permit, Refused};
-use crate::gate::{Admission, Gate, Part, Permits, only_part};
+use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Permit, Refused};
+use crate::gate::{Admission, AnyPermit, Gate, Part, Permits, only_part};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
 use crate::pacer::Pacer;
 use crate::policy::{NotAdmitted, Policy};
 use crate::wait::{Park, Sleep};
-use tidegate_core::{Algorithm, Decision, Outcome, RuleId, TooLong, Wait};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, TooLong, Wait};
 
 /// A gate at which tasks can wait.
 #[diagnostic::on_unimplemented(
@@ -127,14 +126,42 @@ where
 impl<C: Sleep + Send + Sync> Waits for ConcurrencyLimiter<C> {
     async fn wait_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
         let part = only_part(request)?;
-        of_permit(self, self.cost(part.cost).acquire_timeout(within).await)
+        let permit = self.cost(part.cost).acquire_timeout(within).await;
+        of_permit(permit.map(Permit::into_owned), self.now(), self.stats().limit)
     }
 }
 
 impl<C: Park + Send + Sync> Blocks for ConcurrencyLimiter<C> {
     fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
         let part = only_part(request)?;
-        of_permit(self, self.cost(part.cost).acquire_blocking_timeout(within))
+        let permit = self.cost(part.cost).acquire_blocking_timeout(within);
+        of_permit(permit.map(Permit::into_owned), self.now(), self.stats().limit)
+    }
+}
+
+// === impl KeyedConcurrencyLimiter ===
+
+impl<K, C> Waits for KeyedConcurrencyLimiter<K, C>
+where
+    K: Borrow<str> + ?Sized,
+    C: Sleep + Send + Sync,
+{
+    async fn wait_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+        let part = only_part(request)?;
+        let permit = self.acquire_key(part.key, part.cost, within).await;
+        of_permit(permit, self.now(), self.stats().limit)
+    }
+}
+
+impl<K, C> Blocks for KeyedConcurrencyLimiter<K, C>
+where
+    K: Borrow<str> + ?Sized,
+    C: Park + Send + Sync,
+{
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+        let part = only_part(request)?;
+        let permit = self.acquire_key_blocking(part.key, part.cost, within);
+        of_permit(permit, self.now(), self.stats().limit)
     }
 }
 
@@ -158,13 +185,13 @@ fn of_rate(answer: Result<Decision, WaitRefused>) -> Result<Admission, NotAdmitt
     answer.map(Admission::bare).map_err(refused)
 }
 
-fn of_permit<C: Clock>(
-    limiter: &ConcurrencyLimiter<C>,
-    answer: Result<Permit<'_>, Refused>,
+fn of_permit(
+    answer: Result<impl Into<AnyPermit>, Refused>,
+    at: Micros,
+    limit: u32,
 ) -> Result<Admission, NotAdmitted> {
-    let permit = answer.map_err(|why| refused(why_not(why)))?.into_owned();
-    let limit = limiter.stats().limit.into();
-    let decision = Decision::counted(Outcome::Allowed, limiter.now(), limit, 0, Wait::default());
+    let permit = answer.map_err(|why| refused(why_not(why)))?;
+    let decision = Decision::counted(Outcome::Allowed, at, limit.into(), 0, Wait::default());
     Ok(Admission { permits: Permits(vec![permit.into()]), ..Admission::bare(decision) })
 }
 
