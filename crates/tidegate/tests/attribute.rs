@@ -267,6 +267,15 @@ fn so_many_at_once_until_the_function_returns() {
 }
 
 #[test]
+fn at_work_a_call_takes_one_place_whatever_it_costs() {
+    #[rate_limit("5/day", concurrency = 1, cost = 2)]
+    fn work() -> Result<(), Denied> {
+        Ok(())
+    }
+    assert_eq!([(); 3].map(|()| work().is_ok()), [true, true, false]);
+}
+
+#[test]
 fn a_permit_comes_back_from_a_panic() {
     #[rate_limit(concurrency = 1)]
     fn fail(panics: bool) -> Result<(), Denied> {
