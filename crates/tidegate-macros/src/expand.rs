@@ -1,8 +1,8 @@
 //! # What comes of it
 //!
-//! The function as it was, with one statement before its body: ask, and hold the permits until the end; or return. In it
-//! are the function's name and limits, which make the limiter unless one is given. Nothing of it can be seen from the
-//! body.
+//! The function as it was, with one statement before its body: ask, and hold the permits until the end; or return. In
+//! it are the function's name and limits, which make the limiter unless one is given. Nothing of it can be seen from
+//! the body.
 
 use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
 use quote::{ToTokens, quote, quote_spanned};

@@ -1,7 +1,7 @@
 //! # The same arguments, for somebody else
 //!
-//! The function named by `otherwise` is called with what its caller gave. Arguments that were taken apart by a pattern are
-//! put together again, as `Path(id)` is; those without a name are given one.
+//! The function named by `otherwise` is called with what its caller gave. Arguments that were taken apart by a pattern
+//! are put together again, as `Path(id)` is; those without a name are given one.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};

@@ -1,8 +1,8 @@
 //! # For all methods of a block
 //!
-//! On an `impl` block the attribute is a default: it is as if it stood on each method that has none. So each of them has a
-//! limit of its own, as it would if it were written there. What has no `self` is no method, and is left alone: `new` is
-//! rarely meant.
+//! On an `impl` block the attribute is a default: it is as if it stood on each method that has none. So each of them
+//! has a limit of its own, as it would if it were written there. What has no `self` is no method, and is left alone:
+//! `new` is rarely meant.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{ToTokens, quote};

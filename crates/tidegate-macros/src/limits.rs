@@ -183,7 +183,8 @@ fn check_own(arguments: &Arguments, limits: &[Limit]) -> Result<()> {
         return Err(Error::new(rule.name.span(), why));
     }
     if limits.is_empty() {
-        let why = "no limit is given; write a quota as in `#[rate_limit(\"5/s burst 10\")]`, or `concurrency = 10`, or `limiter = …`";
+        let why = "no limit is given; write a quota as in `#[rate_limit(\"5/s burst 10\")]`, \
+                   or `concurrency = 10`, or `limiter = …`";
         return Err(Error::new(Span::call_site(), why));
     }
     Ok(())

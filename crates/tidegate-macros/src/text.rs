@@ -1,7 +1,7 @@
 //! # A limit, as text or in parts
 //!
-//! In parts it is put together as a text, so that one parser reads both: that of the core, which reads it again when the
-//! program runs. What is wrong is said in its words.
+//! In parts it is put together as a text, so that one parser reads both: that of the core, which reads it again when
+//! the program runs. What is wrong is said in its words.
 
 use syn::{Error, Ident, LitInt, LitStr, Result};
 use tidegate_core::{Quota, Rule};

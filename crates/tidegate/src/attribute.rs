@@ -21,8 +21,8 @@
 //!
 //! ```text
 //!   arguments ──► KeyBytes ──► Part ┐
-//!                                   ├─► a gate decides ──► Call ──► Permits: go ahead, and hold them until the end
-//!   limits ─────► Call ──► Policy ──┘                       └─────► Denied:  FromDenied, or the function named `otherwise`
+//!                                   ├─► a gate decides ──► Permits: go ahead, and hold them until the end
+//!   limits ─────► Call ──► Policy ──┘                 └──► Denied: FromDenied, or the function named `otherwise`
 //! ```
 //!
 //! Most programs use only [`Denied`] of these, in the error that their functions return. [`FromDenied`] is for whoever

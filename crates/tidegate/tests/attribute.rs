@@ -148,7 +148,8 @@ fn a_rule_of_a_policy_can_be_chosen() {
     assert_eq!(policy.peek(&[Part::of(RuleId(0)).cost(0)]).unwrap().remaining(), 2);
     assert_eq!(
         wrong(&policy).unwrap_err().to_string(),
-        "wrong is limited: its limiter cannot be asked like this: there is no rule 7, only 2 from 0 on; ask the gate for its numbers"
+        "wrong is limited: its limiter cannot be asked like this: \
+         there is no rule 7, only 2 from 0 on; ask the gate for its numbers"
     );
 }
 

@@ -53,8 +53,8 @@ impl Call {
     ///
     /// # Panics
     ///
-    /// If there are no limits, or one of them is no text of a rule. The attribute makes neither: it reads the texts with
-    /// the same parser when the function is compiled.
+    /// If there are no limits, or one of them is no text of a rule. The attribute makes neither: it reads the texts
+    /// with the same parser when the function is compiled.
     pub fn limiter(&self) -> &Policy {
         self.limiter.get_or_init(|| policy(self.limits))
     }

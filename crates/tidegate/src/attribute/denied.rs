@@ -147,7 +147,8 @@ impl Error for Denied {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that a call was refused",
     label = "returned by a function with `#[rate_limit]`",
-    note = "return `Result<_, E>` with an `E` that is `From<tidegate::attribute::Denied>`, or name a function that is called instead, with the same arguments: `otherwise = …`"
+    note = "return `Result<_, E>` with an `E` that is `From<tidegate::attribute::Denied>`",
+    note = "or name a function that is called instead, with the same arguments: `otherwise = …`"
 )]
 pub trait FromDenied {
     /// Says so.

@@ -1,7 +1,7 @@
 //! # Waiting at a limiter that is given
 //!
-//! A gate only decides. To wait takes a line and a clock, and who has them waits in a way of its own; these two traits are
-//! what the attribute's `wait = "200ms"` asks of a limiter. All of this crate have them.
+//! A gate only decides. To wait takes a line and a clock, and who has them waits in a way of its own; these two traits
+//! are what the attribute's `wait = "200ms"` asks of a limiter. All of this crate have them.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -38,7 +38,8 @@ pub trait Waits: Gate {
 /// A gate at which threads can wait.
 #[diagnostic::on_unimplemented(
     message = "threads cannot wait at `{Self}`",
-    note = "make the function `async`, or leave out `wait = …`; for a gate of your own implement `tidegate::attribute::Blocks`"
+    note = "make the function `async`, or leave out `wait = …`",
+    note = "for a gate of your own implement `tidegate::attribute::Blocks`"
 )]
 pub trait Blocks: Gate {
     /// As [`Waits::wait_within`], for a thread.
