@@ -305,6 +305,18 @@ impl Gate for RedisGate {
     }
 }
 
+/// With the feature `macros`, for `#[rate_limit(limiter = …, wait = …)]`.
+#[cfg(feature = "macros")]
+impl tidegate::attribute::Waits for RedisGate {
+    async fn wait_within(
+        &self,
+        request: &[Part<'_>],
+        within: Duration,
+    ) -> Result<Admission, tidegate::NotAdmitted> {
+        Ok(self.acquire_timeout(request, within).await?)
+    }
+}
+
 impl fmt::Debug for RedisGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.shared.rules.iter().map(|rule| &rule.name).collect();

@@ -22,3 +22,6 @@ pages! {
     Policies = "../../../docs/policies.md",
     Testing = "../../../docs/testing.md",
 }
+
+#[cfg(feature = "macros")]
+pages! { Attribute = "../../../docs/attribute.md" }

@@ -51,6 +51,7 @@
 //! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
 //! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
 //! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`]; [`NotAdmitted`] for who waited |
+//! | a limit on a function | `#[rate_limit("5/s", key = user)]`, with the feature `macros`; the module `attribute` |
 //! | whatever can answer | [`Gate`], and its [`Answer`] |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
@@ -78,12 +79,16 @@
 //! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads
 //! tokio's time so that tests on a paused runtime drive limiters.
 //!
+//! `macros`, off by default: the attribute `#[rate_limit(…)]`, and the module `attribute`, which it calls.
+//!
 //! # What it does not do
 //!
 //! It shares nothing between processes, which is planned, and it forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
 mod ahead;
+#[cfg(feature = "macros")]
+pub mod attribute;
 #[cfg(doctest)]
 mod book;
 mod clock;
@@ -121,6 +126,8 @@ pub use pacer::{Pacer, Reservation};
 pub use policy::{InvalidPolicy, NotAdmitted, Policy, PolicyBuilder};
 pub use table::{OnFull, SketchStats, Stats};
 pub use tidegate_core::*;
+#[cfg(feature = "macros")]
+pub use tidegate_macros::rate_limit;
 pub use verb::Detailed;
 pub use wait::{Park, Sleep};
 

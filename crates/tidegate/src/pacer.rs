@@ -227,6 +227,11 @@ impl<C: Clock> Pacer<C> {
         (now, place.map(|place| place.wait()))
     }
 
+    #[cfg(feature = "macros")]
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
     /// The rate in force.
     #[must_use]
     pub fn quota(&self) -> Quota {

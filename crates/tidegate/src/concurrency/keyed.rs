@@ -360,6 +360,36 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
         KeyedPermit::try_of(Keys::visit(&self.keys, self.keys.fingerprint_of(key))?, cost)
     }
 
+    /// The same, waiting as a task for at most so long.
+    #[cfg(feature = "macros")]
+    pub(crate) async fn acquire_key(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<KeyedPermit, Refused>
+    where
+        C: Sleep,
+    {
+        let visit = Keys::visit(&self.keys, self.keys.fingerprint_of(key))?;
+        acquire::wait_timeout(visit, cost, &self.clock, timeout).await.map(KeyedPermit)
+    }
+
+    /// The same, for a thread.
+    #[cfg(feature = "macros")]
+    pub(crate) fn acquire_key_blocking(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<KeyedPermit, Refused>
+    where
+        C: Park,
+    {
+        let visit = Keys::visit(&self.keys, self.keys.fingerprint_of(key))?;
+        acquire::wait_blocking_timeout(visit, cost, &self.clock, timeout).map(KeyedPermit)
+    }
+
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
     }

@@ -15,6 +15,8 @@ use crate::observer::Observer;
 use crate::shared::When;
 use crate::verb::Pass;
 use crate::wait::{Park, Sleep};
+#[cfg(feature = "macros")]
+use crate::{fingerprint::AsText, gate::Key};
 use tidegate_core::{Algorithm, Decision, Micros, Planned, Wait};
 
 /// A turn that a [`KeyedLimiter`] has promised: wait as long as it says, then go ahead.
@@ -414,6 +416,36 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         let KeyedLimiter { shared, clock, observer, .. } = self;
         let fingerprint = shared.secrets.fingerprint(key);
         Wanted { shared, clock, observer: observer.as_deref(), plan, fingerprint, wish }
+    }
+
+    /// For the key of a request, which is the same as the text.
+    #[cfg(feature = "macros")]
+    pub(crate) async fn acquire_key(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        C: Sleep,
+    {
+        let deadline = self.after(timeout);
+        self.wanted(None, &AsText(key.bytes()), Wish { cost, deadline }).acquire().await
+    }
+
+    /// The same, for a thread.
+    #[cfg(feature = "macros")]
+    pub(crate) fn acquire_key_blocking(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        C: Park,
+    {
+        let deadline = self.after(timeout);
+        self.wanted(None, &AsText(key.bytes()), Wish { cost, deadline }).acquire_blocking()
     }
 
     fn after(&self, timeout: Duration) -> Micros {

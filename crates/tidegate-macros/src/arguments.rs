@@ -1,0 +1,153 @@
+//! # What is written
+//!
+//! Texts and `name = value`, in any order, each name once. What the values mean together is for `limits`; here each has
+//! the form that its name asks for.
+
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::{Error, Expr, Ident, LitInt, LitStr, Path, Result, Token};
+
+use crate::suggest::nearest;
+
+/// The arguments of one attribute.
+#[derive(Default)]
+pub(crate) struct Arguments {
+    pub(crate) texts: Vec<LitStr>,
+    pub(crate) algorithm: Option<Named<Ident>>,
+    pub(crate) limit: Option<Named<LitInt>>,
+    pub(crate) per: Option<Named<LitStr>>,
+    pub(crate) burst: Option<Named<LitInt>>,
+    pub(crate) cells: Option<Named<LitInt>>,
+    pub(crate) queue: Option<Named<LitInt>>,
+    pub(crate) concurrency: Option<Named<LitInt>>,
+    pub(crate) key: Option<Named<Expr>>,
+    pub(crate) cost: Option<Named<Expr>>,
+    pub(crate) wait: Option<Named<LitStr>>,
+    pub(crate) otherwise: Option<Named<Path>>,
+    pub(crate) limiter: Option<Named<Expr>>,
+    pub(crate) rule: Option<Named<Expr>>,
+    pub(crate) unlimited: Option<Ident>,
+    pub(crate) tidegate: Option<Named<Path>>,
+}
+
+/// An argument with a name.
+pub(crate) struct Named<T> {
+    pub(crate) name: Ident,
+    pub(crate) value: T,
+}
+
+/// Every name there is, and how it is used.
+const NAMES: [(&str, &str); 15] = [
+    ("algorithm", "algorithm = sliding_window"),
+    ("limit", "limit = 100"),
+    ("per", "per = \"1m\""),
+    ("burst", "burst = 20"),
+    ("cells", "cells = 10"),
+    ("queue", "queue = 5"),
+    ("concurrency", "concurrency = 10"),
+    ("key", "key = user_id"),
+    ("cost", "cost = 5"),
+    ("wait", "wait = \"200ms\""),
+    ("otherwise", "otherwise = a_function_with_the_same_arguments"),
+    ("limiter", "limiter = LIMITER"),
+    ("rule", "rule = 1"),
+    ("unlimited", "unlimited"),
+    ("crate", "crate = path::to::tidegate"),
+];
+
+impl Parse for Arguments {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut arguments = Arguments::default();
+        while !input.is_empty() {
+            arguments.parse_one(input)?;
+            if !input.is_empty() {
+                input
+                    .parse::<Token![,]>()
+                    .map_err(|error| says(&error, "arguments are separated by commas"))?;
+            }
+        }
+        Ok(arguments)
+    }
+}
+
+impl Arguments {
+    fn parse_one(&mut self, input: ParseStream<'_>) -> Result<()> {
+        if input.peek(LitStr) {
+            self.texts.push(input.parse()?);
+            return Ok(());
+        }
+        let name = Ident::parse_any(input)
+            .map_err(|error| says(&error, "expected a quota such as \"5/s burst 10\", or `name = value`"))?;
+        let Some((_, usage)) = NAMES.iter().find(|(known, _)| name == known) else {
+            return Err(unknown(&name));
+        };
+        let argument = Argument { name, usage, input };
+        match argument.name.to_string().as_str() {
+            "algorithm" => argument.read(&mut self.algorithm),
+            "limit" => argument.read(&mut self.limit),
+            "per" => argument.read(&mut self.per),
+            "burst" => argument.read(&mut self.burst),
+            "cells" => argument.read(&mut self.cells),
+            "queue" => argument.read(&mut self.queue),
+            "concurrency" => argument.read(&mut self.concurrency),
+            "key" => argument.read(&mut self.key),
+            "cost" => argument.read(&mut self.cost),
+            "wait" => argument.read(&mut self.wait),
+            "otherwise" => argument.read(&mut self.otherwise),
+            "limiter" => argument.read(&mut self.limiter),
+            "rule" => argument.read(&mut self.rule),
+            "crate" => argument.read(&mut self.tidegate),
+            _ => {
+                self.unlimited = Some(argument.name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Those that say a limit in parts, as far as they are there.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Ident> {
+        let numbers = [&self.limit, &self.burst, &self.cells, &self.queue];
+        let numbers = numbers.into_iter().flatten().map(|named| &named.name);
+        let algorithm = self.algorithm.iter().map(|named| &named.name);
+        algorithm.chain(numbers).chain(self.per.iter().map(|named| &named.name))
+    }
+}
+
+/// An argument whose name has been read.
+struct Argument<'a> {
+    name: Ident,
+    usage: &'static str,
+    input: ParseStream<'a>,
+}
+
+impl Argument<'_> {
+    fn read<T: Parse>(self, into: &mut Option<Named<T>>) -> Result<()> {
+        let Argument { name, usage, input } = self;
+        if into.is_some() {
+            return Err(Error::new(name.span(), format!("`{name}` is written twice; keep one")));
+        }
+        if !input.peek(Token![=]) {
+            return Err(Error::new(name.span(), format!("`{name}` needs a value, as in `{usage}`")));
+        }
+        input.parse::<Token![=]>()?;
+        let value = input
+            .parse::<T>()
+            .map_err(|error| says(&error, &format!("`{name}` is written as in `{usage}`: {error}")))?;
+        *into = Some(Named { name, value });
+        Ok(())
+    }
+}
+
+/// The same place, other words.
+fn says(error: &Error, words: &str) -> Error {
+    Error::new(error.span(), words)
+}
+
+fn unknown(name: &Ident) -> Error {
+    let known: Vec<&str> = NAMES.iter().map(|(known, _)| *known).collect();
+    let remedy = match nearest(&name.to_string(), &known) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    Error::new(name.span(), format!("there is no argument `{name}`; {remedy}"))
+}

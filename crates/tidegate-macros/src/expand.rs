@@ -1,0 +1,282 @@
+//! # What comes of it
+//!
+//! The function as it was, with one statement before its body: ask, and hold the permits until the end; or return. In
+//! it are the function's name and limits, which make the limiter unless one is given. Nothing of it can be seen from
+//! the body.
+
+use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Error, Expr, Result, ReturnType, parse_quote, parse2};
+
+use crate::arguments::Arguments;
+use crate::fallback;
+use crate::group;
+use crate::item::{Function, Item, Returns, arguments_of, take_ours};
+use crate::limits::{Ask, Limit, Limiter, Limits, RuleOf, Terms};
+
+pub(crate) fn expand(arguments: Tokens, item: Tokens) -> Result<Tokens> {
+    match parse2(item)? {
+        Item::Group(group) => group::expand(arguments, group),
+        Item::Function(function) => on_function(parse2(arguments)?, function),
+    }
+}
+
+fn on_function(arguments: Arguments, mut function: Function) -> Result<Tokens> {
+    let mut attributes = vec![arguments];
+    for attribute in take_ours(&mut function.attributes) {
+        attributes.push(arguments_of(&attribute)?);
+    }
+    match Limits::new(attributes)? {
+        None => Ok(function.with_body(None)),
+        Some(limits) => {
+            check(&function, &limits)?;
+            limited(function, &limits)
+        }
+    }
+}
+
+/// Whether such a function can be limited like this.
+fn check(function: &Function, limits: &Limits) -> Result<()> {
+    if let Some(constant) = &function.signature.constness {
+        let why = "a `const fn` is run by the compiler, which has no clock; make it a `fn` to limit it";
+        return Err(Error::new(constant.span, why));
+    }
+    if limits.otherwise.is_some() {
+        return Ok(());
+    }
+    let why = match function.returns() {
+        Returns::Nothing => "nothing is returned that could say that a call was refused",
+        Returns::Hidden => "what is returned is hidden, so it cannot say that a call was refused",
+        Returns::Value | Returns::Future | Returns::BoxedFuture => return Ok(()),
+    };
+    let remedy = "return a `Result` with an error that is `From<tidegate::attribute::Denied>`, \
+                  or name a function that is called instead, with the same arguments: `otherwise = …`";
+    Err(Error::new(function.output_span(), format!("{why}; {remedy}")))
+}
+
+fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
+    let is_async = function.signature.asyncness.is_some()
+        || matches!(function.returns(), Returns::Future | Returns::BoxedFuture);
+    let refused = refused(&mut function, limits, is_async)?;
+    let permits = local("_permits");
+    let entry = entry(&function, limits, is_async, &refused);
+    let body = body(&mut function, &quote!(let #permits = #entry;));
+    Ok(function.with_body(Some(body)))
+}
+
+/// The body after the entry. Where it makes a future, both are put off until that is polled.
+fn body(function: &mut Function, entry: &Tokens) -> Tokens {
+    let (future, body) = (local("future"), &function.body);
+    match (function.returns(), &function.signature.output) {
+        (Returns::Future, _) => {
+            let body = quote!(async move { #entry let #future = { #body }; #future.await });
+            // It looks like an `async fn` now, and whoever wrote it has their reasons for not writing one.
+            function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
+            body
+        }
+        (Returns::BoxedFuture, ReturnType::Type(_, ty)) => {
+            quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = { #body }; #future.await }))
+        }
+        _ => quote!(#entry #body),
+    }
+}
+
+/// What a refused call does.
+fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<Tokens> {
+    let Some(otherwise) = &limits.otherwise else {
+        let (denied, span) = (local("denied"), function.output_span());
+        let tidegate = tidegate(limits, span);
+        let refused = quote_spanned!(span=> return #tidegate::attribute::FromDenied::from_denied(#denied));
+        return Ok(quote!(::std::result::Result::Err(#denied) => #refused,));
+    };
+    let arguments = fallback::arguments(&mut function.signature)?;
+    let call = quote_spanned!(otherwise.span()=> #otherwise(#(#arguments),*));
+    let awaited = is_async.then(|| quote!(.await));
+    Ok(quote!(::std::result::Result::Err(_) => return #call #awaited,))
+}
+
+/// The block that gives leave to go ahead.
+fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens) -> Tokens {
+    let tidegate = tidegate(limits, Span::call_site());
+    let name = function.signature.ident.to_string();
+    let asked = asked(limits, is_async, &tidegate);
+    let terms = terms(&limits.terms, &tidegate);
+    let parts = limits.asks.iter().map(|ask| part(ask, &limits.terms[ask.terms], &tidegate));
+    let (texts, items) = match &limits.limiter {
+        Limiter::Own(own) => (texts(own, &tidegate), timers(limits, is_async, &tidegate)),
+        Limiter::Given(_) => (quote!(), import(limits, is_async, &tidegate)),
+    };
+    let [request, admitted, permits] = ["request", "admitted", "permits"].map(local);
+    quote!({
+        static __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#texts]);
+        #items
+        #terms
+        let #request = [#(#parts),*];
+        let #admitted = __CALL.#asked;
+        match #admitted {
+            ::std::result::Result::Ok(#permits) => #permits,
+            #refused
+        }
+    })
+}
+
+fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
+    let texts = limits.iter().map(|limit| match limit {
+        Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
+        Limit::AtOnce(limit) => {
+            let limit = Literal::u32_unsuffixed(*limit);
+            quote!(#tidegate::attribute::Limit::AtOnce(#limit))
+        }
+    });
+    quote!(#(#texts),*)
+}
+
+/// A task in a queue of the function's own needs a timer, and without one the compiler says so.
+fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    let queues = is_async && limits.wait.is_none() && limits.may_queue();
+    if queues { quote!(const _: () = #tidegate::attribute::tasks_can_wait();) } else { quote!() }
+}
+
+/// A limiter that is given may be behind any pointer, which only a method sees through: so its trait is imported.
+fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    match (limits.wait, is_async) {
+        (Some(_), true) => quote!(use #tidegate::attribute::Waits as _;),
+        (Some(_), false) => quote!(use #tidegate::attribute::Blocks as _;),
+        (None, _) => quote!(use #tidegate::Gate as _;),
+    }
+}
+
+/// How the limiter is asked, and who makes sense of the answer.
+fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    match (limits.wait.map(duration), is_async) {
+        (Some(within), true) => {
+            let wait = verb(limits, &quote!(#tidegate::attribute::Waits), "wait_within", Some(within));
+            quote!(waited(#wait.await))
+        }
+        (Some(within), false) => {
+            let block = verb(limits, &quote!(#tidegate::attribute::Blocks), "block_within", Some(within));
+            quote!(waited(#block))
+        }
+        (None, _) => {
+            let decide = verb(limits, &quote!(#tidegate::Gate), "decide", None);
+            if is_async && limits.may_queue() {
+                quote!(check_later(#decide).await)
+            } else {
+                quote!(check(#decide))
+            }
+        }
+    }
+}
+
+/// A verb of a limiter. What goes wrong with one that is given is said where it is given.
+fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tokens {
+    let (request, within) = (local("request"), within.into_iter());
+    match &limits.limiter {
+        Limiter::Own(_) => {
+            let verb = Ident::new(verb, Span::call_site());
+            quote!(#of::#verb(__CALL.limiter(), &#request #(, #within)*))
+        }
+        Limiter::Given(expression) => {
+            let span = expression.span();
+            let verb = Ident::new(verb, span);
+            let limiter = match expression {
+                Expr::Path(_) | Expr::Field(_) | Expr::Call(_) | Expr::MethodCall(_) => {
+                    expression.to_token_stream()
+                }
+                other => quote_spanned!(span=> (#other)),
+            };
+            quote_spanned!(span=> #limiter.#verb(&#request #(, #within)*))
+        }
+    }
+}
+
+fn duration(nanos: u64) -> Tokens {
+    match (nanos / 1_000_000, nanos % 1_000_000) {
+        (millis, 0) => {
+            let millis = Literal::u64_unsuffixed(millis);
+            quote!(::std::time::Duration::from_millis(#millis))
+        }
+        _ => {
+            let nanos = Literal::u64_unsuffixed(nanos);
+            quote!(::std::time::Duration::from_nanos(#nanos))
+        }
+    }
+}
+
+/// Keys and costs, each made once, and before anything is awaited: what they are made of need not live longer.
+fn terms(terms: &[Terms], tidegate: &Tokens) -> Tokens {
+    let terms = terms.iter().enumerate().map(|(index, terms)| {
+        let key = terms.key.as_ref().map(|key| {
+            let (name, made) = (numbered("key", index), key_bytes(key, tidegate));
+            quote!(let #name = #made;)
+        });
+        let cost = terms.cost.as_ref().map(|cost| {
+            let name = numbered("cost", index);
+            let made = quote_spanned!(cost.span()=> #tidegate::attribute::cost(#cost));
+            quote!(let #name = #made;)
+        });
+        quote!(#key #cost)
+    });
+    quote!(#(#terms)*)
+}
+
+fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
+    let bytes = quote!(#tidegate::attribute::KeyBytes);
+    match key {
+        Expr::Tuple(tuple) => {
+            let parts = tuple.elems.iter().map(|part| quote_spanned!(part.span()=> .and(&#part)));
+            quote!(#bytes::joined() #(#parts)*)
+        }
+        key => quote_spanned!(key.span()=> #bytes::of(&#key)),
+    }
+}
+
+/// What is asked of one rule.
+fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
+    let rule = match &ask.rule {
+        RuleOf::Numbered(number) => {
+            let number = Literal::u16_unsuffixed(*number);
+            quote!(#tidegate::RuleId(#number))
+        }
+        RuleOf::Named(expression) => expression.to_token_stream(),
+    };
+    let key = terms.key.as_ref().map(|_| {
+        let key = numbered("key", ask.terms);
+        quote!(.key(&#key))
+    });
+    let cost = terms.cost.as_ref().filter(|_| ask.with_cost).map(|_| {
+        let cost = numbered("cost", ask.terms);
+        quote!(.cost(#cost))
+    });
+    quote!(#tidegate::Part::of(#rule) #key #cost)
+}
+
+/// The name of what the attribute of this number says.
+fn numbered(name: &str, index: usize) -> Ident {
+    if index == 0 { local(name) } else { local(&format!("{name}_{index}")) }
+}
+
+/// A name that nothing written by others can see.
+fn local(name: &str) -> Ident {
+    Ident::new(name, Span::mixed_site())
+}
+
+/// The crate. What goes wrong with what follows is said at `span`.
+fn tidegate(limits: &Limits, span: Span) -> Tokens {
+    limits.tidegate.as_ref().map_or_else(|| quote_spanned!(span=> ::tidegate), ToTokens::to_token_stream)
+}
+
+impl Function {
+    /// The function with another body, or with its own.
+    fn with_body(&self, body: Option<Tokens>) -> Tokens {
+        let Function { attributes, visibility, default, signature, brace, inner_attributes, .. } = self;
+        let body = body.unwrap_or_else(|| self.body.clone());
+        let mut tokens = quote!(#(#attributes)* #visibility #default #signature);
+        brace.surround(&mut tokens, |tokens| {
+            inner_attributes.iter().for_each(|attribute| attribute.to_tokens(tokens));
+            tokens.extend(body);
+        });
+        tokens
+    }
+}

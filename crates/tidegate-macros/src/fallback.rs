@@ -1,0 +1,70 @@
+//! # The same arguments, for somebody else
+//!
+//! The function named by `otherwise` is called with what its caller gave. Arguments that were taken apart by a pattern
+//! are put together again, as `Path(id)` is; those without a name are given one.
+
+use proc_macro2::TokenStream as Tokens;
+use quote::{format_ident, quote};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Error, FieldPat, FnArg, Pat, Result, Signature, parse_quote_spanned};
+
+/// The arguments of a call with what `signature` was given. Gives a name to those that have none.
+pub(crate) fn arguments(signature: &mut Signature) -> Result<Vec<Tokens>> {
+    let inputs = signature.inputs.iter_mut().enumerate();
+    inputs.map(|(index, input)| argument(index, input)).collect()
+}
+
+fn argument(index: usize, input: &mut FnArg) -> Result<Tokens> {
+    match input {
+        FnArg::Receiver(receiver) => {
+            let this = &receiver.self_token;
+            Ok(quote!(#this))
+        }
+        FnArg::Typed(typed) => {
+            if let Pat::Wild(nameless) = &*typed.pat {
+                let name = format_ident!("_argument_{index}", span = nameless.span());
+                *typed.pat = parse_quote_spanned!(nameless.span()=> #name);
+            }
+            again(&typed.pat)
+        }
+    }
+}
+
+/// The value that a pattern has taken apart.
+fn again(pattern: &Pat) -> Result<Tokens> {
+    match pattern {
+        Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => {
+            let name = &name.ident;
+            Ok(quote!(#name))
+        }
+        Pat::Paren(inner) => again(&inner.pat),
+        Pat::Tuple(tuple) => {
+            let values = all(&tuple.elems)?;
+            Ok(quote!((#(#values,)*)))
+        }
+        Pat::TupleStruct(tuple) => {
+            let (path, values) = (&tuple.path, all(&tuple.elems)?);
+            Ok(quote!(#path(#(#values),*)))
+        }
+        Pat::Struct(pattern) if pattern.rest.is_none() => {
+            let path = &pattern.path;
+            let fields = pattern.fields.iter().map(field).collect::<Result<Vec<_>>>()?;
+            Ok(quote!(#path { #(#fields),* }))
+        }
+        other => Err(Error::new(
+            other.span(),
+            "`otherwise` is called with the same arguments, and this one cannot be put together again; \
+             give it a name here, and take it apart in the function",
+        )),
+    }
+}
+
+fn all<P>(patterns: &Punctuated<Pat, P>) -> Result<Vec<Tokens>> {
+    patterns.iter().map(again).collect()
+}
+
+fn field(field: &FieldPat) -> Result<Tokens> {
+    let (name, value) = (&field.member, again(&field.pat)?);
+    Ok(quote!(#name: #value))
+}

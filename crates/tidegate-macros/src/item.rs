@@ -1,0 +1,183 @@
+//! # What it is written on
+//!
+//! A function, with or without `self`, or an `impl` block. The body of a function stays as it was written: nobody here
+//! reads it.
+
+use proc_macro2::{Span, TokenStream as Tokens};
+use quote::ToTokens;
+use syn::parse::discouraged::Speculative;
+use syn::parse::{Parse, ParseStream, Parser};
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, Error, GenericArgument, Ident, ItemImpl, Meta, Path, PathArguments, Result, ReturnType,
+    Signature, Token, Type, TypeParamBound, Visibility, braced, token,
+};
+
+use crate::arguments::Arguments;
+
+pub(crate) enum Item {
+    Function(Function),
+    Group(ItemImpl),
+}
+
+pub(crate) struct Function {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) visibility: Visibility,
+    pub(crate) default: Option<Ident>,
+    pub(crate) signature: Signature,
+    pub(crate) brace: token::Brace,
+    pub(crate) inner_attributes: Vec<Attribute>,
+    pub(crate) body: Tokens,
+}
+
+/// What a function returns, as far as it matters here.
+pub(crate) enum Returns {
+    Nothing,
+    /// A value, also one that is awaited because the function is `async`.
+    Value,
+    /// `impl Future`.
+    Future,
+    /// A future in a box, as `async_trait` makes them.
+    BoxedFuture,
+    /// Some other `impl Trait`.
+    Hidden,
+}
+
+impl Parse for Item {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let ahead = input.fork();
+        if let Ok(group) = ahead.parse::<ItemImpl>() {
+            input.advance_to(&ahead);
+            return Ok(Item::Group(group));
+        }
+        input.parse().map(Item::Function)
+    }
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = Attribute::parse_outer(input)?;
+        let visibility = input.parse()?;
+        let default = if is_default(input) { Some(input.parse()?) } else { None };
+        let start = input.span();
+        let signature: Signature = input.parse().map_err(|_| Error::new(start, NO_FUNCTION))?;
+        if input.peek(Token![;]) {
+            let why =
+                "a function without a body has nothing to limit; put the attribute on its implementation";
+            return Err(Error::new(signature.ident.span(), why));
+        }
+        let content;
+        let brace = braced!(content in input);
+        let inner_attributes = Attribute::parse_inner(&content)?;
+        let body = content.parse()?;
+        Ok(Function { attributes, visibility, default, signature, brace, inner_attributes, body })
+    }
+}
+
+const NO_FUNCTION: &str =
+    "`#[rate_limit]` goes on a function, on a method, or on an `impl` block for all its methods";
+
+fn is_default(input: ParseStream<'_>) -> bool {
+    let ahead = input.fork();
+    ahead.parse::<Ident>().is_ok_and(|word| word == "default")
+}
+
+impl Function {
+    pub(crate) fn returns(&self) -> Returns {
+        match &self.signature.output {
+            ReturnType::Default => Returns::Nothing,
+            ReturnType::Type(_, _) if self.signature.asyncness.is_some() => self.returns_value(),
+            ReturnType::Type(_, ty) => match &**ty {
+                Type::ImplTrait(hidden) if hidden.bounds.iter().any(is_future) => Returns::Future,
+                Type::Path(path) if is_boxed_future(&path.path) => Returns::BoxedFuture,
+                _ => self.returns_value(),
+            },
+        }
+    }
+
+    fn returns_value(&self) -> Returns {
+        match &self.signature.output {
+            ReturnType::Type(_, ty) if matches!(**ty, Type::ImplTrait(_)) => Returns::Hidden,
+            ReturnType::Type(_, ty) if matches!(&**ty, Type::Tuple(unit) if unit.elems.is_empty()) => {
+                Returns::Nothing
+            }
+            _ => Returns::Value,
+        }
+    }
+
+    /// Where the type that is returned stands.
+    pub(crate) fn output_span(&self) -> Span {
+        match &self.signature.output {
+            ReturnType::Default => self.signature.ident.span(),
+            ReturnType::Type(_, ty) => ty.span(),
+        }
+    }
+}
+
+fn is_future(bound: &TypeParamBound) -> bool {
+    matches!(bound, TypeParamBound::Trait(bound) if ends_in(&bound.path, &["Future"]))
+}
+
+/// `Pin<Box<dyn Future…>>`, or what the futures crate calls it.
+fn is_boxed_future(path: &Path) -> bool {
+    if ends_in(path, &["BoxFuture", "LocalBoxFuture"]) {
+        return true;
+    }
+    let Some(Type::Path(boxed)) = argument_of(path, "Pin") else { return false };
+    match argument_of(&boxed.path, "Box") {
+        Some(Type::TraitObject(object)) => object.bounds.iter().any(is_future),
+        _ => false,
+    }
+}
+
+/// The type in `Name<type>`.
+fn argument_of<'a>(path: &'a Path, name: &str) -> Option<&'a Type> {
+    let last = path.segments.last().filter(|segment| segment.ident == name)?;
+    match &last.arguments {
+        PathArguments::AngleBracketed(arguments) => match arguments.args.first()? {
+            GenericArgument::Type(ty) => Some(ty),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn ends_in(path: &Path, names: &[&str]) -> bool {
+    path.segments.last().is_some_and(|segment| names.iter().any(|name| segment.ident == name))
+}
+
+// === Attributes of ours ===
+
+/// Whether it is `#[rate_limit(…)]`, by whatever path. Under another name it cannot be known.
+pub(crate) fn is_ours(attribute: &Attribute) -> bool {
+    ends_in(attribute.path(), &["rate_limit"])
+}
+
+/// Takes those of ours out, and what is written in each.
+pub(crate) fn take_ours(attributes: &mut Vec<Attribute>) -> Vec<Attribute> {
+    attributes.extract_if(.., |attribute| is_ours(attribute)).collect()
+}
+
+pub(crate) fn arguments_of(attribute: &Attribute) -> Result<Arguments> {
+    match &attribute.meta {
+        Meta::List(list) => list.parse_args(),
+        Meta::Path(_) => Ok(Arguments::default()),
+        Meta::NameValue(pair) => {
+            Err(Error::new(pair.eq_token.span, "arguments are written in parentheses: `#[rate_limit(…)]`"))
+        }
+    }
+}
+
+/// The item as it was, so that a mistake in one attribute is not said again by the next.
+pub(crate) fn without_attributes_of_ours(item: Tokens) -> Tokens {
+    let strip = |input: ParseStream<'_>| {
+        let mut attributes = Attribute::parse_outer(input)?;
+        take_ours(&mut attributes);
+        let rest: Tokens = input.parse()?;
+        let mut stripped = Tokens::new();
+        attributes.iter().for_each(|attribute| attribute.to_tokens(&mut stripped));
+        stripped.extend(rest);
+        Ok(stripped)
+    };
+    strip.parse2(item.clone()).unwrap_or(item)
+}

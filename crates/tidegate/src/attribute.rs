@@ -1,0 +1,40 @@
+//! # Limits on functions
+//!
+//! A limit is easiest to see where the work is: on the function that does it. The attribute
+//! [`#[rate_limit(…)]`](macro@crate::rate_limit) asks before each call and runs the function only if it may:
+//!
+//! ```
+//! use tidegate::{attribute::Denied, rate_limit};
+//!
+//! #[rate_limit("5/s burst 2", key = user)]
+//! fn greet(user: &str) -> Result<String, Denied> {
+//!     Ok(format!("hello, {user}"))
+//! }
+//!
+//! assert!(greet("alice").is_ok() && greet("alice").is_ok());
+//! assert!(greet("bob").is_ok()); // another key, another limit
+//! let denied = greet("alice").unwrap_err();
+//! assert!(denied.to_string().starts_with("greet is limited to 5/s burst 2: limit of 2 reached; retry after "));
+//! ```
+//!
+//! What it writes into the function is short, and everything it calls is here:
+//!
+//! ```text
+//!   arguments ──► KeyBytes ──► Part ┐
+//!                                   ├─► a gate decides ──► Permits: go ahead, and hold them until the end
+//!   limits ─────► Call ──► Policy ──┘                 └──► Denied: FromDenied, or the function named `otherwise`
+//! ```
+//!
+//! Most programs use only [`Denied`] of these, in the error that their functions return. [`FromDenied`] is for whoever
+//! returns something that is no `Result`, [`Waits`] and [`Blocks`] for whoever writes a gate. The chapter on the
+//! attribute, `docs/attribute.md`, tells what it takes, and what an annotated function looks like inside.
+
+mod call;
+mod denied;
+mod key;
+mod wait;
+
+pub use call::{Call, Limit, cost, tasks_can_wait};
+pub use denied::{Denied, FromDenied};
+pub use key::KeyBytes;
+pub use wait::{Blocks, Waits};

@@ -1,0 +1,280 @@
+//! The attribute on functions that are awaited, by whatever name.
+
+#![cfg(all(feature = "macros", feature = "tokio"))]
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidegate::attribute::{Denied, Limit};
+use tidegate::{
+    Admission, Answer, Clock, ConcurrencyLimiter, Gate, KeyedConcurrencyLimiter, KeyedLimiter, Limiter,
+    Pacer, Part, Policy, Quota, TokenBucket, TokioClock, rate_limit,
+};
+
+fn is_send<F: Future + Send>(future: F) -> F {
+    future
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Not `Send`, as the guard of a lock is.
+struct Guard<'a>(&'a str, std::marker::PhantomData<*const ()>);
+
+#[tokio::test]
+async fn an_async_function_is_limited_when_it_is_polled() {
+    #[rate_limit("1/day", key = Guard(user, std::marker::PhantomData).0)]
+    async fn send(user: &str) -> Result<usize, Denied> {
+        tokio::task::yield_now().await;
+        Ok(user.len())
+    }
+    let never_polled = send("alice");
+    assert_eq!(is_send(send("alice")).await, Ok(5));
+    drop(never_polled);
+    assert_eq!(send("alice").await.unwrap_err().limit(), Some(Limit::Rate("1/day")));
+    assert_eq!(send("bob").await, Ok(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_waits_no_longer_than_it_may() {
+    let clock = TokioClock::new();
+    let limiter = KeyedLimiter::<str, TokenBucket, _>::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    #[rate_limit(limiter = limiter, key = user, wait = "200ms")]
+    async fn send(
+        limiter: &KeyedLimiter<str, TokenBucket, TokioClock>,
+        clock: &TokioClock,
+        user: &str,
+    ) -> Result<u64, Denied> {
+        let _ = (limiter, user);
+        Ok(clock.now().get())
+    }
+    let send = |user| is_send(send(&limiter, &clock, user));
+    let all = tokio::join!(send("alice"), send("alice"), send("alice"), send("alice"), send("bob"));
+    assert_eq!([all.0.unwrap(), all.1.unwrap(), all.2.unwrap()], [0, 100_000, 200_000]);
+    assert_eq!(
+        all.3.unwrap_err().retry_after().map(|wait| wait.duration()),
+        Some(Duration::from_millis(300))
+    );
+    assert!(all.4.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_limiter_can_be_waited_at() {
+    macro_rules! waits_at {
+        ($limiter:expr, $ty:ty) => {{
+            #[rate_limit(limiter = limiter, wait = "1s")]
+            async fn call(limiter: &$ty) -> Result<(), Denied> {
+                Ok(())
+            }
+            let limiter: $ty = $limiter;
+            let clock = TokioClock::new();
+            let start = clock.now().get();
+            for _ in 0..3 {
+                call(&limiter).await.unwrap();
+            }
+            clock.now().get() - start
+        }};
+    }
+    let quota = Quota::per_second(10).burst(1);
+    let clock = TokioClock::new();
+    let policy = Policy::builder().rule("only", quota).build().unwrap().with_clock(clock);
+    assert_eq!(waits_at!(Limiter::new(quota).with_clock(clock), Limiter<TokenBucket, TokioClock>), 200_000);
+    assert_eq!(waits_at!(policy, Policy<tidegate::Rule, TokioClock>), 200_000);
+    assert_eq!(waits_at!(Pacer::new(quota).with_clock(clock), Pacer<TokioClock>), 200_000);
+    assert_eq!(waits_at!(ConcurrencyLimiter::new(1).with_clock(clock), ConcurrencyLimiter<TokioClock>), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_at_work_is_waited_for_until_the_time_is_up() {
+    let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    #[rate_limit(limiter = slots, wait = "1s")]
+    async fn work(slots: &ConcurrencyLimiter<TokioClock>) -> Result<(), Denied> {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        Ok(())
+    }
+    let (one, two, three) = tokio::join!(work(&slots), work(&slots), work(&slots));
+    assert_eq!((one.is_ok(), two.is_ok()), (true, true));
+    assert!(
+        three.unwrap_err().to_string().ends_with("it was not its turn within 1s; wait longer, or try later")
+    );
+
+    let slots = KeyedConcurrencyLimiter::<str>::new(1).with_clock(TokioClock::new());
+    #[rate_limit(limiter = slots, key = who, wait = "1s")]
+    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, who: &str) -> Result<usize, Denied> {
+        let _ = slots;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        Ok(who.len())
+    }
+    let all = tokio::join!(by(&slots, "a"), by(&slots, "a"), by(&slots, "a"), by(&slots, "bc"));
+    assert_eq!((all.0, all.1, all.2.is_err(), all.3), (Ok(1), Ok(1), true, Ok(2)));
+    assert_eq!(slots.stats().keys, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_waited_in_without_being_told_to() {
+    #[rate_limit("leaky_queue 1 per 300days queue 1", key = user)]
+    async fn call(user: &str) -> Result<(), Denied> {
+        let _ = user;
+        Ok(())
+    }
+    assert!(call("alice").await.is_ok());
+    let mut in_line = pin!(call("alice"));
+    assert!(poll(in_line.as_mut()).is_pending());
+    assert!(call("alice").await.is_err()); // the queue is full
+    assert!(in_line.await.is_ok()); // 300 days later, in no time
+    assert!(call("bob").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_permit_is_held_until_the_future_ends_or_is_dropped() {
+    #[rate_limit(concurrency = 1)]
+    async fn work() -> Result<(), Denied> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+    {
+        let mut first = pin!(work());
+        assert!(poll(first.as_mut()).is_pending());
+        assert!(work().await.is_err());
+    }
+    assert!(work().await.is_ok());
+    assert!(work().await.is_ok());
+}
+
+#[tokio::test]
+async fn otherwise_is_awaited_as_the_function_is() {
+    struct Service(u32);
+    impl Service {
+        #[rate_limit("1/day", key = id, otherwise = Self::cached)]
+        async fn fetch(&mut self, id: u32, mut name: String) -> String {
+            self.0 += 1;
+            name.push_str(&id.to_string());
+            name
+        }
+        async fn cached(&mut self, id: u32, name: String) -> String {
+            tokio::task::yield_now().await;
+            format!("cached {name} {id} {}", self.0)
+        }
+    }
+    let mut service = Service(0);
+    assert_eq!(service.fetch(7, "a".into()).await, "a7");
+    assert_eq!(is_send(service.fetch(7, "a".into())).await, "cached a 7 1");
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+trait Store {
+    fn get<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = Result<usize, Denied>> + Send + 'a>>;
+    fn put(&self, key: String) -> impl Future<Output = Result<usize, Denied>> + Send;
+}
+
+struct Memory;
+
+#[rate_limit("1/day", key = key)]
+impl Store for Memory {
+    fn get<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = Result<usize, Denied>> + Send + 'a>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            Ok(key.len())
+        })
+    }
+
+    fn put(&self, key: String) -> impl Future<Output = Result<usize, Denied>> + Send {
+        async move { Ok(key.len()) }
+    }
+}
+
+#[tokio::test]
+async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
+    let not_polled = Memory.get("a");
+    assert_eq!(Memory.get("a").await, Ok(1));
+    assert_eq!(not_polled.await.unwrap_err().function(), "get");
+    assert_eq!(Memory.put("a".into()).await, Ok(1));
+    assert_eq!(is_send(Memory.put("a".into())).await.unwrap_err().function(), "put");
+
+    #[rate_limit("1/day", otherwise = instead)]
+    fn number(n: u32) -> impl Future<Output = u32> + Send {
+        std::future::ready(n)
+    }
+    fn instead(n: u32) -> Boxed<'static, u32> {
+        Box::pin(async move { n * 2 })
+    }
+    assert_eq!((number(21).await, number(21).await), (21, 42));
+}
+
+#[async_trait::async_trait]
+trait Remote {
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied>;
+    async fn count(&mut self, key: String) -> usize;
+}
+
+struct Far;
+
+#[async_trait::async_trait]
+impl Remote for Far {
+    #[rate_limit("1/day", key = key)]
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied> {
+        if more.is_empty() {
+            return Ok(0);
+        }
+        Ok(key.len() + more.len())
+    }
+
+    #[rate_limit("1/day", key = key, otherwise = Self::guess)]
+    async fn count(&mut self, key: String) -> usize {
+        key.len()
+    }
+}
+
+impl Far {
+    async fn guess(&mut self, _: String) -> usize {
+        42
+    }
+}
+
+#[tokio::test]
+async fn methods_of_an_async_trait_are_limited() {
+    assert_eq!(Far.get("ab", vec![1]).await, Ok(3));
+    assert_eq!(Far.get("b", vec![]).await, Ok(0));
+    assert_eq!(is_send(Far.get("ab", vec![])).await.unwrap_err().function(), "get");
+    assert_eq!((Far.count("ab".into()).await, Far.count("ab".into()).await), (2, 42));
+}
+
+/// Answers later, as a gate elsewhere does.
+struct Elsewhere(Limiter);
+
+impl Gate for Elsewhere {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        Answer::Pending(Box::pin(async move {
+            let woken = std::sync::atomic::AtomicBool::new(false);
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                let before = woken.swap(true, std::sync::atomic::Ordering::Relaxed);
+                if before { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            Ok(Admission::bare(self.0.cost(request[0].cost).check()))
+        }))
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_answers_later_is_awaited_and_a_thread_blocks_for_it() {
+    #[rate_limit(limiter = gate, cost = 2)]
+    async fn task(gate: &dyn Gate) -> Result<(), Denied> {
+        let _ = gate;
+        Ok(())
+    }
+    #[rate_limit(limiter = gate)]
+    fn thread(gate: &Elsewhere) -> Result<(), Denied> {
+        let _ = gate;
+        Ok(())
+    }
+    let gate = Elsewhere(Limiter::new(Quota::per_day(3)));
+    assert!(is_send(task(&gate)).await.is_ok());
+    assert_eq!([thread(&gate).is_ok(), thread(&gate).is_ok()], [true, false]);
+    assert!(task(&gate).await.is_err());
+}

@@ -1,0 +1,65 @@
+//! Arguments that contradict each other, or say nothing.
+
+#![allow(unused)]
+
+use tidegate::attribute::Denied;
+use tidegate::rate_limit;
+
+#[rate_limit("5/s", limit = 5, per = "1s")]
+fn text_and_parts() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", limiter = LIMITER)]
+fn quota_and_limiter() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s")]
+#[rate_limit(limiter = LIMITER)]
+fn quota_and_limiter_apart() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(concurrency = 2, limiter = LIMITER)]
+fn concurrency_and_limiter() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", rule = 1)]
+fn rule_without_limiter() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", key = a, key = b)]
+fn twice(a: u8, b: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", wait = "1s")]
+#[rate_limit("5/min", wait = "2s")]
+fn two_waits() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", unlimited)]
+fn unlimited_and_limited() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit]
+fn nothing() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(key = user)]
+fn only_a_key(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(concurrency = 2, cost = 5)]
+fn cost_of_a_place() -> Result<(), Denied> {
+    Ok(())
+}
+
+fn main() {}

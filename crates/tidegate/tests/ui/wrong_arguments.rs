@@ -1,0 +1,68 @@
+//! Arguments that do not exist, or are no such thing.
+
+#![allow(unused)]
+
+use tidegate::attribute::Denied;
+use tidegate::rate_limit;
+
+#[rate_limit("5/s", kay = user)]
+fn misspelt(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", colour = "red")]
+fn unknown() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", key)]
+fn no_key(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", key = ())]
+fn empty_key(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s" key = user)]
+fn no_comma(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(5)]
+fn a_number() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", wait = 200)]
+fn wait_without_unit() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", wait = "soon")]
+fn wait_without_number() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(concurrency = 0)]
+fn nobody() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s burst 20", cost = 50)]
+fn never() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", cost = 0)]
+fn free() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s", otherwise = |user| user)]
+fn no_path(user: u8) -> u8 {
+    user
+}
+
+fn main() {}

@@ -1,0 +1,50 @@
+//! What it is written on must be able to be limited.
+
+#![allow(unused)]
+
+use tidegate::attribute::Denied;
+use tidegate::rate_limit;
+
+#[rate_limit("5/s")]
+const fn constant() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s")]
+fn nothing() {}
+
+#[rate_limit("5/s")]
+async fn unit() -> () {}
+
+#[rate_limit("5/s")]
+fn hidden() -> impl Iterator<Item = u8> {
+    [].into_iter()
+}
+
+#[rate_limit("5/s")]
+struct Structure;
+
+trait Trait {
+    #[rate_limit("5/s")]
+    fn without_body(&self) -> Result<(), Denied>;
+}
+
+struct Only;
+
+#[rate_limit("5/s")]
+impl Only {
+    fn new() -> Self {
+        Only
+    }
+}
+
+#[rate_limit("5/s", otherwise = instead)]
+fn cannot_be_given_on([first, ..]: [u8; 4]) -> u8 {
+    first
+}
+
+fn instead(_: [u8; 4]) -> u8 {
+    0
+}
+
+fn main() {}

@@ -1,0 +1,33 @@
+//! What is wrong with a text is said by its parser, where the text is.
+
+#![allow(unused)]
+
+use tidegate::attribute::Denied;
+use tidegate::rate_limit;
+
+#[rate_limit("5/fortnight")]
+fn unit() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("0/s")]
+fn zero() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("5/s burst 0")]
+fn zero_burst() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("sliding_window 5/s")]
+fn no_cells() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit("sliding_log 16385/s")]
+fn too_large() -> Result<(), Denied> {
+    Ok(())
+}
+
+fn main() {}
