@@ -7,6 +7,9 @@
 //!                                                    or `busy`
 //!   worker come-and-go URL TASKS                     tasks that take a place, keep it a while and give it back, until
 //!                                                    killed; prints who is known to hold one at which instant of Redis's
+//!   worker lease URL NODES TTL KEYS RULE             tasks that ask a leased rule, most often for the first of so many keys,
+//!                                                    until killed; prints the key and the instant, on a clock that all
+//!                                                    processes share, of everybody who passes
 //! ```
 
 #[path = "../tests/told/mod.rs"]
@@ -17,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tidegate::{Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{Builder, RedisGate};
+use tidegate_redis::{Builder, Lease, Leased, RedisGate, WhenLost};
 use told::{Asked, Told};
 
 const PLACES: u32 = 3;
@@ -41,8 +44,15 @@ async fn main() -> Done {
         }
         ["hold", url] => hold(url).await,
         ["come-and-go", url, tasks] => come_and_go(url, tasks.parse()?).await,
+        ["lease", url, nodes, ttl, keys, rule] => {
+            let ttl = Duration::from_millis(ttl.parse()?);
+            let builder =
+                RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::on().ttl(ttl));
+            lease_until_killed(builder.nodes(nodes.parse()?), keys.parse()?, ttl).await
+        }
         _ => {
-            Err("usage: worker check URL TASKS CHECKS KEYS PARTS RULE… | hold URL | come-and-go URL TASKS"
+            Err("usage: worker check URL TASKS CHECKS KEYS PARTS RULE… | hold URL | come-and-go URL TASKS | \
+                  lease URL NODES TTL KEYS RULE"
                 .into())
         }
     }
@@ -168,4 +178,40 @@ async fn visit(gate: RedisGate, task: usize) -> Done {
         }
     }
     Ok(())
+}
+
+// === leases ===
+
+async fn lease_until_killed(builder: Builder, keys: u64, ttl: Duration) -> Done {
+    let gate = builder.when_lost(WhenLost::Closed).canary(Duration::from_millis(50)).build()?.leased();
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(spend(gate.clone(), keys, ttl))).collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+async fn spend(gate: Leased, keys: u64, ttl: Duration) -> Done {
+    let mut chance = Chance::new();
+    loop {
+        let key = chance.below(keys).min(chance.below(keys)).min(chance.below(keys));
+        let decision = gate.check(&[Part::of(WORK).key(&key.to_string())]).await?.decision;
+        match (decision.is_allowed(), decision.source) {
+            (true, Source::Lease) => {
+                println!("{key} {}", decision.at().get());
+                rest(decision.at().get(), ttl).await;
+            }
+            (true, Source::Strict) => {} // a lot was late; who passes on another clock cannot be told here
+            (true, other) => return Err(format!("let through as {other:?}").into()),
+            (false, _) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+/// Everybody rests at the same times, on the clock that all share: tokens come in while lots are held, and then all want them.
+async fn rest(at: u64, ttl: Duration) {
+    let rest = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX) * 3 / 10;
+    if at % (2 * rest) < rest {
+        tokio::time::sleep(Duration::from_micros(rest - at % (2 * rest))).await;
+    }
 }

@@ -4,22 +4,20 @@ mod gates;
 mod replay;
 mod support;
 mod told;
+mod workers;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::io::BufRead;
 use std::time::Duration;
 
 use gates::patient;
 use replay::{BUCKETS, EACH, Replay, Right, Tally, sorted};
-use support::process::Process;
 use support::{Kind, Server, until};
 use tidegate::{Part, RuleId};
 use tidegate_redis::RedisGate;
 use told::Told;
+use workers::{Log, Worker};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 8;
@@ -28,38 +26,6 @@ const PLACES: usize = 3;
 const LEASE: Duration = Duration::from_millis(400);
 /// For those who come and go.
 const ROOMS: usize = 8;
-
-/// The worker, which is built with the tests.
-fn worker() -> PathBuf {
-    let test = std::env::current_exe().expect("this is a program");
-    let folder = test.ancestors().nth(2).expect("it lies in deps, beside examples");
-    folder.join("examples").join("worker")
-}
-
-/// Ended when dropped, or when the test is.
-struct Worker(Process);
-
-impl Worker {
-    fn start(args: &[&str]) -> Self {
-        let worker = worker();
-        assert!(worker.is_file(), "no {}: build it with `cargo build --examples`", worker.display());
-        let mut command = Command::new(worker);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-        Worker(Process::start(command))
-    }
-
-    fn output(&mut self) -> BufReader<ChildStdout> {
-        BufReader::new(self.0.output())
-    }
-
-    /// What it prints until it has ended, which it does well.
-    fn ends(mut self) -> Vec<String> {
-        let lines = self.output().lines().map(|line| line.expect("text")).collect();
-        let status = self.0.wait();
-        assert!(status.success(), "a worker ends with {status}; what it said is above");
-        lines
-    }
-}
 
 // --- rates
 
@@ -178,26 +144,6 @@ fn who_is_killed_gives_its_place_back_after_the_lease_and_never_before() {
     all_places_come_back(&server, PLACES);
 }
 
-/// What processes that come and go have said, while they say it.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Log {
-    /// Listens to a worker until it is no more.
-    fn hear(&self, worker: &mut Worker) {
-        let (output, log) = (worker.output(), self.clone());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                log.0.lock().expect("no panic").push(line);
-            }
-        });
-    }
-
-    fn visits(&self) -> usize {
-        visits(&self.0.lock().expect("no panic")).len()
-    }
-}
-
 /// For how long, by Redis's clock, each visitor is known to have held a place.
 fn visits(lines: &[String]) -> Vec<(u64, u64)> {
     let mut visits: HashMap<&str, (u64, u64)> = HashMap::new();
@@ -230,13 +176,13 @@ fn however_many_holders_are_killed_at_random_no_place_is_held_twice() {
     };
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
     for round in 0..16 {
-        let more = log.visits() + if round == 0 { 40 } else { 6 };
-        until("places are taken and given back", || (log.visits() >= more).then_some(()));
+        let more = visits(&log.lines()).len() + if round == 0 { 40 } else { 6 };
+        until("places are taken and given back", || (visits(&log.lines()).len() >= more).then_some(()));
         let victim = usize::try_from(chance.hash_one(round) % PROCESSES as u64).expect("a small number");
         workers[victim] = start(); // and who was there is killed
     }
     workers.clear();
-    let lines = log.0.lock().expect("no panic").clone();
+    let lines = log.lines();
     let visits = visits(&lines);
     let refused = lines.iter().filter(|line| line.starts_with("busy")).count();
     assert!(refused > 50, "{refused} refused, {} visits: both must happen", visits.len());

@@ -1,0 +1,119 @@
+//! Eight processes that share leased limits, while they are killed, replies are lost, and Redis stops and starts anew. Everybody
+//! who passed is charged to a bucket of the core at that instant, on the one clock that all processes of a machine share.
+//!
+//! Redis's clock and that one may differ in pace, by less than one token in the time that a test takes; so the bucket holds one
+//! more.
+
+mod support;
+mod workers;
+
+use std::collections::HashMap;
+
+use support::{Kind, Mode, Proxy, Server, until};
+use tidegate::{Algorithm, Micros, Quota};
+use tidegate_core::Rule;
+use workers::{Log, Worker};
+
+const NODES: usize = 8;
+
+/// A limit, and for whom.
+#[derive(Clone, Copy)]
+struct Limit {
+    rate: u64,
+    burst: u64,
+    keys: u64,
+    /// Milliseconds of a lease.
+    ttl: u64,
+}
+
+/// Everybody who passed, by key.
+fn passed(log: &Log) -> HashMap<String, Vec<u64>> {
+    let mut passed: HashMap<String, Vec<u64>> = HashMap::new();
+    for line in log.lines() {
+        // Who was killed may have left half a line.
+        let Some((key, at)) = line.split_once(' ').filter(|(_, at)| at.len() >= 6) else { continue };
+        passed.entry(key.to_owned()).or_default().push(at.parse().expect("an instant"));
+    }
+    passed.values_mut().for_each(|instants| instants.sort_unstable());
+    passed
+}
+
+impl Limit {
+    /// How many of those who passed at these instants were too many.
+    fn too_many(self, instants: &[u64]) -> usize {
+        let rule = Rule::from(Quota::per_second(self.rate).burst(self.burst + 1));
+        let mut state = vec![0; rule.words()];
+        let fits = |at: &&u64| rule.decide(state.as_mut_slice(), Micros::new(**at), 1).is_allowed();
+        instants.len() - instants.iter().filter(fits).count()
+    }
+
+    fn start(self, url: &str, log: &Log) -> Worker {
+        let [nodes, ttl, keys] = [NODES as u64, self.ttl, self.keys].map(|number| number.to_string());
+        let rule = format!("{}/s burst {}", self.rate, self.burst);
+        let mut worker = Worker::start(&["lease", url, &nodes, &ttl, &keys, &rule]);
+        log.hear(&mut worker);
+        worker
+    }
+
+    /// Lets them run; each time so many more have passed, something happens.
+    fn run(self, url: &str, rounds: usize, mut happens: impl FnMut(usize, &mut Vec<Worker>, &Log)) -> Log {
+        let log = Log::default();
+        let mut workers: Vec<Worker> = (0..NODES).map(|_| self.start(url, &log)).collect();
+        for round in 0..rounds {
+            let more = log.lines().len() + self.burst as usize;
+            until("some pass", || (log.lines().len() >= more).then_some(()));
+            happens(round, &mut workers, &log);
+        }
+        workers.clear();
+        log
+    }
+}
+
+const HOT: Limit = Limit { rate: 400, burst: 100, keys: 1, ttl: 2_000 };
+const MANY: Limit = Limit { rate: 60, burst: 60, keys: 12, ttl: 300 };
+const SHORT: Limit = Limit { ttl: 100, ..HOT };
+
+#[test]
+fn whoever_is_killed_and_whatever_is_lost_never_do_too_many_pass() {
+    for limit in [HOT, MANY, SHORT] {
+        let server = Server::start(Kind::Redis, &[]);
+        let proxy = Proxy::start(server.port());
+        let log = limit.run(&proxy.url(), 12, |round, workers, log| match round % 4 {
+            0 => workers[round % NODES] = limit.start(&proxy.url(), log), // and who was there is killed
+            1 => for_a_while(|| proxy.set(Mode::LoseReplies), || proxy.set(Mode::Pass)),
+            2 => for_a_while(|| server.pause(), || server.resume()),
+            _ => {
+                let sleeper = &workers[(round + 1) % NODES].0;
+                for_a_while(|| sleeper.pause(), || sleeper.resume()); // with lots that end meanwhile
+            }
+        });
+        let passed = passed(&log);
+        assert!(passed["0"].len() > 100, "{}", passed["0"].len());
+        for (key, instants) in &passed {
+            assert_eq!(limit.too_many(instants), 0, "key {key}, of {} who passed", instants.len());
+        }
+    }
+}
+
+/// Longer than some leases, and shorter than others.
+fn for_a_while(begin: impl FnOnce(), end: impl FnOnce()) {
+    begin();
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    end();
+}
+
+#[test]
+fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
+    let mut server = Server::start(Kind::Redis, &[]);
+    let url = server.url();
+    let mut restarts = 0;
+    let log = HOT.run(&url, 6, |round, _, _| {
+        if round % 2 == 1 {
+            server.kill();
+            server.restart();
+            restarts += 1;
+        }
+    });
+    let too_many = HOT.too_many(&passed(&log)["0"]);
+    assert!(too_many <= restarts * HOT.burst as usize, "{too_many} too many after {restarts} restarts");
+}
