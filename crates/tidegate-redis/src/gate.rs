@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
+use tidegate::{Admission, Answer, Awaited, Gate, InvalidRequest, Part, Permits, WaitingGate, validate};
 use tidegate_core::{Decision, Rule, RuleId, Taken};
 use tokio::runtime::Handle;
 
@@ -277,6 +277,16 @@ impl Gate for RedisGate {
             return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
         }
         Answer::Pending(Box::pin(async { Ok(self.shared.check(request).await) }))
+    }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.id(name)
+    }
+}
+
+impl WaitingGate for RedisGate {
+    fn decide_within<'a>(&'a self, request: &'a [Part<'a>], at_most: Duration) -> Awaited<'a> {
+        Box::pin(self.acquire_timeout(request, at_most))
     }
 }
 

@@ -113,7 +113,9 @@ pub use concurrency::{
     ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
-pub use gate::{Admission, Answer, Gate, Held, InvalidRequest, Key, Part, Permits, validate};
+pub use gate::{
+    Admission, Answer, Awaited, Gate, Held, InvalidRequest, Key, Part, Permits, WaitingGate, validate,
+};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;

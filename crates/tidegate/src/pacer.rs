@@ -227,6 +227,10 @@ impl<C: Clock> Pacer<C> {
         (now, place.map(|place| place.wait()))
     }
 
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
     /// The rate in force.
     #[must_use]
     pub fn quota(&self) -> Quota {

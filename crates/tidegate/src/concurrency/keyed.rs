@@ -360,6 +360,19 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
         KeyedPermit::try_of(Keys::visit(&self.keys, self.keys.fingerprint_of(key))?, cost)
     }
 
+    pub(crate) async fn acquire_key(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<KeyedPermit, Refused>
+    where
+        C: Sleep,
+    {
+        let visit = Keys::visit(&self.keys, self.keys.fingerprint_of(key))?;
+        acquire::wait_timeout(visit, cost, &self.clock, timeout).await.map(KeyedPermit)
+    }
+
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
     }

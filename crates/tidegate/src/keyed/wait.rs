@@ -11,6 +11,8 @@ use std::time::Duration;
 use super::{Keyed, KeyedCost, KeyedLimiter, KeyedPlan, Settings};
 use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
+use crate::fingerprint::AsText;
+use crate::gate::Key;
 use crate::observer::Observer;
 use crate::shared::When;
 use crate::verb::Pass;
@@ -418,6 +420,20 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     fn after(&self, timeout: Duration) -> Micros {
         self.clock.now().plus(Micros::from(timeout).get())
+    }
+
+    /// Waits for the key of a request, which is the same as the text.
+    pub(crate) async fn acquire_key(
+        &self,
+        key: Key<'_>,
+        cost: u32,
+        timeout: Duration,
+    ) -> Result<Decision, WaitRefused>
+    where
+        C: Sleep,
+    {
+        let wish = Wish { cost, deadline: self.after(timeout) };
+        self.wanted(None, &AsText(key.bytes()), wish).acquire().await
     }
 }
 
