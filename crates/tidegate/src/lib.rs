@@ -91,6 +91,8 @@ mod concurrency;
 mod fingerprint;
 mod gate;
 mod hold;
+#[cfg(feature = "http")]
+pub mod http;
 mod keyed;
 mod limiter;
 #[cfg(all(test, loom))]
@@ -102,6 +104,8 @@ mod regime;
 mod shared;
 mod sync;
 mod table;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verb;
 mod wait;
 

@@ -138,7 +138,7 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
 }
 
 /// The pieces between separators that do not stand in quotes.
-fn quoted(text: &str, separator: u8) -> Vec<&str> {
+pub(super) fn quoted(text: &str, separator: u8) -> Vec<&str> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     let (mut inside, mut escaped) = (false, false);
     for (at, byte) in text.bytes().enumerate() {
