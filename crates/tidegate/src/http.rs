@@ -38,5 +38,6 @@ pub use key::{AlwaysThere, Chosen, InvalidKey, KeyPart, KeyText, KeyValue, Missi
 pub use limits::{InvalidLimits, Limits, LimitsBuilder};
 pub use network::{InvalidProxies, Network, TrustedProxies};
 pub use rule::{Expose, RuleStats};
+#[cfg(feature = "tower")]
 pub(crate) use timer::{Sleeping, Timer};
 pub use told::asked_to_wait;

@@ -22,15 +22,15 @@
 
 mod body;
 mod future;
-
+mod hold;
 mod layer;
 mod otherwise;
-
+mod outbound;
 mod service;
 
 pub use body::GatedBody;
 pub use future::{ConcurrencyFuture, RateLimitFuture};
 pub use layer::{ConcurrencyLayer, RateLimitLayer};
 pub use otherwise::{NoOther, Other, Otherwise};
-
+pub use outbound::{Outbound, OutboundError, OutboundFuture, OutboundLayer};
 pub use service::{Concurrency, RateLimit};

@@ -173,6 +173,12 @@ impl Limits {
         self.0.rules.iter().map(RuleOf::stats).collect()
     }
 
+    /// The clock that they wait by.
+    #[cfg(feature = "tower")]
+    pub(crate) fn timer(&self) -> Option<Arc<dyn Timer>> {
+        self.0.timer.clone()
+    }
+
     /// How many wait now.
     #[must_use]
     pub fn waiting(&self) -> usize {

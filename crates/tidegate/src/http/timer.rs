@@ -15,6 +15,7 @@ pub(crate) type Sleeping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A clock that tells the time and can be slept by.
 pub(crate) trait Timer: Send + Sync {
+    #[cfg(feature = "tower")]
     fn now(&self) -> Micros;
     fn sleep(&self, time: Duration) -> Sleeping;
 }
@@ -24,6 +25,7 @@ where
     C: Sleep + Send + Sync,
     C::Sleeping: 'static,
 {
+    #[cfg(feature = "tower")]
     fn now(&self) -> Micros {
         Clock::now(self)
     }
