@@ -34,7 +34,9 @@ pub use answer::{Refusal, Why};
 pub use ask::{Asked, Decisions, Later, Passed, Ruling};
 pub use fields::{Fields, ShownRule, ShownState, Unit, is_name, partition_key};
 pub use head::Head;
-pub use key::{AlwaysThere, Chosen, InvalidKey, KeyPart, KeyText, KeyValue, MissingPart, RuleKey, Written, key_of};
+pub use key::{
+    AlwaysThere, Chosen, InvalidKey, KeyPart, KeyText, KeyValue, MissingPart, RuleKey, Written, key_of,
+};
 pub use limits::{InvalidLimits, Limits, LimitsBuilder};
 pub use network::{InvalidProxies, Network, TrustedProxies};
 pub use rule::{Expose, RuleStats};

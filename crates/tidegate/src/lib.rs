@@ -51,7 +51,8 @@
 //! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
 //! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
 //! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`]; [`NotAdmitted`] for who waited |
-//! | whatever can answer | [`Gate`], and its [`Answer`] |
+//! | whatever can answer | [`Gate`], and its [`Answer`]; [`WaitingGate`] for who would wait |
+//! | limits in front of a router or a client | the modules `http` and `tower`, with the features of these names |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
@@ -77,6 +78,9 @@
 //!
 //! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads
 //! tokio's time so that tests on a paused runtime drive limiters.
+//!
+//! `http` and `tower`, off by default: keys and answers for HTTP, and layers for whatever speaks tower, which are axum, tonic
+//! and hyper.
 //!
 //! # What it does not do
 //!

@@ -54,7 +54,13 @@ fn the_walk_and_its_alternatives() {
         ("IP-06", hops(0), "192.0.2.5", &[EDGE], "192.0.2.5"),
         ("IP-07", hops(2), "192.0.2.5", &[EDGE], "203.0.113.10"),
         ("IP-08", hops(2 + 1), "10.11.12.13", &[EDGE, "192.0.2.5"], "203.0.113.10"),
-        ("IP-09", network(&["192.0.2.0/24"]), "192.0.2.5", &["203.0.113.128, 203.0.113.10, 192.0.2.1"], "203.0.113.10"),
+        (
+            "IP-09",
+            network(&["192.0.2.0/24"]),
+            "192.0.2.5",
+            &["203.0.113.128, 203.0.113.10, 192.0.2.1"],
+            "203.0.113.10",
+        ),
         ("IP-10", hops(3), "192.0.2.5", &["1.1.1.1, 2.2.2.2"], "192.0.2.5"),
         ("IP-11", network(&["10.0.0.0/8"]), "198.51.100.7", &["1.2.3.4"], "198.51.100.7"),
         ("IP-12", network(&["10.0.0.0/8"]), "10.0.0.1", &["10.0.0.9, 10.0.0.2"], "10.0.0.9"),
@@ -110,7 +116,7 @@ fn the_header_of_the_standard_and_those_of_providers() {
     let forwarded = direct().behind(ours(), Forwarding::Forwarded);
     let rows: &[(&[&str], &str, bool)] = &[
         (&["for=192.0.2.60;proto=http, for=\"[2001:db8:cafe::17]:4711\""], "2001:db8:cafe::17", false), // IP-15
-        (&["for=unknown"], "10.0.0.1", true),                                                       // IP-16
+        (&["for=unknown"], "10.0.0.1", true), // IP-16
         (&["for=_hidden"], "10.0.0.1", true),
         (&["For=192.0.2.60;by=\"a, b\""], "192.0.2.60", false),
         (&["for=192.0.2.60, for=10.0.0.3"], "192.0.2.60", false),
@@ -140,7 +146,8 @@ fn sockets_of_the_file_system_are_trusted_only_if_listed() {
         HeaderName::from_static("x-forwarded-for"),
         HeaderValue::from_static("192.0.2.60"),
     )]);
-    let behind = |proxies| direct().behind(proxies, Forwarding::XForwardedFor).client(Some(Peer::Local), &headers);
+    let behind =
+        |proxies| direct().behind(proxies, Forwarding::XForwardedFor).client(Some(Peer::Local), &headers);
     assert_eq!(behind(trusted(&["10.0.0.0/8"])).address, None);
     let listed = behind(trusted(&["10.0.0.0/8"]).and_local_sockets());
     assert_eq!(listed.address, Some(ip("192.0.2.60")));
@@ -172,7 +179,9 @@ fn ten_thousand_spoofed_headers_make_one_key() {
 fn what_a_client_invents_before_our_proxies_word_makes_one_key() {
     let behind = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let keys: HashSet<_> = (0..10_000)
-        .map(|n| key(&behind, ip("10.0.0.1"), Some(&format!("9.{}.{}.9, 203.0.113.9, 10.0.0.2", n / 256, n % 256))))
+        .map(|n| {
+            key(&behind, ip("10.0.0.1"), Some(&format!("9.{}.{}.9, 203.0.113.9, 10.0.0.2", n / 256, n % 256)))
+        })
         .collect();
     assert_eq!(keys.len(), 1);
 }
@@ -185,7 +194,8 @@ fn all_addresses_of_one_network_make_one_key() {
     assert_eq!(keys.len(), 1);
     assert!(!keys.contains(&key(&direct(), ip("2001:db8:1:3::1"), None)), "the next network");
 
-    let find = |client: &ClientAddress, peer: &str| client.network(xff(client, peer, &[])).unwrap().to_string();
+    let find =
+        |client: &ClientAddress, peer: &str| client.network(xff(client, peer, &[])).unwrap().to_string();
     assert_eq!(find(&direct(), "2001:db8:1:2:aaaa::1"), "2001:db8:1:2::/64"); // IP-18
     assert_eq!(find(&direct(), "2001:db8:1:2:bbbb::2"), "2001:db8:1:2::/64");
     let wide = direct().by_prefix(24, 80);

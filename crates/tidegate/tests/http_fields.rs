@@ -66,8 +66,12 @@ fn three_numbers_of_the_rule_with_the_least_left() {
         (&HeaderValue::from(100), &HeaderValue::from(50), &HeaderValue::from(30))
     );
     let old = fields(Fields::Draft06, &[], &states);
-    assert_eq!((&old["ratelimit-limit"], &old["ratelimit-reset"]), (&HeaderValue::from(100), &HeaderValue::from(30)));
-    let epoch: u64 = fields(Fields::XRateLimitEpoch, &[], &states)["x-ratelimit-reset"].to_str().unwrap().parse().unwrap();
+    assert_eq!(
+        (&old["ratelimit-limit"], &old["ratelimit-reset"]),
+        (&HeaderValue::from(100), &HeaderValue::from(30))
+    );
+    let epoch: u64 =
+        fields(Fields::XRateLimitEpoch, &[], &states)["x-ratelimit-reset"].to_str().unwrap().parse().unwrap();
     assert!(epoch > 1_700_000_000, "{epoch}");
     assert!(fields(Fields::None, &[DEFAULT], &states).is_empty());
 }
@@ -82,7 +86,13 @@ fn what_others_have_said_is_never_made_to_look_more_generous() {
     let both: Vec<_> = headers.get_all("ratelimit").iter().collect();
     assert_eq!(both, ["\"behind\";r=3;t=5", "\"default\";r=50;t=30"]);
     Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 50, 30)]);
-    assert_eq!((&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]), (&HeaderValue::from(3), &HeaderValue::from(7)));
+    assert_eq!(
+        (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),
+        (&HeaderValue::from(3), &HeaderValue::from(7))
+    );
     Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
-    assert_eq!((&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]), (&HeaderValue::from(2), &HeaderValue::from(100)));
+    assert_eq!(
+        (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),
+        (&HeaderValue::from(2), &HeaderValue::from(100))
+    );
 }

@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex};
 use http::{HeaderValue, Method, Request};
 use proptest::prelude::*;
 use tidegate::http::{
-    Asked, ClientAddress, Head, InvalidKey, InvalidLimits, KeyPart, KeyText, Limits, RuleKey, Ruling, Why, Written, by,
+    Asked, ClientAddress, Head, InvalidKey, InvalidLimits, KeyPart, KeyText, Limits, RuleKey, Ruling, Why,
+    Written, by,
 };
-use tidegate::{Admission, Answer, Decision, Gate, Limiter, Micros, Outcome, Part, Policy, Quota, RuleId, Wait};
+use tidegate::{
+    Admission, Answer, Decision, Gate, Limiter, Micros, Outcome, Part, Policy, Quota, RuleId, Wait,
+};
 
 fn key(part: &impl KeyPart, request: &Request<()>) -> Option<Vec<u8>> {
     let mut text = KeyText::new();
@@ -129,7 +132,8 @@ fn hosts_and_methods_have_one_spelling() {
     assert_eq!(key(&by::host(), &get("http://user@example.com/")), host("example.com"));
 
     let method = |name: &str| {
-        let request = Request::builder().method(Method::from_bytes(name.as_bytes()).unwrap()).body(()).unwrap();
+        let request =
+            Request::builder().method(Method::from_bytes(name.as_bytes()).unwrap()).body(()).unwrap();
         key(&by::method(), &request)
     };
     assert_ne!(method("GET"), method("POST"));
@@ -194,7 +198,9 @@ fn a_request_that_is_skipped_or_refused_for_its_key_is_counted_as_such() {
     assert_eq!((skip.stats()[0].missing, skip.stats()[0].refused), (3, 0));
 
     let refuse = Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_refuse()).unwrap();
-    let Asked::Now(Ruling::Refuse(refusal)) = refuse.ask(&Head::of(&get("/"))) else { panic!("it has no key") };
+    let Asked::Now(Ruling::Refuse(refusal)) = refuse.ask(&Head::of(&get("/"))) else {
+        panic!("it has no key")
+    };
     assert_eq!((refusal.why, refusal.status.as_u16()), (Why::MissingKey, 400));
     assert_eq!(refuse.stats()[0].missing, 1);
 }
@@ -225,7 +231,8 @@ fn what_cannot_be_is_refused_when_it_is_built() {
     let early = Limits::over(limiter()).shadow().rule("a", by::everybody()).build();
     assert_eq!(early.unwrap_err(), InvalidLimits::BeforeAnyRule { said: "shadow" });
     let many = (0..9).fold(Policy::builder(), |policy, n| policy.rule(n.to_string(), Quota::per_second(1)));
-    let many = (0..9).fold(Limits::over(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::everybody()));
+    let many = (0..9)
+        .fold(Limits::over(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::everybody()));
     assert_eq!(many.build().unwrap_err(), InvalidLimits::TooManyRules { rules: 9 });
     assert_eq!(limiter().rule("whatever"), Some(RuleId(0)));
 }

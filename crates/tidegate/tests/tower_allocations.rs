@@ -76,7 +76,8 @@ fn a_request_that_passes_allocates_nothing() {
     assert_eq!(allocations(keyed(keys.or_refuse())), 0);
 
     let quota = Quota::per_second(1_000);
-    let policy = Policy::builder().rule("everybody", quota).rule("user", quota).rule("tried", quota).build().unwrap();
+    let policy =
+        Policy::builder().rule("everybody", quota).rule("user", quota).rule("tried", quota).build().unwrap();
     let limits = Limits::over(policy)
         .rule("everybody", by::everybody())
         .rule("user", by::header("x-user").or_skip())

@@ -93,7 +93,11 @@ async fn calls_wait_their_turn_and_fail_if_that_takes_too_long() {
     }
     assert_eq!(partner.calls(), (0..=10).map(|n| n * 100).collect::<Vec<u128>>());
     assert_eq!(failed.len(), 2);
-    assert!(failed[0].to_string().starts_with("not called: rule \"partner\": limit of 1 reached"), "{}", failed[0]);
+    assert!(
+        failed[0].to_string().starts_with("not called: rule \"partner\": limit of 1 reached"),
+        "{}",
+        failed[0]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,10 @@ impl Body for Slow {
     type Data = VecDeque<u8>;
     type Error = ();
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
         match self.0.lock().unwrap().pop_front() {
             None => Poll::Pending,
             Some(None) => Poll::Ready(None),
@@ -83,7 +86,11 @@ async fn a_permit_is_held_until_the_body_has_ended() {
     assert_eq!(limiter.stats().in_use, 1);
     slowly.0.lock().unwrap().push_back(None);
     assert!(body.frame().await.is_none());
-    assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 1), "it has ended, and not only been dropped");
+    assert_eq!(
+        (limiter.stats().in_use, limiter.stats().endings.succeeded),
+        (0, 1),
+        "it has ended, and not only been dropped"
+    );
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
 }
 
@@ -184,7 +191,11 @@ async fn who_stops_waiting_for_a_rate_has_not_used_it() {
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
     let gone = service.call(request());
     drop(gone);
-    assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK, "its turn was given back, and is a second away");
+    assert_eq!(
+        send(&mut service, request()).await.status(),
+        StatusCode::OK,
+        "its turn was given back, and is a second away"
+    );
 }
 
 #[tokio::test]

@@ -30,7 +30,11 @@ fn by_user() -> impl tidegate::http::RuleKey {
 }
 
 /// Limits of one an hour for everybody, as this sets them.
-fn limits(set: impl FnOnce(LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>) -> Limits {
+fn limits(
+    set: impl FnOnce(
+        LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
+    ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
+) -> Limits {
     let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
     set(Limits::over(limiter).rule("hourly", by::everybody())).build().unwrap()
 }
@@ -51,7 +55,8 @@ async fn clones_of_layer_and_service_share_the_limit() {
     let counting = Counting::default();
     let layer = RateLimitLayer::new(Limits::on(one_an_hour(), by_user()).unwrap());
     let mut first: Served = layer.layer(counting.clone());
-    let (mut clone, mut of_a_clone): (Served, Served) = (first.clone(), layer.clone().layer(counting.clone()));
+    let (mut clone, mut of_a_clone): (Served, Served) =
+        (first.clone(), layer.clone().layer(counting.clone()));
     assert_eq!(send(&mut first, of("alice")).await.status(), 200);
     for service in [&mut first, &mut clone, &mut of_a_clone] {
         assert_eq!(send(service, of("alice")).await.status(), 429);
@@ -85,7 +90,8 @@ async fn of_64_at_the_same_time_exactly_40_pass() {
 #[tokio::test]
 async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it() {
     let counting = Counting::default();
-    let limits = Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::everybody()).unwrap();
+    let limits =
+        Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::everybody()).unwrap();
     let mut service = in_front(&limits, &counting);
     for _ in 0..10 {
         std::future::poll_fn(|cx| Service::<Request<()>>::poll_ready(&mut service, cx)).await.unwrap();
@@ -142,9 +148,13 @@ async fn costs_are_charged_and_some_are_skipped() {
 
 #[tokio::test]
 async fn a_refusal_says_what_and_when() {
-    let response = refused(&limits(|limits| limits.quota(Quota::per_hour(1)).fields(Fields::Draft11)), request()).await;
+    let response =
+        refused(&limits(|limits| limits.quota(Quota::per_hour(1)).fields(Fields::Draft11)), request()).await;
     let headers = response.headers();
-    assert_eq!((response.status(), &headers["retry-after"]), (StatusCode::TOO_MANY_REQUESTS, &HeaderValue::from(3_600)));
+    assert_eq!(
+        (response.status(), &headers["retry-after"]),
+        (StatusCode::TOO_MANY_REQUESTS, &HeaderValue::from(3_600))
+    );
     assert_eq!(headers["cache-control"], "no-store");
     assert_eq!(headers["content-type"], "application/problem+json");
     assert_eq!(headers["ratelimit-policy"], "\"hourly\";q=1;w=3600");
@@ -165,16 +175,24 @@ async fn as_little_is_told_as_was_chosen() {
     assert!(text(&later).contains("\"violated-policies\":[]"));
     let hidden = refused(&with(Expose::Hidden), request()).await;
     assert_eq!(hidden.status(), 429);
-    assert!(!hidden.headers().contains_key("retry-after") && !hidden.headers().contains_key("ratelimit-policy"));
+    assert!(
+        !hidden.headers().contains_key("retry-after") && !hidden.headers().contains_key("ratelimit-policy")
+    );
 }
 
 #[tokio::test]
 async fn whoever_passes_is_told_what_is_left() {
-    let mut service = in_front(&limits(|limits| limits.fields(Fields::Draft11).readable_in_browsers()), &Counting::default());
+    let mut service = in_front(
+        &limits(|limits| limits.fields(Fields::Draft11).readable_in_browsers()),
+        &Counting::default(),
+    );
     let response = send(&mut service, request()).await;
     assert_eq!(response.headers()["ratelimit-policy"], "\"hourly\";q=1");
     assert_eq!(response.headers()["ratelimit"], "\"hourly\";r=0;t=3600");
-    assert_eq!(response.headers()["access-control-expose-headers"], "Retry-After, RateLimit, RateLimit-Policy");
+    assert_eq!(
+        response.headers()["access-control-expose-headers"],
+        "Retry-After, RateLimit, RateLimit-Policy"
+    );
     let mut silent = in_front(&limits(|limits| limits), &Counting::default());
     assert!(send(&mut silent, request()).await.headers().is_empty());
 }
@@ -211,7 +229,8 @@ impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for Answering<F> {
 
 #[tokio::test]
 async fn what_the_service_says_of_limits_stays() {
-    let behind = Answering(|| Response::builder().header("ratelimit", "\"behind\";r=3;t=5").body(Vec::new()).unwrap());
+    let behind =
+        Answering(|| Response::builder().header("ratelimit", "\"behind\";r=3;t=5").body(Vec::new()).unwrap());
     let mut service = RateLimitLayer::new(limits(|limits| limits.fields(Fields::Draft11))).layer(behind);
     let response = send(&mut service, request()).await;
     let both: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
@@ -227,7 +246,9 @@ async fn callers_of_grpc_get_a_status_of_grpc() {
     assert_eq!(header("grpc-status"), "8");
     assert_eq!(header("grpc-retry-pushback-ms"), "3600000");
     assert_eq!(header("content-type"), "application/grpc");
-    let never = refused(&limits(|limits| limits.cost(|head| if head.headers.is_empty() { 1 } else { 2 })), grpc()).await;
+    let never =
+        refused(&limits(|limits| limits.cost(|head| if head.headers.is_empty() { 1 } else { 2 })), grpc())
+            .await;
     assert_eq!(never.headers()["grpc-retry-pushback-ms"], "-1");
 }
 
@@ -246,8 +267,12 @@ async fn a_head_gets_no_body_and_a_browser_a_page() {
     assert_eq!((head.status(), head.body().len()), (StatusCode::TOO_MANY_REQUESTS, 0));
     let browser = Request::get("/").header("accept", "text/html,*/*;q=0.8").body(()).unwrap();
     let page = refused(&limits(), browser).await;
-    assert_eq!((text(&page), &page.headers()["content-type"]), ("<p>Later.</p>", &HeaderValue::from_static("text/html; charset=utf-8")));
-    let program = refused(&limits(), Request::get("/").header("accept", "application/json").body(()).unwrap()).await;
+    assert_eq!(
+        (text(&page), &page.headers()["content-type"]),
+        ("<p>Later.</p>", &HeaderValue::from_static("text/html; charset=utf-8"))
+    );
+    let program =
+        refused(&limits(), Request::get("/").header("accept", "application/json").body(()).unwrap()).await;
     assert_eq!(program.headers()["content-type"], "application/problem+json");
 }
 
@@ -255,7 +280,8 @@ async fn a_head_gets_no_body_and_a_browser_a_page() {
 async fn a_closure_replaces_everything() {
     let limits = limits(|limits| {
         limits.status(StatusCode::IM_A_TEAPOT).answer(|head, refusal| {
-            let words = format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
+            let words =
+                format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
             Response::builder().status(refusal.status).body(words.into_bytes()).unwrap()
         })
     });
@@ -308,7 +334,11 @@ async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
 
     let missing = Limits::over(one_an_hour()).rule("user", by_user()).shadow().build().unwrap();
     let mut service = in_front(&missing, &Counting::default());
-    assert_eq!(send(&mut service, request()).await.status(), 200, "it lacks the key of a rule that is only tried out");
+    assert_eq!(
+        send(&mut service, request()).await.status(),
+        200,
+        "it lacks the key of a rule that is only tried out"
+    );
     assert_eq!(missing.stats()[0].would_refuse, 1);
 }
 
@@ -326,7 +356,9 @@ async fn the_excess_waits_for_as_long_as_it_may() {
     let waiting: Vec<_> = (0..4)
         .map(|_| {
             let mut service = service.clone();
-            tokio::spawn(async move { (send(&mut service, request()).await.status().as_u16(), began.elapsed()) })
+            tokio::spawn(
+                async move { (send(&mut service, request()).await.status().as_u16(), began.elapsed()) },
+            )
         })
         .collect();
     let mut ends = Vec::new();
@@ -335,7 +367,11 @@ async fn the_excess_waits_for_as_long_as_it_may() {
         ends.push((status, after.as_millis()));
     }
     ends.sort_unstable();
-    assert_eq!(ends, [(200, 0), (200, 100), (200, 200), (429, 0)], "the last would have waited 300 ms: refused at once");
+    assert_eq!(
+        ends,
+        [(200, 0), (200, 100), (200, 200), (429, 0)],
+        "the last would have waited 300 ms: refused at once"
+    );
     assert_eq!(send(&mut service, request()).await.status(), 200);
 }
 
@@ -359,7 +395,10 @@ async fn those_who_are_refused_are_served_elsewhere() {
     let mut service = layer.layer(counting.clone());
     assert_eq!(text(&send(&mut service, request()).await), "served");
     let degraded = send(&mut service, request()).await;
-    assert_eq!((degraded.status(), text(&degraded), &degraded.headers()["x-rule"]), (StatusCode::OK, "yesterday's", &HeaderValue::from_static("hourly")));
+    assert_eq!(
+        (degraded.status(), text(&degraded), &degraded.headers()["x-rule"]),
+        (StatusCode::OK, "yesterday's", &HeaderValue::from_static("hourly"))
+    );
     assert_eq!(counting.count(), 1);
 }
 

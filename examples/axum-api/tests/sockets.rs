@@ -82,7 +82,11 @@ async fn users_have_limits_and_share_one() {
     for left in (0..10).rev() {
         let answer = ask(&mut stream, &notes_of("alice")).await;
         assert_eq!((answer.status(), answer.body.as_str()), ("200", "notes of alice\n"));
-        assert!(answer.field("ratelimit").unwrap().starts_with(&format!("\"user\";r={left};t=")), "{}", answer.head);
+        assert!(
+            answer.field("ratelimit").unwrap().starts_with(&format!("\"user\";r={left};t=")),
+            "{}",
+            answer.head
+        );
         assert_eq!(answer.field("ratelimit-policy"), Some("\"user\";q=10;w=3600"));
     }
     let refused = ask(&mut stream, &notes_of("alice")).await;
@@ -95,7 +99,11 @@ async fn users_have_limits_and_share_one() {
         }
     }
     let everybody = ask(&mut stream, &notes_of("erin")).await;
-    assert_eq!((everybody.status(), everybody.field("ratelimit")), ("429", None), "the limit of all is not shown");
+    assert_eq!(
+        (everybody.status(), everybody.field("ratelimit")),
+        ("429", None),
+        "the limit of all is not shown"
+    );
     assert_eq!(ask(&mut stream, "GET /notes HTTP/1.1\r\nhost: a\r\n\r\n").await.status(), "401");
 }
 
@@ -122,7 +130,8 @@ async fn logins_are_limited_by_address_whatever_the_headers_say() {
     let mut stream = TcpStream::connect(serve(PLAN).await).await.unwrap();
     let mut statuses = Vec::new();
     for n in 0..4 {
-        let spoofed = format!("x-forwarded-for: 9.9.9.{n}\r\nforwarded: for=9.9.9.{n}\r\nx-real-ip: 9.9.9.{n}\r\n");
+        let spoofed =
+            format!("x-forwarded-for: 9.9.9.{n}\r\nforwarded: for=9.9.9.{n}\r\nx-real-ip: 9.9.9.{n}\r\n");
         statuses.push(ask(&mut stream, &login(&spoofed, "alice")).await.status().to_owned());
     }
     assert_eq!(statuses, ["200", "200", "429", "429"]);
@@ -160,7 +169,11 @@ async fn a_body_that_nobody_reads_is_never_taken_for_a_request() {
             match read(&mut stream).await {
                 Some(answer) => {
                     assert!(["200", "429", "413"].contains(&answer.status()), "{}", answer.head); // HD-09
-                    assert!(!answer.body.contains("mallory") || answer.body.starts_with("Bearer "), "{}", answer.body);
+                    assert!(
+                        !answer.body.contains("mallory") || answer.body.starts_with("Bearer "),
+                        "{}",
+                        answer.body
+                    );
                     refused += usize::from(answer.status() == "429");
                 }
                 None => break,
@@ -170,7 +183,11 @@ async fn a_body_that_nobody_reads_is_never_taken_for_a_request() {
     }
     let mut stream = TcpStream::connect(address).await.unwrap();
     let answer = ask(&mut stream, &notes_of("mallory")).await;
-    assert!(answer.field("ratelimit").unwrap().starts_with("\"user\";r=9;"), "nothing was counted: {}", answer.head);
+    assert!(
+        answer.field("ratelimit").unwrap().starts_with("\"user\";r=9;"),
+        "nothing was counted: {}",
+        answer.head
+    );
 }
 
 #[tokio::test]
@@ -187,7 +204,8 @@ async fn a_refused_body_leaves_the_connection_usable_or_closed() {
 
 #[tokio::test]
 async fn a_head_is_refused_without_a_body() {
-    let mut stream = TcpStream::connect(serve(Plan { user: Quota::per_hour(1), ..PLAN }).await).await.unwrap();
+    let mut stream =
+        TcpStream::connect(serve(Plan { user: Quota::per_hour(1), ..PLAN }).await).await.unwrap();
     assert_eq!(ask(&mut stream, &notes_of("alice")).await.status(), "200");
     say(&mut stream, &notes_of("alice").replacen("GET", "HEAD", 1)).await;
     let mut head = Vec::new();
@@ -196,7 +214,11 @@ async fn a_head_is_refused_without_a_body() {
     }
     assert!(head.starts_with(b"HTTP/1.1 429"), "{}", head.escape_ascii());
     let next = ask(&mut stream, &notes_of("bob")).await;
-    assert_eq!((next.status(), next.body.as_str()), ("200", "notes of bob\n"), "it begins right after the head");
+    assert_eq!(
+        (next.status(), next.body.as_str()),
+        ("200", "notes of bob\n"),
+        "it begins right after the head"
+    );
 }
 
 /// The body of a request: at its end, or never ending.
@@ -209,7 +231,10 @@ impl Body for Sent {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match *self {
             Sent::Whole => Poll::Ready(None),
             Sent::NeverWhole => Poll::Pending,

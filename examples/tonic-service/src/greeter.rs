@@ -88,7 +88,9 @@ impl GreeterClient {
     /// The status, if there is none.
     pub async fn greet(&mut self, caller: &'static str, name: &str) -> Result<String, Status> {
         let mut request = tonic::Request::new(Name { name: name.to_owned() });
-        request.metadata_mut().insert("x-caller", caller.parse().map_err(|_| Status::internal("no such caller"))?);
+        request
+            .metadata_mut()
+            .insert("x-caller", caller.parse().map_err(|_| Status::internal("no such caller"))?);
         self.0.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
         let codec = ProstCodec::<Name, Greeting>::default();
         let greeting = self.0.unary(request, PathAndQuery::from_static(GREET), codec).await?;

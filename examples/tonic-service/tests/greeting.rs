@@ -18,8 +18,13 @@ async fn callers_have_limits_of_their_own_and_are_told_when_to_retry() {
     }
     let refused = client.greet("alice", "Bob").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    let pushback: u64 = refused.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap().parse().unwrap();
+    let pushback: u64 =
+        refused.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap().parse().unwrap();
     assert!((1..=1_800_000).contains(&pushback), "{pushback}");
     assert_eq!(client.greet("carol", "Bob").await.unwrap(), "Good day, Bob!", "over the same connection");
-    assert_eq!(client.greet("", "Bob").await.unwrap_err().code(), Code::InvalidArgument, "nobody in particular");
+    assert_eq!(
+        client.greet("", "Bob").await.unwrap_err().code(),
+        Code::InvalidArgument,
+        "nobody in particular"
+    );
 }

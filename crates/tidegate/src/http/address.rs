@@ -20,8 +20,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ::http::header::{HeaderMap, HeaderName};
 use ::http::Extensions;
+use ::http::header::{HeaderMap, HeaderName};
 
 use super::forwarded::Spoken;
 use super::head::Head;
@@ -183,9 +183,9 @@ impl ClientAddress {
     /// The network that the client is limited as.
     #[must_use]
     pub fn network(&self, client: Client) -> Option<Network> {
-        client.address.map(|address| {
-            Network::of(address, if address.is_ipv4() { self.v4_bits } else { self.v6_bits })
-        })
+        client
+            .address
+            .map(|address| Network::of(address, if address.is_ipv4() { self.v4_bits } else { self.v6_bits }))
     }
 }
 

@@ -146,7 +146,8 @@ impl Answers {
     /// Adds what clients are told of these rules, after these decisions.
     pub(super) fn tell(&self, headers: &mut HeaderMap, rules: &[RuleOf], decisions: &[Decision]) {
         let decision_of = |rule: &RuleOf| decisions.iter().find(|decision| decision.rule == rule.id);
-        let shown: Vec<ShownRule<'_>> = rules.iter().filter_map(|rule| rule.shown(decision_of(rule))).collect();
+        let shown: Vec<ShownRule<'_>> =
+            rules.iter().filter_map(|rule| rule.shown(decision_of(rule))).collect();
         let left = rules.iter().filter_map(|rule| rule.left(decision_of(rule)?));
         let left: Vec<ShownState<'_>> = left.collect();
         self.fields.add(headers, &shown, &left);

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A gate in memory is asked on the spot: nothing is allocated, and the request is counted before anybody could take it
-//! back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the same call:
-//! what has been sent to Redis is counted, whatever the client does then.
+//! back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the same call;
+//! a gate that asks Redis goes on asking, whatever the client does then.
 //!
 //! Rules in shadow are asked only if all others let the request pass, because only then would they have been charged; each
 //! on its own, so that none hides what another would have done.
@@ -153,8 +153,7 @@ enum Verdict {
 impl Shared {
     /// The keys of a request. `Err` if it lacks one that it must have.
     fn question(&self, head: &Head<'_>) -> Result<Question, Box<Refusal>> {
-        let mut question =
-            Question { text: KeyText::new(), asked: [Line::default(); MOST_RULES], lines: 0 };
+        let mut question = Question { text: KeyText::new(), asked: [Line::default(); MOST_RULES], lines: 0 };
         for (index, rule) in self.rules.iter().enumerate() {
             let from = question.text.mark();
             match rule.key.write_or(head, &mut question.text) {

@@ -27,8 +27,8 @@ use sha2::{Digest, Sha256};
 use super::address::ClientAddress;
 use super::head::Head;
 use super::key::{AlwaysThere, InvalidKey, KeyPart, KeyText, KeyValue, Kind, MissingPart};
-pub use super::route::{Param, Route, param, route};
 use super::route::decode;
+pub use super::route::{Param, Route, param, route};
 
 /// Everybody together: one limit for all requests. Its key is the empty one.
 #[must_use]

@@ -228,7 +228,8 @@ fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_usize, |group, byte| group << 8 | usize::from(*byte)) << (8 * (3 - chunk.len()));
+        let group = chunk.iter().fold(0_usize, |group, byte| group << 8 | usize::from(*byte))
+            << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let letter = LETTERS[group >> (18 - 6 * place) & 63];
             text.push(if place <= chunk.len() { letter.into() } else { '=' });

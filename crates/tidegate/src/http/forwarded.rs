@@ -41,15 +41,12 @@ impl Spoken {
         };
         let lines = headers.get_all(name).iter().rev();
         let mut bytes = 0;
-        lines
-            .flat_map(|line| self.entries(line))
-            .enumerate()
-            .map(move |(index, entry)| {
-                let entry = entry?;
-                bytes += entry.len() + 1;
-                let too_many = index >= MOST_HOPS || bytes > MOST_BYTES;
-                if too_many { Err(Unreadable) } else { self.address(entry).ok_or(Unreadable) }
-            })
+        lines.flat_map(|line| self.entries(line)).enumerate().map(move |(index, entry)| {
+            let entry = entry?;
+            bytes += entry.len() + 1;
+            let too_many = index >= MOST_HOPS || bytes > MOST_BYTES;
+            if too_many { Err(Unreadable) } else { self.address(entry).ok_or(Unreadable) }
+        })
     }
 
     /// The entries of one line, from the last to the first.

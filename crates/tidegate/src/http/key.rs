@@ -438,7 +438,10 @@ impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             InvalidKey::NotAHeaderName { name } => {
-                write!(f, "{name:?} is no name of a header; write letters, digits and hyphens, as in \"x-api-key\"")
+                write!(
+                    f,
+                    "{name:?} is no name of a header; write letters, digits and hyphens, as in \"x-api-key\""
+                )
             }
             InvalidKey::NotATemplate { template } => {
                 write!(

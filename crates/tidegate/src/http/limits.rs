@@ -150,7 +150,8 @@ impl Limits {
         }
     }
 
-    /// Limits by the only rule of this gate, with this key, and everything else as usual. Clients know it as `default`.
+    /// Limits by a gate of a single rule, with this key, and everything else as usual. Clients know the rule as `default`; in
+    /// a gate that has names for its rules, it has to be called that, too.
     ///
     /// ```
     /// use tidegate::http::{KeyPart, Limits, by};
@@ -294,7 +295,12 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         let rules = self.checked()?;
         let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
         let mut shared = Shared {
-            waiting: waiting.map(|(gate, at_most)| Waiting { gate, at_most, max_waiting, count: AtomicUsize::new(0) }),
+            waiting: waiting.map(|(gate, at_most)| Waiting {
+                gate,
+                at_most,
+                max_waiting,
+                count: AtomicUsize::new(0),
+            }),
             gate: Box::new(gate),
             timer,
             rules: self.rules.into(),
@@ -385,7 +391,10 @@ impl fmt::Display for InvalidLimits {
                 write!(f, "the gate has no rule {rule:?}; name one that it was built with")
             }
             InvalidLimits::SameRule { rule } => {
-                write!(f, "{rule:?} is a rule that was named before; name each once, and join keys in a tuple")
+                write!(
+                    f,
+                    "{rule:?} is a rule that was named before; name each once, and join keys in a tuple"
+                )
             }
             InvalidLimits::NotAName { rule } => {
                 write!(f, "clients cannot be told of a rule {rule:?}; name it in printable ASCII")

@@ -232,21 +232,29 @@ mod tests {
 
     #[test]
     fn the_world_is_not_trusted_however_it_is_written() {
-        let all_but_the_last = (1..=32).map(|bits| Network::of(Ipv4Addr::from_bits(!(u32::MAX >> (bits - 1))).into(), bits));
+        let all_but_the_last =
+            (1..=32).map(|bits| Network::of(Ipv4Addr::from_bits(!(u32::MAX >> (bits - 1))).into(), bits));
         let mut entries: Vec<String> = all_but_the_last.map(|network| network.to_string()).collect();
         let list = |entries: &[String]| TrustedProxies::new(entries.iter().map(String::as_str)).map(|_| ());
         assert_eq!(list(&entries), Ok(()), "255.255.255.255 is left out: {entries:?}");
         entries.push("255.255.255.255".to_owned());
         assert_eq!(list(&entries), Err(InvalidProxies::Everybody));
-        for world in [&["0.0.0.0/0"][..], &["::/0"], &["10.0.0.0/8", "::ffff:0.0.0.0/96"], &["8000::/1", "::/1"]] {
-            assert_eq!(TrustedProxies::new(world.iter().copied()), Err(InvalidProxies::Everybody), "{world:?}");
+        for world in
+            [&["0.0.0.0/0"][..], &["::/0"], &["10.0.0.0/8", "::ffff:0.0.0.0/96"], &["8000::/1", "::/1"]]
+        {
+            assert_eq!(
+                TrustedProxies::new(world.iter().copied()),
+                Err(InvalidProxies::Everybody),
+                "{world:?}"
+            );
         }
         assert!(TrustedProxies::new(["8000::/1", "::/2", "128.0.0.0/1"]).is_ok());
     }
 
     #[test]
     fn entries_that_are_none_are_told_with_the_remedy() {
-        for entry in ["", "/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "::1/129", "::ffff:1.2.3.4/95", "x"] {
+        for entry in ["", "/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "::1/129", "::ffff:1.2.3.4/95", "x"]
+        {
             let said = TrustedProxies::new([entry]).unwrap_err().to_string();
             assert!(said.contains("write 10.0.0.7") && said.contains(&format!("{entry:?}")), "{said}");
         }

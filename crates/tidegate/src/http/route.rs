@@ -77,9 +77,10 @@ impl KeyPart for Param {
         self.template.check()?;
         match self.place() {
             Some(_) => Ok(()),
-            None => {
-                Err(InvalidKey::NoSuchParam { template: self.template.text.clone(), param: self.param.clone() })
-            }
+            None => Err(InvalidKey::NoSuchParam {
+                template: self.template.text.clone(),
+                param: self.param.clone(),
+            }),
         }
     }
 }
@@ -104,7 +105,9 @@ impl Template {
         let is_well_formed = |(index, segment): (usize, &Segment)| match segment {
             Segment::Text(text) => !text.contains(['{', '}']),
             Segment::Param(name) => {
-                !name.is_empty() && !name.contains(['{', '}', '*']) && !self.segments[..index].contains(segment)
+                !name.is_empty()
+                    && !name.contains(['{', '}', '*'])
+                    && !self.segments[..index].contains(segment)
             }
             Segment::Rest => index + 1 == self.segments.len(),
         };
@@ -177,7 +180,9 @@ mod tests {
 
     #[test]
     fn odd_spellings_of_a_path_are_the_path() {
-        for login in ["/login", "/%6cogin", "//login", "/login/", "/x/../login", "/x/%2E%2e/login;v=1", "/./login"] {
+        for login in
+            ["/login", "/%6cogin", "//login", "/login/", "/x/../login", "/x/%2E%2e/login;v=1", "/./login"]
+        {
             assert!(matches("/login", login), "{login}");
         }
         for other in ["/", "/logi", "/login/x", "/Login", "/login%2f", "/%6"] {

@@ -28,7 +28,8 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 #[must_use]
 pub fn asked_to_wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let is_refusal = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let ordered = headers.get(RETRY_AFTER).filter(|_| is_refusal).and_then(|value| retry_after(value, headers));
+    let ordered =
+        headers.get(RETRY_AFTER).filter(|_| is_refusal).and_then(|value| retry_after(value, headers));
     ordered.or_else(|| nothing_left(headers)).filter(|wait| !wait.is_zero())
 }
 
@@ -108,7 +109,13 @@ mod tests {
         assert_eq!(seconds_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         assert_eq!(seconds_of("Tue, 29 Feb 2000 23:59:59 GMT"), Some(951_868_799));
         assert_eq!(seconds_of("Mon, 16 Nov 2026 12:00:00 GMT"), Some(1_794_830_400));
-        for odd in ["", "tomorrow", "Sun, 06 Nov 1994 08:49 GMT", "Sun, 00 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1969 08:49:37 GMT"] {
+        for odd in [
+            "",
+            "tomorrow",
+            "Sun, 06 Nov 1994 08:49 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1969 08:49:37 GMT",
+        ] {
             assert_eq!(seconds_of(odd), None, "{odd}");
         }
     }
@@ -124,7 +131,10 @@ mod tests {
             (REFUSED, &[("retry-after", "soon"), ("ratelimit", "\"a\";r=0;t=9")], Some(9)),
             (
                 REFUSED,
-                &[("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"), ("date", "Sun, 06 Nov 1994 08:49:37 GMT")],
+                &[
+                    ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"),
+                    ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                ],
                 Some(10),
             ),
             (REFUSED, &[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], None),

@@ -227,7 +227,8 @@ where
                 }
                 Projected::Waiting { waiting } => {
                     let ruling = ready!(waiting.as_mut().expect("polled after it was ready").what.poll(cx));
-                    let Waiting { mut service, request, .. } = *waiting.take().expect("it was there just now");
+                    let Waiting { mut service, request, .. } =
+                        *waiting.take().expect("it was there just now");
                     let next = match ruling {
                         None => service.begin(request),
                         Some(Ruling::Pass(passed)) => Next::Call(request, passed),

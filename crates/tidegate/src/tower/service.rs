@@ -50,7 +50,8 @@ impl<S, B, O> RateLimit<S, B, O> {
         O: Otherwise<Request<A>, Response<B>, S::Error>,
     {
         let Passed { permits, decisions } = passed;
-        let telling = if decisions.is_none() { None } else { Some(Box::new((self.limits.clone(), decisions))) };
+        let telling =
+            if decisions.is_none() { None } else { Some(Box::new((self.limits.clone(), decisions))) };
         Deciding::Passing { future: self.inner.call(request), permits: Some(permits), telling }
     }
 

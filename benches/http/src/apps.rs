@@ -1,0 +1,64 @@
+//! The same handler, bare and with each layer; and what is added, worked out from what was measured.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use bench_harness::rounds::Measured;
+use tidegate::http::{ClientAddress, Limits, by};
+use tidegate::tower::RateLimitLayer;
+use tidegate::{KeyedLimiter, Quota};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::PeerIpKeyExtractor;
+
+pub(crate) const BARE: &str = "bare";
+pub(crate) const TIDEGATE: &str = "**tidegate**";
+pub(crate) const GOVERNOR: &str = "tower_governor";
+
+/// Who is measured, and how each is made.
+pub(crate) const ALL: [(&str, fn() -> Router); 3] =
+    [(BARE, bare), (GOVERNOR, governor), (TIDEGATE, tidegate)];
+
+fn bare() -> Router {
+    Router::new().route("/", get(|| async { "ok" }))
+}
+
+/// So much that nobody is refused.
+const PER_SECOND: u64 = 1_000_000;
+
+fn tidegate() -> Router {
+    let client = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
+    let limiter = KeyedLimiter::<str>::new(Quota::per_second(PER_SECOND).burst(1_000_000_000));
+    let limits = Limits::on(limiter, by::address(client)).expect("limits that can be built");
+    bare().layer(RateLimitLayer::new(limits))
+}
+
+fn governor() -> Router {
+    let config = GovernorConfigBuilder::default()
+        .key_extractor(PeerIpKeyExtractor)
+        .per_nanosecond(1_000)
+        .burst_size(1_000_000_000)
+        .finish()
+        .expect("a configuration that can be built");
+    bare().layer(GovernorLayer::new(Arc::new(config)))
+}
+
+/// What each layer adds to the bare handler, round by round, as a case of its own.
+pub(crate) fn added(measured: &[Measured], names: &[(&'static str, &'static str)]) -> Vec<Measured> {
+    let rounds = |what: &str, who: &str| {
+        let found = measured.iter().find(|one| one.what == what && one.who == who);
+        found.map_or(&[][..], |one| &one.rounds)
+    };
+    let mut added = Vec::new();
+    for (what, name) in names {
+        for who in [GOVERNOR, TIDEGATE] {
+            let with = rounds(what, who).iter().zip(rounds(what, BARE));
+            let rounds = with.map(|(with, bare)| (with - bare).max(0.0)).collect();
+            added.push(Measured { what: name, who, rounds, surprise: None });
+        }
+    }
+    added
+}
