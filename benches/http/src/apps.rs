@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -13,25 +14,54 @@ use tidegate::{KeyedLimiter, Quota};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
+use tower_layer::layer_fn;
+use tower_service::Service;
 
 pub(crate) const BARE: &str = "bare";
+pub(crate) const NOTHING: &str = "a layer that does nothing";
 pub(crate) const TIDEGATE: &str = "**tidegate**";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
 /// Who is measured, and how each is made.
-pub(crate) const ALL: [(&str, fn() -> Router); 3] =
-    [(BARE, bare), (GOVERNOR, governor), (TIDEGATE, tidegate)];
+pub(crate) const ALL: [(&str, fn() -> Router); 4] =
+    [(BARE, bare), (NOTHING, nothing), (GOVERNOR, governor), (TIDEGATE, tidegate)];
 
 fn bare() -> Router {
     Router::new().route("/", get(|| async { "ok" }))
 }
 
-/// So much that nobody is refused.
-const PER_SECOND: u64 = 1_000_000;
+/// What axum takes for any layer at all: a clone of the service, and a box for its future.
+fn nothing() -> Router {
+    bare().layer(layer_fn(Nothing))
+}
+
+/// Hands everything on.
+#[derive(Clone)]
+struct Nothing<S>(S);
+
+impl<S, R> Service<R> for Nothing<S>
+where
+    S: Service<R>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        self.0.call(request)
+    }
+}
+
+/// So many at once that nobody is ever refused, at a pace at which who has asked is not forgotten at once.
+const BURST: u32 = 1_000_000_000;
 
 fn tidegate() -> Router {
     let client = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
-    let limiter = KeyedLimiter::<str>::new(Quota::per_second(PER_SECOND).burst(1_000_000_000));
+    let limiter = KeyedLimiter::<str>::new(Quota::per_second(1).burst(BURST.into()));
     let limits = Limits::on(limiter, by::address(client)).expect("limits that can be built");
     bare().layer(RateLimitLayer::new(limits))
 }
@@ -39,8 +69,8 @@ fn tidegate() -> Router {
 fn governor() -> Router {
     let config = GovernorConfigBuilder::default()
         .key_extractor(PeerIpKeyExtractor)
-        .per_nanosecond(1_000)
-        .burst_size(1_000_000_000)
+        .per_second(1)
+        .burst_size(BURST)
         .finish()
         .expect("a configuration that can be built");
     bare().layer(GovernorLayer::new(Arc::new(config)))
@@ -54,7 +84,7 @@ pub(crate) fn added(measured: &[Measured], names: &[(&'static str, &'static str)
     };
     let mut added = Vec::new();
     for (what, name) in names {
-        for who in [GOVERNOR, TIDEGATE] {
+        for who in [NOTHING, GOVERNOR, TIDEGATE] {
             let with = rounds(what, who).iter().zip(rounds(what, BARE));
             let rounds = with.map(|(with, bare)| (with - bare).max(0.0)).collect();
             added.push(Measured { what: name, who, rounds, surprise: None });

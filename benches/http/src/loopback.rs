@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use axum::Router;
+use axum::serve::ListenerExt;
 use bench_harness::case::Case;
 use bench_harness::goal::Goal;
 use bench_harness::report::Section;
@@ -57,6 +58,9 @@ impl Connected {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("it has one");
             let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            // Otherwise answers wait for acknowledgements, and those for more answers.
+            let listener =
+                listener.tap_io(|stream| stream.set_nodelay(true).expect("an option of every socket"));
             tokio::spawn(async move { axum::serve(listener, app).await });
             TcpStream::connect(address).await.expect("somebody who listens")
         });

@@ -1,7 +1,7 @@
 //! # The HTTP suite: what a limit adds to a request
 //!
-//! The same handler of axum's, bare, with our layer and with tower_governor's, in one run: within the process, where a request
-//! is a call, and over a connection of the loopback.
+//! The same handler of axum's, bare, with our layer and with tower_governor's, in one run: within the process, where
+//! a request is a call, and over a connection of the loopback.
 //!
 //! ```text
 //!   bench-http            the whole suite; the report goes to stdout, progress to stderr
@@ -25,8 +25,8 @@ struct Plan {
     loopback: Turns,
 }
 
-const FULL: Plan = Plan { inside: Turns::new(51, 20, 5), loopback: Turns::new(51, 40, 10) };
-const QUICK: Plan = Plan { inside: Turns::new(11, 10, 2), loopback: Turns::new(11, 20, 5) };
+const FULL: Plan = Plan { inside: Turns::new(601, 3, 1), loopback: Turns::new(201, 20, 4) };
+const QUICK: Plan = Plan { inside: Turns::new(151, 2, 1), loopback: Turns::new(41, 8, 2) };
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

@@ -271,8 +271,8 @@ impl RedisGate {
     }
 }
 
-/// Who is asked through a gate is asked in a task of its own: once `decide` has returned, Redis is asked, though nobody may
-/// wait for the answer any more. Otherwise a client that resets its request quickly enough would not be counted.
+/// Who is asked through a gate is asked in a task of its own: once `decide` has returned, Redis is asked, though nobody
+/// may wait for the answer any more. Otherwise a client that resets its request quickly enough would not be counted.
 impl Gate for RedisGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         if let Err(invalid) = self.shared.validate(request) {

@@ -20,26 +20,29 @@ pub mod by;
 mod fields;
 mod forwarded;
 mod head;
+mod invalid;
 mod key;
 mod limits;
 mod network;
 mod retry;
 mod route;
 mod rule;
+mod ruling;
+mod text;
 mod timer;
 mod told;
 
 pub use address::{Client, ClientAddress, Forwarding, Found, Peer};
 pub use answer::{Refusal, Why};
-pub use ask::{Asked, Decisions, Later, Passed, Ruling};
 pub use fields::{Fields, ShownRule, ShownState, Unit, is_name, partition_key};
 pub use head::Head;
-pub use key::{
-    AlwaysThere, Chosen, InvalidKey, KeyPart, KeyText, KeyValue, MissingPart, RuleKey, Written, key_of,
-};
-pub use limits::{InvalidLimits, Limits, LimitsBuilder};
+pub use invalid::InvalidLimits;
+pub use key::{AlwaysThere, Chosen, InvalidKey, KeyPart, MissingPart, RuleKey, Written, key_of};
+pub use limits::{Limits, LimitsBuilder};
 pub use network::{InvalidProxies, Network, TrustedProxies};
 pub use rule::{Expose, RuleStats};
+pub use ruling::{Asked, Decisions, Later, Passed, Ruling};
+pub use text::{KeyText, KeyValue};
 #[cfg(feature = "tower")]
 pub(crate) use timer::{Sleeping, Timer};
 pub use told::asked_to_wait;

@@ -79,8 +79,8 @@
 //! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads
 //! tokio's time so that tests on a paused runtime drive limiters.
 //!
-//! `http` and `tower`, off by default: keys and answers for HTTP, and layers for whatever speaks tower, which are axum, tonic
-//! and hyper.
+//! `http` and `tower`, off by default: keys and answers for HTTP, and layers for whatever speaks tower, which are axum,
+//! tonic and hyper.
 //!
 //! # What it does not do
 //!

@@ -9,8 +9,8 @@
 //! | [`ConcurrencyLayer`] | the same, where permits are held until the response's body has ended | the same |
 //! | [`OutboundLayer`] | in front of those we call | waits; an error if that cannot suffice |
 //!
-//! Limits are decided on in `call`, never in `poll_ready`: a service that was only made ready has used nothing. They are
-//! shared by every clone. A request is counted before anything that its client could cancel.
+//! Limits are decided on in `call`, never in `poll_ready`: a service that was only made ready has used nothing. They
+//! are shared by every clone. A request is counted before anything that its client could cancel.
 //!
 //! | room | what is in it |
 //! |---|---|

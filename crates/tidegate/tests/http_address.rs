@@ -16,18 +16,21 @@ fn direct() -> ClientAddress {
 }
 
 fn trusted(list: &[&str]) -> TrustedProxies {
-    TrustedProxies::new(list.iter().copied()).unwrap()
+    TrustedProxies::new(list.iter().copied()).expect("as the test wants it")
 }
 
 fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
+    text.parse().expect("as the test wants it")
 }
 
 /// What comes of a peer and the lines of a header.
 fn find(client: &ClientAddress, peer: &str, name: &'static str, lines: &[&str]) -> Client {
     let mut headers = HeaderMap::new();
     for line in lines {
-        headers.append(HeaderName::from_static(name), HeaderValue::from_str(line).unwrap());
+        headers.append(
+            HeaderName::from_static(name),
+            HeaderValue::from_str(line).expect("as the test wants it"),
+        );
     }
     client.client(Some(Peer::Address(ip(peer))), &headers)
 }
@@ -160,7 +163,9 @@ fn key(client: &ClientAddress, peer: IpAddr, said: Option<&str>) -> Vec<u8> {
     let mut request = Request::new(());
     request.extensions_mut().insert(Connected(SocketAddr::new(peer, 4711)));
     if let Some(said) = said {
-        request.headers_mut().append("x-forwarded-for", HeaderValue::from_str(said).unwrap());
+        request
+            .headers_mut()
+            .append("x-forwarded-for", HeaderValue::from_str(said).expect("as the test wants it"));
     }
     key_of(&by::address(client.clone()), &Head::of(&request))
 }
@@ -189,7 +194,7 @@ fn what_a_client_invents_before_our_proxies_word_makes_one_key() {
 #[test]
 fn all_addresses_of_one_network_make_one_key() {
     let first: Ipv6Addr = "2001:db8:1:2::".parse().unwrap();
-    let inside = (0..65_536u128).map(|n| Ipv6Addr::from_bits(first.to_bits() | n << 48 | n * 7_919));
+    let inside = (0..65_536u128).map(|n| Ipv6Addr::from_bits(first.to_bits() | (n << 48) | (n * 7_919)));
     let keys: HashSet<_> = inside.map(|address| key(&direct(), address.into(), None)).collect();
     assert_eq!(keys.len(), 1);
     assert!(!keys.contains(&key(&direct(), ip("2001:db8:1:3::1"), None)), "the next network");
@@ -232,7 +237,8 @@ proptest! {
         let ours = || trusted(&["10.0.0.0/8"]);
         let single = Forwarding::Single(HeaderName::from_static("x-real-ip"));
         for forwarding in [Forwarding::XForwardedFor, Forwarding::Forwarded, single] {
-            for client in [direct().behind(ours(), forwarding.clone()), direct().directly_behind(ours(), forwarding), direct().hops(2)] {
+            let (walk, last) = (direct().behind(ours(), forwarding.clone()), direct().directly_behind(ours(), forwarding));
+            for client in [walk, last, direct().hops(2)] {
                 let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
                 prop_assert!(found.address.is_some());
             }

@@ -22,7 +22,7 @@ fn key(part: &impl KeyPart, request: &Request<()>) -> Option<Vec<u8>> {
 }
 
 fn get(uri: &str) -> Request<()> {
-    Request::get(uri).body(()).unwrap()
+    Request::get(uri).body(()).expect("as the test wants it")
 }
 
 #[derive(Clone)]
@@ -155,7 +155,10 @@ struct Recorder(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Gate for Recorder {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        self.0.lock().unwrap().extend(request.iter().map(|part| part.key.bytes().to_vec()));
+        self.0
+            .lock()
+            .expect("as the test wants it")
+            .extend(request.iter().map(|part| part.key.bytes().to_vec()));
         let decision = Decision::counted(Outcome::Allowed, Micros::ZERO, 1, 1, Wait::micros(0));
         Answer::Ready(Ok(Admission::bare(decision)))
     }

@@ -39,8 +39,8 @@ fn request() -> Request<()> {
         .header("x-user", "alice")
         .header("x-forwarded-for", "203.0.113.9, 10.0.0.2")
         .body(())
-        .unwrap();
-    request.extensions_mut().insert("10.0.0.1:4711".parse::<SocketAddr>().unwrap());
+        .expect("as the test wants it");
+    request.extensions_mut().insert("10.0.0.1:4711".parse::<SocketAddr>().expect("as the test wants it"));
     request
 }
 
@@ -61,7 +61,7 @@ fn allocations(limits: Limits) -> u64 {
 }
 
 fn keyed(key: impl RuleKey) -> Limits {
-    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).unwrap()
+    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("as the test wants it")
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Partner {
 
     /// When it was called, in milliseconds.
     fn calls(&self) -> Vec<u128> {
-        self.calls.lock().unwrap().clone()
+        self.calls.lock().expect("as the test wants it").clone()
     }
 }
 
@@ -47,13 +47,13 @@ impl Service<Request<()>> for Partner {
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        self.calls.lock().unwrap().push(self.began.elapsed().as_millis());
-        ready(Ok(self.answers.lock().unwrap().pop_front().unwrap_or_default()))
+        self.calls.lock().expect("as the test wants it").push(self.began.elapsed().as_millis());
+        ready(Ok(self.answers.lock().expect("as the test wants it").pop_front().unwrap_or_default()))
     }
 }
 
 fn answer(status: u16, name: &str, value: &str) -> Response<()> {
-    Response::builder().status(status).header(name, value).body(()).unwrap()
+    Response::builder().status(status).header(name, value).body(()).expect("as the test wants it")
 }
 
 /// Ten a second, one after the other, for at most a second.
@@ -64,12 +64,12 @@ fn tenth(partner: &Partner) -> Outbound<Partner> {
         .wait_at_most(Duration::from_secs(1))
         .timer(clock)
         .build()
-        .unwrap();
+        .expect("as the test wants it");
     OutboundLayer::new(limits).longest_hold(Duration::from_secs(30)).layer(partner.clone())
 }
 
 fn to(host: &str) -> Request<()> {
-    Request::get(format!("http://{host}/")).body(()).unwrap()
+    Request::get(format!("http://{host}/")).body(()).expect("as the test wants it")
 }
 
 async fn call(service: &mut Outbound<Partner>, host: &str) -> Result<StatusCode, OutboundError<Infallible>> {

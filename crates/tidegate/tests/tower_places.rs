@@ -20,14 +20,17 @@ use tidegate::{ConcurrencyLimiter, Limiter, Policy, Quota, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A body of frames that come when the test says so.
+/// Frames that come when the test says so, and the end.
+type Frames = Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>;
+
+/// A body of such frames.
 #[derive(Default)]
-struct Slow(Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>);
+struct Slow(Frames);
 
 impl From<Vec<u8>> for Slow {
     fn from(_: Vec<u8>) -> Self {
         let refused = Slow::default();
-        refused.0.lock().unwrap().push_back(None);
+        refused.0.lock().expect("as the test wants it").push_back(None);
         refused
     }
 }
@@ -40,7 +43,7 @@ impl Body for Slow {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
-        match self.0.lock().unwrap().pop_front() {
+        match self.0.lock().expect("as the test wants it").pop_front() {
             None => Poll::Pending,
             Some(None) => Poll::Ready(None),
             Some(Some(frame)) => Poll::Ready(Some(frame.map(|text| Frame::data(text.bytes().collect())))),
@@ -50,7 +53,7 @@ impl Body for Slow {
 
 /// Answers with a body of which the test holds the other end.
 #[derive(Clone, Default)]
-struct Slowly(Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>);
+struct Slowly(Frames);
 
 impl Service<Request<()>> for Slowly {
     type Response = Response<Slow>;
@@ -68,7 +71,7 @@ impl Service<Request<()>> for Slowly {
 
 fn one_at_once() -> (ConcurrencyLimiter, Slowly, Concurrency<Slowly, Slow>) {
     let (limiter, slowly) = (ConcurrencyLimiter::new(1), Slowly::default());
-    let limits = Limits::on(limiter.clone(), by::everybody()).unwrap();
+    let limits = Limits::on(limiter.clone(), by::everybody()).expect("as the test wants it");
     let service = ConcurrencyLayer::new(limits).layer(slowly.clone());
     (limiter, slowly, service)
 }

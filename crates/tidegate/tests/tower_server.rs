@@ -36,7 +36,7 @@ fn limits(
     ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
 ) -> Limits {
     let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
-    set(Limits::over(limiter).rule("hourly", by::everybody())).build().unwrap()
+    set(Limits::over(limiter).rule("hourly", by::everybody())).build().expect("as the test wants it")
 }
 
 async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
@@ -47,7 +47,7 @@ async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
 }
 
 fn text(response: &Response<Vec<u8>>) -> &str {
-    std::str::from_utf8(response.body()).unwrap()
+    std::str::from_utf8(response.body()).expect("as the test wants it")
 }
 
 #[tokio::test]
@@ -221,7 +221,9 @@ impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for Answering<F> {
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let mut response = (self.0)();
         if let Some(refusal) = request.extensions().get::<Refusal>() {
-            response.headers_mut().insert("x-rule", HeaderValue::from_str(&refusal.rule).unwrap());
+            response
+                .headers_mut()
+                .insert("x-rule", HeaderValue::from_str(&refusal.rule).expect("as the test wants it"));
         }
         std::future::ready(Ok(response))
     }

@@ -1,8 +1,8 @@
 //! # An API with limits
 //!
-//! Notes, for those who are logged in. Three limits stand in front of them, all or nothing: what everybody may ask for
-//! together, what each user may, and how many are at work. Logging in has a limit of its own, by address, because nobody is
-//! known yet there.
+//! Notes, for those who are logged in. Three limits stand in front of them, all or nothing: what everybody may ask
+//! for together, what each user may, and how many are at work. Logging in has a limit of its own, by address, because
+//! nobody is known yet there.
 
 use std::error::Error;
 use std::net::SocketAddr;

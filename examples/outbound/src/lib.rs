@@ -1,8 +1,8 @@
 //! # A client that keeps to the limits of those it calls
 //!
-//! A partner lets us send 30 requests a second. The calls of this client leave one after the other at that pace, however
-//! many tasks make them, and wait up to ten seconds for it. When the partner asks for more time, with `Retry-After`, all of
-//! them wait.
+//! A partner lets us send 30 requests a second. The calls of this client leave one after the other at that pace,
+//! however many tasks make them, and wait up to ten seconds for it. When the partner asks for more time, with
+//! `Retry-After`, all of them wait.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! # A service of gRPC with a limit for each caller
 //!
-//! Callers say who they are in `x-caller`, and each may greet so often. Who is refused gets `RESOURCE_EXHAUSTED`, and in
-//! how many milliseconds to try again.
+//! Callers say who they are in `x-caller`, and each may greet so often. Who is refused gets `RESOURCE_EXHAUSTED`, and
+//! in how many milliseconds to try again.
 //!
 //! The service is written by hand, so that the example needs no compiler of protocols: what is in `greeter` is usually
 //! generated.

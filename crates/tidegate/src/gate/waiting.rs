@@ -1,8 +1,9 @@
 //! # Gates one can wait at
 //!
-//! Some would rather wait than be refused, and how that is done differs as much as who decides: by turns that are charged
-//! ahead, in lines, or by asking Redis again. What is common is small: *decide, but take this long if you must*. Whoever
-//! puts a gate in front of something, such as the layers for tower, asks it like this and need not know how it waits.
+//! Some would rather wait than be refused, and how that is done differs as much as who decides: by turns that are
+//! charged ahead, in lines, or by asking Redis again. What is common is small: *decide, but take this long if you
+//! must*. Whoever puts a gate in front of something, such as the layers for tower, asks it like this and need not
+//! know how it waits.
 
 use std::borrow::Borrow;
 use std::future::Future;

@@ -1,12 +1,12 @@
 //! # Whose request it is
 //!
-//! The simplest key of a request is the address it came from. Behind a proxy that is the proxy's, and everybody shares it.
-//! Proxies say in a header on whose behalf they ask; but so can anybody, and who believes the first entry of
-//! `X-Forwarded-For`, as many programs do, lets every client choose whose limit to use up.
+//! The simplest key of a request is the address it came from. Behind a proxy that is the proxy's, and everybody
+//! shares it. Proxies say in a header on whose behalf they ask; but so can anybody, and who believes the first entry
+//! of `X-Forwarded-For`, as many programs do, lets every client choose whose limit to use up.
 //!
-//! So a header is believed only as far as those are trusted who wrote it. The socket tells who the nearest is; if that is
-//! one of ours, its word is the last entry; if that again is one of ours, the entry before it counts, and so on. The first
-//! who is not one of ours is the client.
+//! So a header is believed only as far as those are trusted who wrote it. The socket tells who the nearest is; if
+//! that is one of ours, its word is the last entry; if that again is one of ours, the entry before it counts, and so
+//! on. The first who is not one of ours is the client.
 //!
 //! ```text
 //!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.2        socket: 10.0.0.1      trusted: 10.0.0.0/8
@@ -57,11 +57,13 @@ pub enum Peer {
 /// A request of which nobody knows where it came from has no address. As a key, all of these share one.
 #[derive(Clone)]
 pub struct ClientAddress {
-    peer: Arc<dyn Fn(&Extensions) -> Option<Peer> + Send + Sync>,
+    peer: Arc<FindPeer>,
     trust: Trust,
     v4_bits: u8,
     v6_bits: u8,
 }
+
+type FindPeer = dyn Fn(&Extensions) -> Option<Peer> + Send + Sync;
 
 /// The header that proxies of ours speak in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +114,8 @@ pub enum Found {
 }
 
 impl ClientAddress {
-    /// The address of the socket, which whoever accepts connections has left in an extension of the request. Headers are
-    /// ignored.
+    /// The address of the socket, which whoever accepts connections has left in an extension of the request. Headers
+    /// are ignored.
     pub fn from_socket<T, F>(address: F) -> Self
     where
         T: Send + Sync + 'static,
@@ -144,8 +146,8 @@ impl ClientAddress {
         ClientAddress { trust: Trust::Last(proxies, forwarding.spoken()), ..self }
     }
 
-    /// Takes the entry of `X-Forwarded-For` that is so many from the right, the last being the first. With fewer entries, or
-    /// with 0, it is the socket's.
+    /// Takes the entry of `X-Forwarded-For` that is so many from the right, the last being the first. With fewer
+    /// entries, or with 0, it is the socket's.
     ///
     /// For a known number of proxies whose addresses are not known. Nobody else must be able to connect: whoever can,
     /// chooses. (Envoy counts so with `use_remote_address`; without it, count one more.)
@@ -154,8 +156,8 @@ impl ClientAddress {
         ClientAddress { trust: Trust::Hops(hops), ..self }
     }
 
-    /// How many bits of an address make a key: 32 of version 4 and 64 of version 6 unless said otherwise, as whoever has one
-    /// address of version 6 has its /64.
+    /// How many bits of an address make a key: 32 of version 4 and 64 of version 6 unless said otherwise, as whoever
+    /// has one address of version 6 has its /64.
     #[must_use]
     pub fn by_prefix(self, v4_bits: u8, v6_bits: u8) -> Self {
         ClientAddress { v4_bits: v4_bits.min(32), v6_bits: v6_bits.min(128), ..self }
@@ -245,7 +247,7 @@ fn is_trusted(peer: Option<Peer>, proxies: &TrustedProxies) -> bool {
 /// From the right, past everybody who is trusted.
 fn walk(socket: Client, proxies: &TrustedProxies, spoken: &Spoken, headers: &HeaderMap) -> Client {
     let mut client = socket;
-    for entry in spoken.from_the_right(headers) {
+    for entry in spoken.read_from_right(headers) {
         let Ok(address) = entry else { return client.doubtful() };
         client = Client::said(address);
         if matches!(spoken, Spoken::Single(_)) || !proxies.contains(address) {
@@ -257,7 +259,7 @@ fn walk(socket: Client, proxies: &TrustedProxies, spoken: &Spoken, headers: &Hea
 
 /// So many from the right, the last being the first.
 fn nth(socket: Client, hops: usize, spoken: &Spoken, headers: &HeaderMap) -> Client {
-    let client = match spoken.from_the_right(headers).nth(hops - 1) {
+    let client = match spoken.read_from_right(headers).nth(hops - 1) {
         Some(Ok(address)) => Client::said(address),
         Some(Err(_)) => socket.doubtful(),
         None => socket,

@@ -1,11 +1,13 @@
 //! # What a refused request is answered
 //!
-//! 429 says: this is your own limit. 503 says: we are busy, it is not your fault. Both say when to come back, are not to be
-//! cached, and carry a few words for whoever reads them: RFC 9457's JSON for programs, a page for browsers. A caller of gRPC
-//! gets a status of gRPC, in the headers, because there will be no body to follow. A `HEAD` gets no body.
+//! 429 says: this is your own limit. 503 says: we are busy, it is not your fault. Both say when to come back, are not
+//! to be cached, and carry a few words for whoever reads them: RFC 9457's JSON for programs, a page for browsers. A
+//! caller of gRPC gets a status of gRPC, in the headers, because there will be no body to follow. A `HEAD` gets no
+//! body.
 //!
-//! The body of the request is never looked at. A client that asked with `Expect: 100-continue` is therefore told 429 instead
-//! of being told to go on, and what it sends all the same is for the server to drain, or to close the connection over.
+//! The body of the request is never looked at. A client that asked with `Expect: 100-continue` is therefore told 429
+//! instead of being told to go on, and what it sends all the same is for the server to drain, or to close the
+//! connection over.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,68 +4,27 @@
 //!   head ─► skip? ─► keys ─► gate: all enforced rules at once ─► shadows, one by one ─► pass, or a refusal
 //! ```
 //!
-//! A gate in memory is asked on the spot: nothing is allocated, and the request is counted before anybody could take it
-//! back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the same call;
-//! a gate that asks Redis goes on asking, whatever the client does then.
+//! A gate in memory is asked on the spot: nothing is allocated, and the request is counted before anybody could take
+//! it back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the
+//! same call; a gate that asks Redis goes on asking, whatever the client does then.
 //!
-//! Rules in shadow are asked only if all others let the request pass, because only then would they have been charged; each
-//! on its own, so that none hides what another would have done.
+//! Rules in shadow are asked only if all others let the request pass, because only then would they have been charged;
+//! each on its own, so that none hides what another would have done.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::answer::{Refusal, Why};
+use super::fields::Fields;
 use super::head::Head;
-use super::key::{KeyText, Written};
+use super::key::Written;
 use super::limits::{Limits, MOST_RULES, Shared, Waiting};
 use super::rule::{RuleOf, count};
-use crate::gate::{Admission, Answer, InvalidRequest, Part, Permits};
+use super::ruling::{Asked, Decisions, Later, Passed, Ruling};
+use super::text::KeyText;
+use crate::gate::{Admission, Answer, InvalidRequest, Part};
 use tidegate_core::{Decision, Outcome, RuleId};
-
-/// Whether a request may pass.
-#[derive(Debug)]
-pub enum Ruling {
-    /// It may, now.
-    Pass(Passed),
-    /// It may not.
-    Refuse(Refusal),
-}
-
-/// What goes with a request that may pass.
-#[derive(Debug, Default)]
-pub struct Passed {
-    /// Leave to be at work, to be kept until the response has been sent.
-    pub permits: Permits,
-    /// What the rules said, if clients are to be told.
-    pub decisions: Decisions,
-}
-
-/// What the rules said: the one that was binding, or each of them.
-#[derive(Debug, Default)]
-pub enum Decisions {
-    /// Nothing, or nothing that clients are told.
-    #[default]
-    None,
-    /// The one that was binding.
-    One(Decision),
-    /// Each of them.
-    Each(Vec<Decision>),
-}
-
-/// A ruling, now or later.
-#[derive(Debug)]
-pub enum Asked {
-    /// At once.
-    Now(Ruling),
-    /// To be waited for. It is under way.
-    Later(Later),
-}
-
-/// A ruling that is under way.
-#[must_use = "a ruling protects nothing until you act on it"]
-pub struct Later(Pin<Box<dyn Future<Output = Ruling> + Send>>);
 
 /// The keys of a request, and what it costs under each rule.
 struct Question {
@@ -76,12 +35,13 @@ struct Question {
 
 #[derive(Clone, Copy, Default)]
 struct Line {
-    /// Which of the limits' rules.
-    rule: usize,
-    id: RuleId,
-    from: usize,
-    to: usize,
     cost: u32,
+    /// Where its key is.
+    from: u16,
+    to: u16,
+    id: RuleId,
+    /// Which of the limits' rules.
+    rule: u8,
     is_shadow: bool,
 }
 
@@ -105,18 +65,18 @@ impl Limits {
     /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"3600".parse()?));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[must_use]
     pub fn ask(&self, head: &Head<'_>) -> Asked {
         if self.0.skip.as_ref().is_some_and(|skip| skip(head)) {
             return Asked::Now(Ruling::Pass(Passed::default()));
         }
-        let question = match self.0.question(head) {
-            Ok(question) => question,
-            Err(refusal) => return Asked::Now(Ruling::Refuse(*refusal)),
-        };
-        if self.0.waiting.is_none() && self.0.gate.is_immediate() {
-            if let Some(ruling) = self.0.rule_now(&question) {
-                return self.begin(ruling);
-            }
+        let mut question = Question::new();
+        if let Err(refusal) = self.0.write(head, &mut question) {
+            return Asked::Now(Ruling::Refuse(refusal));
+        }
+        let is_immediate = self.0.waiting.is_none() && self.0.gate.is_immediate();
+        if let Some(ruling) = is_immediate.then(|| self.0.rule_now(&question)).flatten() {
+            return self.begin(ruling);
         }
         let limits = self.clone();
         begun(Box::pin(async move { limits.0.rule_later(&question).await }))
@@ -152,9 +112,9 @@ enum Verdict {
 
 impl Shared {
     /// The keys of a request. `Err` if it lacks one that it must have.
-    fn question(&self, head: &Head<'_>) -> Result<Question, Box<Refusal>> {
-        let mut question = Question { text: KeyText::new(), asked: [Line::default(); MOST_RULES], lines: 0 };
-        for (index, rule) in self.rules.iter().enumerate() {
+    #[inline]
+    fn write(&self, head: &Head<'_>, question: &mut Question) -> Result<(), Box<Refusal>> {
+        for (index, rule) in (0..).zip(&self.rules) {
             let from = question.text.mark();
             match rule.key.write_or(head, &mut question.text) {
                 Written::Key => {
@@ -162,8 +122,8 @@ impl Shared {
                     question.push(Line {
                         rule: index,
                         id: rule.id,
-                        from,
-                        to: question.text.mark(),
+                        from: place(from),
+                        to: place(question.text.mark()),
                         cost: rule.cost(head),
                         is_shadow: rule.is_shadow,
                     });
@@ -172,7 +132,7 @@ impl Shared {
                 Written::Refuse => self.lacks(rule)?,
             }
         }
-        Ok(question)
+        Ok(())
     }
 
     /// A key is missing that must not be.
@@ -182,19 +142,18 @@ impl Shared {
             count(&rule.counts.would_refuse);
             return Ok(());
         }
-        Err(Box::new(self.refusal(rule, Why::MissingKey)))
+        Err(self.refusal(rule, Why::MissingKey))
     }
 
     /// Asks a gate that answers at once. `None` if it did not.
     fn rule_now(&self, question: &Question) -> Option<Verdict> {
-        let (parts, enforced) = question.enforced();
-        let answer = if enforced == 0 {
-            Ok(None)
-        } else {
-            match self.gate.decide(&parts[..enforced]) {
-                Answer::Ready(answer) => answer.map(Some),
-                Answer::Pending(_) => return None,
-            }
+        let answer = match &question.asked[..question.lines] {
+            // The commonest of all, which needs no list of parts.
+            [line] if !line.is_shadow => at_once(self.gate.decide(&[question.part(line)]))?.map(Some),
+            _ => match question.enforced() {
+                (_, 0) => Ok(None),
+                (parts, enforced) => at_once(self.gate.decide(&parts[..enforced]))?.map(Some),
+            },
         };
         Some(match self.settle(answer) {
             Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
@@ -264,33 +223,34 @@ impl Shared {
             }
         };
         let decisions = match self.answers.fields {
-            super::fields::Fields::None => Decisions::None,
-            _ if rules.is_empty() => Decisions::One(decision),
-            _ => Decisions::Each(rules),
+            Fields::None => Decisions::default(),
+            _ if rules.is_empty() => Decisions::of([decision]),
+            _ => Decisions::of(rules),
         };
         Settled::Passed(wait, Passed { permits, decisions })
     }
 
-    fn refused(&self, decision: Decision) -> Refusal {
+    fn refused(&self, decision: Decision) -> Box<Refusal> {
         let rule = self.rules.iter().find(|rule| rule.id == decision.rule).unwrap_or(&self.rules[0]);
         self.refusal(rule, Why::Limit(decision))
     }
 
-    fn refusal(&self, rule: &RuleOf, why: Why) -> Refusal {
+    #[cold]
+    fn refusal(&self, rule: &RuleOf, why: Why) -> Box<Refusal> {
         if why != Why::MissingKey {
             count(&rule.counts.refused);
         }
-        Refusal::new(rule, why, &self.answers.jitter)
+        Box::new(Refusal::new(rule, why, &self.answers.jitter))
     }
 
-    fn line_is_full(&self, question: &Question) -> Refusal {
-        let first = question.asked.first().map_or(0, |line| line.rule);
+    fn line_is_full(&self, question: &Question) -> Box<Refusal> {
+        let first = question.asked.first().map_or(0, |line| line.rule.into());
         self.refusal(&self.rules[first], Why::LineFull)
     }
 
     /// What a rule in shadow would have done.
     fn look(&self, line: &Line, answer: Result<Admission, InvalidRequest>, passed: &mut Passed) {
-        let counts = &self.rules[line.rule].counts;
+        let counts = &self.rules[usize::from(line.rule)].counts;
         match answer {
             Ok(admission) if admission.is_allowed() => {
                 count(&counts.would_allow);
@@ -302,10 +262,25 @@ impl Shared {
     }
 }
 
+/// The answer, if it is there.
+#[inline]
+fn at_once(answer: Answer<'_>) -> Option<Result<Admission, InvalidRequest>> {
+    match answer {
+        Answer::Ready(answer) => Some(answer),
+        Answer::Pending(_) => None,
+    }
+}
+
+/// Where a key begins or ends.
+#[inline]
+fn place(mark: usize) -> u16 {
+    u16::try_from(mark).expect("eight keys, of which long ones are hashed")
+}
+
 /// A gate's answer, as far as the enforced rules go.
 enum Settled {
     Passed(Option<tidegate_core::Wait>, Passed),
-    Refused(Refusal),
+    Refused(Box<Refusal>),
 }
 
 impl Waiting {
@@ -326,6 +301,11 @@ impl Waiting {
 }
 
 impl Question {
+    #[inline]
+    fn new() -> Self {
+        Question { text: KeyText::new(), asked: [Line::default(); MOST_RULES], lines: 0 }
+    }
+
     fn push(&mut self, line: Line) {
         if let Some(place) = self.asked.get_mut(self.lines) {
             *place = line;
@@ -334,7 +314,7 @@ impl Question {
     }
 
     fn part(&self, line: &Line) -> Part<'_> {
-        Part::of(line.id).key(self.text.between(line.from, line.to)).cost(line.cost)
+        Part::of(line.id).key(self.text.between(line.from.into(), line.to.into())).cost(line.cost)
     }
 
     /// What is asked of the rules that can refuse, and how many there are.
@@ -350,36 +330,6 @@ impl Question {
 
     fn shadows(&self) -> impl Iterator<Item = &Line> {
         self.asked[..self.lines].iter().filter(|line| line.is_shadow)
-    }
-}
-
-impl Future for Later {
-    type Output = Ruling;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ruling> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl fmt::Debug for Later {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Later(..)")
-    }
-}
-
-impl Decisions {
-    /// Whether there is nothing to tell.
-    #[must_use]
-    pub const fn is_none(&self) -> bool {
-        matches!(self, Decisions::None)
-    }
-
-    fn as_slice(&self) -> &[Decision] {
-        match self {
-            Decisions::None => &[],
-            Decisions::One(decision) => std::slice::from_ref(decision),
-            Decisions::Each(decisions) => decisions,
-        }
     }
 }
 

@@ -26,9 +26,10 @@ use sha2::{Digest, Sha256};
 
 use super::address::ClientAddress;
 use super::head::Head;
-use super::key::{AlwaysThere, InvalidKey, KeyPart, KeyText, KeyValue, Kind, MissingPart};
+use super::key::{AlwaysThere, InvalidKey, KeyPart, MissingPart};
 use super::route::decode;
 pub use super::route::{Param, Route, param, route};
+use super::text::{KeyText, KeyValue, Kind};
 
 /// Everybody together: one limit for all requests. Its key is the empty one.
 #[must_use]

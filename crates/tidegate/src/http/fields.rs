@@ -1,16 +1,16 @@
 //! # What clients are told of their limits
 //!
-//! There is no standard yet, only drafts of one and habits. Whoever writes a field does it here, so that the next draft is a
-//! change of one file:
+//! There is no standard yet, only drafts of one and habits. Whoever writes a field does it here, so that the next
+//! draft is a change of one file:
 //!
 //! ```text
 //!   RateLimit-Policy: "user";q=100;w=60          what the rules are
 //!   RateLimit: "user";r=50;t=30                  what is left of the one that was binding
 //! ```
 //!
-//! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that is not
-//! when everything is back. Here it is the time until a refused request passes, and else the time until the whole limit is
-//! there again.
+//! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that
+//! is not when everything is back. Here it is the time until a refused request passes, and else the time until the
+//! whole limit is there again.
 //!
 //! What somebody behind us has said already stays, and ours is added; where a field has room for one number only, the
 //! smaller one stays. Clients obey `Retry-After` before all of these.

@@ -1,8 +1,8 @@
 //! # What proxies say
 //!
-//! A proxy adds on whose behalf it asks at the end of a header, after whatever the one before it has said. So the end is
-//! what the nearest proxy wrote, and everything before it is only as good as the one that let it through. It is read from
-//! the right, strictly, and reading ends at the first entry that is no address.
+//! A proxy adds on whose behalf it asks at the end of a header, after whatever the one before it has said. So the end
+//! is what the nearest proxy wrote, and everything before it is only as good as the one that let it through. It is
+//! read from the right, strictly, and reading ends at the first entry that is no address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -31,7 +31,7 @@ pub(super) struct Unreadable;
 
 impl Spoken {
     /// The addresses in the header, from the last to the first.
-    pub(super) fn from_the_right<'a>(
+    pub(super) fn read_from_right<'a>(
         &'a self,
         headers: &'a HeaderMap,
     ) -> impl Iterator<Item = Result<IpAddr, Unreadable>> + 'a {

@@ -1,7 +1,7 @@
 //! # A request without its body
 //!
-//! Whatever a limit goes by is in the head of a request. That it is all there is to see keeps every key independent of the
-//! body's type, and nobody waits for a body to be sent.
+//! Whatever a limit goes by is in the head of a request. That it is all there is to see keeps every key independent
+//! of the body's type, and nobody waits for a body to be sent.
 
 use ::http::{Extensions, HeaderMap, Method, Request, Uri};
 

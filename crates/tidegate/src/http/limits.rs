@@ -1,10 +1,9 @@
 //! # Limits on requests
 //!
-//! A gate, the rules of it that a request has to pass, and what is done with those that do not. [`Limits`] are built once
-//! and shared by whatever stands in front of a service or a client: see the layers in `tidegate::tower`. Clones are
-//! handles on the same limits.
+//! A gate, the rules of it that a request has to pass, and what is done with those that do not. [`Limits`] are built
+//! once and shared by whatever stands in front of a service or a client: see the layers in `tidegate::tower`. Clones
+//! are handles on the same limits.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +14,8 @@ use ::http::{Response, StatusCode};
 use super::answer::{Answers, Refusal};
 use super::fields::{Fields, Unit, is_name};
 use super::head::Head;
-use super::key::{InvalidKey, RuleKey};
+use super::invalid::InvalidLimits;
+use super::key::RuleKey;
 use super::retry::Jitter;
 use super::rule::{Expose, RuleOf, RuleStats};
 use super::timer::Timer;
@@ -95,46 +95,6 @@ pub struct LimitsBuilder<G> {
     too_early: Option<&'static str>,
 }
 
-/// Why limits cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum InvalidLimits {
-    /// There are no rules.
-    NoRules,
-    /// There are too many for one service.
-    TooManyRules {
-        /// How many there are.
-        rules: usize,
-    },
-    /// The gate has no such rule.
-    UnknownRule {
-        /// The name.
-        rule: String,
-    },
-    /// A rule is named twice.
-    SameRule {
-        /// The name it is named by.
-        rule: String,
-    },
-    /// Clients cannot be told of a rule by this name.
-    NotAName {
-        /// The name.
-        rule: String,
-    },
-    /// A rule has a key that cannot be one.
-    Key {
-        /// The rule.
-        rule: String,
-        /// What is wrong.
-        why: InvalidKey,
-    },
-    /// Something was said of a rule before there was one.
-    BeforeAnyRule {
-        /// What was said.
-        said: &'static str,
-    },
-}
-
 impl Limits {
     /// Limits by the rules of this gate. No rules yet.
     pub fn over<G: Gate + 'static>(gate: G) -> LimitsBuilder<G> {
@@ -150,8 +110,8 @@ impl Limits {
         }
     }
 
-    /// Limits by a gate of a single rule, with this key, and everything else as usual. Clients know the rule as `default`; in
-    /// a gate that has names for its rules, it has to be called that, too.
+    /// Limits by a gate of a single rule, with this key, and everything else as usual. Clients know the rule as
+    /// `default`; in a gate that has names for its rules, it has to be called that, too.
     ///
     /// ```
     /// use tidegate::http::{KeyPart, Limits, by};
@@ -219,8 +179,8 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         self.with_rule("unit", |rule| rule.unit = unit)
     }
 
-    /// The status of the rule's refusals. Unless said otherwise it is 429, and 503 where too many are at work whoever they
-    /// are.
+    /// The status of the rule's refusals. Unless said otherwise it is 429, and 503 where too many are at work whoever
+    /// they are.
     pub fn status(self, status: StatusCode) -> Self {
         self.with_rule("status", |rule| rule.status = Some(status))
     }
@@ -243,8 +203,8 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         LimitsBuilder { max_waiting, ..self }
     }
 
-    /// By which clock those wait whom a rule lets pass only after a while. With the feature `tokio` that is the steady clock
-    /// unless said otherwise. Without any they are refused instead.
+    /// By which clock those wait whom a rule lets pass only after a while. With the feature `tokio` that is the
+    /// steady clock unless said otherwise. Without any they are refused instead.
     pub fn timer<C>(self, clock: C) -> Self
     where
         C: Sleep + Send + Sync + 'static,
@@ -377,34 +337,3 @@ impl<G> fmt::Debug for LimitsBuilder<G> {
         f.debug_struct("LimitsBuilder").field("rules", &self.rules).finish_non_exhaustive()
     }
 }
-
-// === impl InvalidLimits ===
-
-impl fmt::Display for InvalidLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            InvalidLimits::NoRules => f.write_str("no rule is named, so nothing would be limited; add one"),
-            InvalidLimits::TooManyRules { rules } => {
-                write!(f, "{rules} rules are named, and {MOST_RULES} may be; use several layers")
-            }
-            InvalidLimits::UnknownRule { rule } => {
-                write!(f, "the gate has no rule {rule:?}; name one that it was built with")
-            }
-            InvalidLimits::SameRule { rule } => {
-                write!(
-                    f,
-                    "{rule:?} is a rule that was named before; name each once, and join keys in a tuple"
-                )
-            }
-            InvalidLimits::NotAName { rule } => {
-                write!(f, "clients cannot be told of a rule {rule:?}; name it in printable ASCII")
-            }
-            InvalidLimits::Key { rule, why } => write!(f, "rule {rule:?}: {why}"),
-            InvalidLimits::BeforeAnyRule { said } => {
-                write!(f, "`{said}` goes for the rule before it, and there is none; call `rule` first")
-            }
-        }
-    }
-}
-
-impl Error for InvalidLimits {}

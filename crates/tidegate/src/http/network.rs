@@ -1,7 +1,7 @@
 //! # Networks and those one trusts
 //!
-//! A proxy that is trusted may say on whose behalf it asks. Who trusts the whole world lets everybody say that, which is no
-//! limit at all; such a list is refused when it is made, and so is one that amounts to it.
+//! A proxy that is trusted may say on whose behalf it asks. Who trusts the whole world lets everybody say that, which
+//! is no limit at all; such a list is refused when it is made, and so is one that amounts to it.
 
 use std::error::Error;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! # When to come back
 //!
-//! `Retry-After` is in whole seconds. Rounded down it sends everybody back a moment too early, to be refused again; so it
-//! is rounded up, and is never 0. Everybody who was refused in the same moment comes back in the same moment, too. Some
-//! jitter, always upward, spreads them.
+//! `Retry-After` is in whole seconds. Rounded down it sends everybody back a moment too early, to be refused again;
+//! so it is rounded up, and is never 0. Everybody who was refused in the same moment comes back in the same moment,
+//! too. Some jitter, always upward, spreads them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

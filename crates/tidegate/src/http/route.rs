@@ -1,17 +1,18 @@
 //! # Routes
 //!
-//! A path is no key: it has ids in it, and there are as many as clients care to invent. The route it belongs to is one, and
-//! so is a parameter of it. Where a router has matched the path already, its own finding is best, as limiter and router
-//! then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. For all others there are templates,
-//! `/users/{id}`.
+//! A path is no key: it has ids in it, and there are as many as clients care to invent. The route it belongs to is
+//! one, and so is a parameter of it. Where a router has matched the path already, its own finding is best, as limiter
+//! and router then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. For all others there
+//! are templates, `/users/{id}`.
 //!
 //! `/%6cogin`, `//login` and `/x/../login;v=1` are matched as `/login`, as they may be by whoever serves them.
 
 use super::head::Head;
-use super::key::{InvalidKey, KeyPart, KeyText, Kind, MissingPart};
+use super::key::{InvalidKey, KeyPart, MissingPart};
+use super::text::{KeyText, Kind};
 
-/// The first of these templates that the path matches; `/users/{id}` matches `/users/7`, `/files/{*rest}` whatever is below
-/// `/files`.
+/// The first of these templates that the path matches; `/users/{id}` matches `/users/7`, `/files/{*rest}` whatever is
+/// below `/files`.
 pub fn route<'a>(templates: impl IntoIterator<Item = &'a str>) -> Route {
     Route(templates.into_iter().map(Template::new).collect())
 }
@@ -153,7 +154,8 @@ fn segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// The bytes that are meant by `%41`. A `%` before anything else is only that. `plus` is read as a space where it is `+`.
+/// The bytes that are meant by `%41`. A `%` before anything else is only that. `plus` is read as a space where it is
+/// `+`.
 pub(super) fn decode(text: &str, plus: u8) -> impl Iterator<Item = u8> + '_ {
     let mut bytes = text.bytes();
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! # A rule, seen from the request
 //!
-//! The gate knows how much a rule lets pass. Here is what only the request can tell: whose limit it is and what it costs;
-//! and what only the client's side of it needs: what is shown, and whether the rule is only being tried out.
+//! The gate knows how much a rule lets pass. Here is what only the request can tell: whose limit it is and what it
+//! costs; and what only the client's side of it needs: what is shown, and whether the rule is only being tried out.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! # A clock to sleep by
 //!
-//! Some are let pass only after a while, by a rule that spreads them. Any clock that tasks can wait by will do; its type is
-//! left out here, as limits are one type.
+//! Some are let pass only after a while, by a rule that spreads them. Any clock that tasks can wait by will do; its
+//! type is left out here, as limits are one type.
 
 use std::pin::Pin;
 use std::sync::Arc;

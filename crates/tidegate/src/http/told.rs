@@ -1,7 +1,7 @@
 //! # What others ask of us
 //!
-//! Whoever we call may say that we call too often: `Retry-After` with a refusal, or a `RateLimit` of which nothing is left.
-//! The first is an order and comes before the second. What cannot be read is as good as not said.
+//! Whoever we call may say that we call too often: `Retry-After` with a refusal, or a `RateLimit` of which nothing is
+//! left. The first is an order and comes before the second. What cannot be read is as good as not said.
 
 use std::time::{Duration, SystemTime};
 
@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn a_refusal_is_obeyed_and_other_responses_only_if_nothing_is_left() {
         const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
-        let rows: &[(StatusCode, &[(&str, &str)], Option<u64>)] = &[
+        type Row = (StatusCode, &'static [(&'static str, &'static str)], Option<u64>);
+        let rows: &[Row] = &[
             (REFUSED, &[("retry-after", "3")], Some(3)),
             (StatusCode::SERVICE_UNAVAILABLE, &[("retry-after", " 3 ")], Some(3)),
             (StatusCode::OK, &[("retry-after", "3")], None),

@@ -1,7 +1,7 @@
 //! # Bodies that hold permits
 //!
-//! A response is not over when its head is there: a slow body is work, and may be most of it. So the permits of a request
-//! go with the body, and come back when it has ended, has failed, or was dropped because the client has gone.
+//! A response is not over when its head is there: a slow body is work, and may be most of it. So the permits of a
+//! request go with the body, and come back when it has ended, has failed, or was dropped because the client has gone.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -111,6 +111,7 @@ macro_rules! future {
             S: Service<Request<A>, Response = Response<B>>,
             O: Otherwise<Request<A>, Response<B>, S::Error>,
         {
+            #[inline(always)]
             pub(super) fn new(deciding: Deciding<S, A, B, O>) -> Self {
                 $name { deciding }
             }

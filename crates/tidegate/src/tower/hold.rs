@@ -1,7 +1,7 @@
 //! # Holding off
 //!
-//! Whoever asks us to wait is not called again before that time is up, by anybody who shares the layer: that one request was
-//! refused says the same of the next. Each host is held off from on its own.
+//! Whoever asks us to wait is not called again before that time is up, by anybody who shares the layer: that one
+//! request was refused says the same of the next. Each host is held off from on its own.
 
 use std::collections::HashMap;
 use std::fmt;

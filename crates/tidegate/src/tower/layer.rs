@@ -24,8 +24,9 @@ use crate::http::{Limits, by};
 /// # Ok::<(), tidegate::http::InvalidLimits>(())
 /// ```
 ///
-/// The type of the response stays what it is, so there is nothing in it that could hold a permit: those of rules that count
-/// who is at work come back when the head of the response is there. Where bodies take long, use a [`ConcurrencyLayer`].
+/// The type of the response stays what it is, so there is nothing in it that could hold a permit: those of rules that
+/// count who is at work come back when the head of the response is there. Where bodies take long, use a
+/// [`ConcurrencyLayer`].
 pub struct RateLimitLayer<B, O = NoOther> {
     limits: Limits,
     body: fn(Vec<u8>) -> B,
@@ -59,8 +60,8 @@ impl<B> RateLimitLayer<B> {
         RateLimitLayer { limits, body, otherwise: NoOther }
     }
 
-    /// Sends those who are refused to another service. It finds the [`Refusal`](crate::http::Refusal) in the extensions of
-    /// the request.
+    /// Sends those who are refused to another service. It finds the [`Refusal`](crate::http::Refusal) in the
+    /// extensions of the request.
     #[must_use]
     pub fn otherwise<T>(self, service: T) -> RateLimitLayer<B, Other<T>> {
         RateLimitLayer { limits: self.limits, body: self.body, otherwise: Other(service) }

@@ -1,7 +1,7 @@
 //! # Another service for those who are refused
 //!
-//! Sometimes a worse answer is better than none: yesterday's prices, a page without recommendations. A layer can be given
-//! another service, to which it hands the requests that the limits do not let pass. That one finds the
+//! Sometimes a worse answer is better than none: yesterday's prices, a page without recommendations. A layer can be
+//! given another service, to which it hands the requests that the limits do not let pass. That one finds the
 //! [`Refusal`](crate::http::Refusal) in the extensions of the request.
 
 use std::future::Ready;

@@ -1,15 +1,15 @@
 //! # Calling others
 //!
-//! Whoever we call has limits of its own, and it is better to keep them than to be told. In front of a client a layer waits
-//! instead of refusing: the calls of a burst leave one after the other. And it obeys: after a `Retry-After`, or a
-//! `RateLimit` of which nothing is left, that host is not called before the time is up.
+//! Whoever we call has limits of its own, and it is better to keep them than to be told. In front of a client a layer
+//! waits instead of refusing: the calls of a burst leave one after the other. And it obeys: after a `Retry-After`, or
+//! a `RateLimit` of which nothing is left, that host is not called before the time is up.
 //!
 //! ```text
 //!   request ─► held off? sleep ─► limits: wait for a turn ─► call ─► response, heeded
 //! ```
 //!
-//! A response that refuses is still the caller's, as it came; sending the request again is for whoever can send its body
-//! again.
+//! A response that refuses is still the caller's, as it came; sending the request again is for whoever can send its
+//! body again.
 
 use std::error::Error;
 use std::fmt;
@@ -68,7 +68,7 @@ pub struct Outbound<S> {
 #[non_exhaustive]
 pub enum OutboundError<E> {
     /// Our own limits do not let it pass in the time it has.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// The other side has asked for more time than it has.
     HeldOff {
         /// How long it is until then.
@@ -91,8 +91,8 @@ impl OutboundLayer {
         OutboundLayer { limits, holds, longest_hold: LONGEST_HOLD }
     }
 
-    /// Waits for at most so long if the other side asks for it; a minute unless said otherwise. Calls that would have to
-    /// wait longer fail at once.
+    /// Waits for at most so long if the other side asks for it; a minute unless said otherwise. Calls that would have
+    /// to wait longer fail at once.
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         OutboundLayer { longest_hold, ..self }
@@ -160,7 +160,7 @@ enum For {
 }
 
 enum Failure {
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     HeldOff(Wait),
 }
 

@@ -1,7 +1,7 @@
 //! # The services that layers make
 //!
-//! Each asks the limits in `call`. Who passes at once is handed on at once, to the service that was made ready; for who has
-//! to wait that service is kept, and a clone of it takes its place.
+//! Each asks the limits in `call`. Who passes at once is handed on at once, to the service that was made ready; for
+//! who has to wait that service is kept, and a clone of it takes its place.
 
 use std::fmt;
 use std::mem;
@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::body::GatedBody;
 use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
 use super::otherwise::{NoOther, Otherwise};
-use crate::http::{Asked, Head, Limits, Passed, Refusal, Ruling};
+use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling};
 
 /// A service with a limit on what reaches it: see [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, B, O = NoOther> {
@@ -27,6 +27,8 @@ pub struct RateLimit<S, B, O = NoOther> {
 pub struct Concurrency<S, B, O = NoOther>(pub(super) RateLimit<S, B, O>);
 
 impl<S, B, O> RateLimit<S, B, O> {
+    /// Inlined, as a request is large and is moved as often as it is handed on.
+    #[inline(always)]
     fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
@@ -35,15 +37,23 @@ impl<S, B, O> RateLimit<S, B, O> {
         match self.limits.ask(&Head::of(&request)) {
             Asked::Now(Ruling::Pass(passed)) => self.pass(request, passed),
             Asked::Now(Ruling::Refuse(refusal)) => self.refuse(request, refusal),
-            Asked::Later(later) => {
-                // The clone may not be ready yet; the one that is goes with the request.
-                let clone = self.clone();
-                let service = mem::replace(self, clone);
-                Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
-            }
+            Asked::Later(later) => self.wait(request, later),
         }
     }
 
+    #[cold]
+    fn wait<A>(&mut self, request: Request<A>, later: Later) -> Deciding<S, A, B, O>
+    where
+        S: Service<Request<A>, Response = Response<B>> + Clone,
+        O: Otherwise<Request<A>, Response<B>, S::Error>,
+    {
+        // The clone may not be ready yet; the one that is goes with the request.
+        let clone = self.clone();
+        let service = mem::replace(self, clone);
+        Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
+    }
+
+    #[inline(always)]
     pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
@@ -55,13 +65,14 @@ impl<S, B, O> RateLimit<S, B, O> {
         Deciding::Passing { future: self.inner.call(request), permits: Some(permits), telling }
     }
 
-    pub(super) fn refuse<A>(&mut self, request: Request<A>, refusal: Refusal) -> Deciding<S, A, B, O>
+    #[cold]
+    pub(super) fn refuse<A>(&mut self, request: Request<A>, refusal: Box<Refusal>) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
         O: Otherwise<Request<A>, Response<B>, S::Error>,
     {
         let response = self.limits.answer(&Head::of(&request), &refusal).map(self.body);
-        let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(refusal));
+        let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(*refusal));
         match self.otherwise.serve(request, prepare) {
             Some(future) => Deciding::Elsewhere { future },
             None => Deciding::Answered { response: Some(response) },
@@ -82,6 +93,7 @@ where
         self.inner.poll_ready(cx)
     }
 
+    #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
         RateLimitFuture::new(self.decide(request))
     }
@@ -100,6 +112,7 @@ where
         self.0.inner.poll_ready(cx)
     }
 
+    #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
         ConcurrencyFuture::new(self.0.decide(request))
     }

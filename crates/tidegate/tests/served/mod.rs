@@ -42,7 +42,7 @@ pub(crate) fn request() -> Request<()> {
 
 /// A request of this user.
 pub(crate) fn of(user: &str) -> Request<()> {
-    Request::get("/").header("x-user", user).body(()).unwrap()
+    Request::get("/").header("x-user", user).body(()).expect("as the test wants it")
 }
 
 /// Sends a request when the service is ready.
@@ -51,8 +51,8 @@ where
     S: Service<Request<A>>,
     S::Error: std::fmt::Debug,
 {
-    poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
-    service.call(request).await.unwrap()
+    poll_fn(|cx| service.poll_ready(cx)).await.expect("as the test wants it");
+    service.call(request).await.expect("as the test wants it")
 }
 
 /// Looks at a future once.
