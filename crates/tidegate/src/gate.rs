@@ -407,10 +407,16 @@ pub(crate) fn is_valid<const N: usize>(request: &[Part<'_>; N], rules: usize) ->
 /// # Errors
 ///
 /// [`InvalidRequest`] if it is no such request.
+#[inline]
 pub(crate) fn only_part<'a>(request: &[Part<'a>]) -> Result<Part<'a>, InvalidRequest> {
-    validate(request, 1)?;
     match request {
-        [part] => Ok(*part),
-        _ => Err(InvalidRequest::TooManyParts { parts: request.len(), most: 1 }),
+        [part] if part.rule == RuleId(0) => Ok(*part),
+        _ => Err(not_one_part(request)),
     }
+}
+
+#[cold]
+fn not_one_part(request: &[Part<'_>]) -> InvalidRequest {
+    let too_many = InvalidRequest::TooManyParts { parts: request.len(), most: 1 };
+    validate(request, 1).err().unwrap_or(too_many)
 }

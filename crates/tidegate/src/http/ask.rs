@@ -148,8 +148,13 @@ impl Shared {
     /// Asks a gate that answers at once. `None` if it did not.
     fn rule_now(&self, question: &Question) -> Option<Verdict> {
         let answer = match &question.asked[..question.lines] {
-            // The commonest of all, which needs no list of parts.
-            [line] if !line.is_shadow => at_once(self.gate.decide(&[question.part(line)]))?.map(Some),
+            // The commonest of all, which needs no list of parts; mostly there is nothing to settle, either.
+            [line] if !line.is_shadow => match self.gate.decide(&[question.part(line)]) {
+                Answer::Ready(Ok(admission)) if self.is_plain(&admission) => {
+                    return Some(Verdict::Now(Ruling::Pass(Passed::default())));
+                }
+                answer => at_once(answer)?.map(Some),
+            },
             _ => match question.enforced() {
                 (_, 0) => Ok(None),
                 (parts, enforced) => at_once(self.gate.decide(&parts[..enforced]))?.map(Some),
@@ -170,6 +175,14 @@ impl Shared {
                 }
             }
         })
+    }
+
+    /// Whether there is nothing to wait for, to hold or to tell.
+    #[inline]
+    fn is_plain(&self, admission: &Admission) -> bool {
+        admission.decision.outcome == Outcome::Allowed
+            && admission.permits.is_empty()
+            && self.answers.fields == Fields::None
     }
 
     /// Asks a gate that takes its time, or at which requests wait.

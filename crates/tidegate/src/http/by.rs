@@ -194,19 +194,19 @@ impl AlwaysThere for OfMethod {}
 impl KeyPart for Address {
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
         let network = self.0.network(self.0.find(head));
-        key.part(Kind::Address, |key| {
-            let Some(network) = network else { return };
-            match network.first() {
-                IpAddr::V4(first) => {
-                    key.raw(&[4, network.bits()]);
-                    key.raw(&first.octets());
-                }
-                IpAddr::V6(first) => {
-                    key.raw(&[6, network.bits()]);
-                    key.raw(&first.octets());
-                }
+        match network.map(|network| (network.first(), network.bits())) {
+            None => key.short(Kind::Address, &[]),
+            Some((IpAddr::V4(first), bits)) => {
+                let [a, b, c, d] = first.octets();
+                key.short(Kind::Address, &[4, bits, a, b, c, d]);
             }
-        });
+            Some((IpAddr::V6(first), bits)) => {
+                let mut bytes = [0; 18];
+                bytes[..2].copy_from_slice(&[6, bits]);
+                bytes[2..].copy_from_slice(&first.octets());
+                key.short(Kind::Address, &bytes);
+            }
+        }
         Ok(())
     }
 }

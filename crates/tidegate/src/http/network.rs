@@ -63,6 +63,7 @@ pub enum InvalidProxies {
 
 impl Network {
     /// The network of `address` with so many bits, or all there are.
+    #[inline]
     #[must_use]
     pub fn of(address: IpAddr, bits: u8) -> Self {
         match address.to_canonical() {

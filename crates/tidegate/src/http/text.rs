@@ -52,6 +52,20 @@ impl KeyText {
         self.bytes_mut()[start - 4..start].copy_from_slice(&length.to_be_bytes());
     }
 
+    /// Writes a part of which the compiler knows the length.
+    #[inline]
+    pub(super) fn short<const N: usize>(&mut self, kind: Kind, bytes: &[u8; N]) {
+        let length = u32::try_from(N).unwrap_or(u32::MAX).to_be_bytes();
+        let (head, end) = (self.length + 5, self.length + 5 + N);
+        if end > INLINE || !self.heap.is_empty() {
+            return self.part(kind, |key| key.raw(bytes));
+        }
+        self.inline[self.length] = kind as u8;
+        self.inline[self.length + 1..head].copy_from_slice(&length);
+        self.inline[head..end].copy_from_slice(bytes);
+        self.length = end;
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
         if end <= INLINE && self.heap.is_empty() {
