@@ -76,7 +76,8 @@ fn governor() -> Router {
     bare().layer(GovernorLayer::new(Arc::new(config)))
 }
 
-/// What each layer adds to the bare handler, round by round, as a case of its own.
+/// What each layer adds to the bare handler, round by round, as a case of its own. At least a nanosecond: in a disturbed
+/// round a layer can look as if it took less than nothing.
 pub(crate) fn added(measured: &[Measured], names: &[(&'static str, &'static str)]) -> Vec<Measured> {
     let rounds = |what: &str, who: &str| {
         let found = measured.iter().find(|one| one.what == what && one.who == who);
@@ -86,7 +87,7 @@ pub(crate) fn added(measured: &[Measured], names: &[(&'static str, &'static str)
     for (what, name) in names {
         for who in [NOTHING, GOVERNOR, TIDEGATE] {
             let with = rounds(what, who).iter().zip(rounds(what, BARE));
-            let rounds = with.map(|(with, bare)| (with - bare).max(0.0)).collect();
+            let rounds = with.map(|(with, bare)| (with - bare).max(1.0)).collect();
             added.push(Measured { what: name, who, rounds, surprise: None });
         }
     }

@@ -65,6 +65,8 @@ fn method(Plan { inside, loopback }: &Plan) -> String {
          * The same handler, which answers two bytes. The limit is by the address of the socket and is never reached; a \
            case in which a request is refused is reported. No fields are added to responses.\n\
          * *Added* is what a request takes with a layer, less what the bare handler took in the same round.\n\
+         * *A layer that does nothing* is what axum takes for any layer: it clones the service and boxes the future. It is \
+           part of what both layers add.\n\
          * Within the process a request is built and handed to the router, which is the service that a connection calls, \
            by a loop without a runtime. Addresses: one, and ten thousand in turn.\n\
          * Over the loopback one connection of HTTP/1.1 sends sixteen requests at a time; client and server are one \
