@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, validate};
+use tidegate::{Admission, Answer, Awaited, Gate, InvalidRequest, Part, Permits, WaitingGate, validate};
 use tidegate_core::{Decision, Rule, RuleId, Taken};
 use tokio::runtime::Handle;
 
@@ -96,6 +96,9 @@ pub(crate) struct Shape {
     /// How it is leased, if it is.
     pub(crate) deal: Option<Deal>,
 }
+
+/// A request that outlives the one who asks.
+struct Kept(Vec<(RuleId, Vec<u8>, u32)>);
 
 /// How many requests wait for an answer, and how many may.
 #[derive(Debug)]
@@ -293,6 +296,8 @@ impl RedisGate {
     }
 }
 
+/// Who is asked through a gate is asked in a task of its own: once `decide` has returned, Redis is asked, though nobody
+/// may wait for the answer any more. Otherwise a client that resets its request quickly enough would not be counted.
 impl Gate for RedisGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         if let Err(invalid) = self.shared.validate(request) {
@@ -301,7 +306,23 @@ impl Gate for RedisGate {
         if self.shared.breaker.is_open() {
             return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
         }
-        Answer::Pending(Box::pin(async { Ok(self.shared.check(request).await) }))
+        let (shared, kept) = (self.shared.clone(), Kept::of(request));
+        let asking = self.shared.runtime.spawn(async move { shared.check(&kept.parts()).await });
+        Answer::Pending(Box::pin(async move {
+            // Only a runtime that is shutting down does not finish it.
+            let answer = asking.await;
+            Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Trouble::NotAsked)))
+        }))
+    }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.id(name)
+    }
+}
+
+impl WaitingGate for RedisGate {
+    fn decide_within<'a>(&'a self, request: &'a [Part<'a>], at_most: Duration) -> Awaited<'a> {
+        Box::pin(self.acquire_timeout(request, at_most))
     }
 }
 
@@ -321,6 +342,16 @@ impl fmt::Debug for RedisGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.shared.rules.iter().map(|rule| &rule.name).collect();
         f.debug_struct("RedisGate").field("rules", &names).field("health", &self.health()).finish()
+    }
+}
+
+impl Kept {
+    fn of(request: &[Part<'_>]) -> Self {
+        Kept(request.iter().map(|part| (part.rule, part.key.bytes().to_vec(), part.cost)).collect())
+    }
+
+    fn parts(&self) -> Vec<Part<'_>> {
+        self.0.iter().map(|(rule, key, cost)| Part::of(*rule).key(&key[..]).cost(*cost)).collect()
     }
 }
 

@@ -20,6 +20,7 @@ pages! {
     Waiting = "../../../docs/waiting.md",
     Concurrency = "../../../docs/concurrency.md",
     Policies = "../../../docs/policies.md",
+    Http = "../../../docs/http.md",
     Testing = "../../../docs/testing.md",
 }
 

@@ -14,11 +14,15 @@
 //! limiter of this crate is one with a single rule, number 0, so that whatever works with gates works with all of them.
 
 mod limiters;
+mod waiting;
+
+pub use waiting::{Awaited, WaitingGate};
 
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use crate::concurrency::{KeyedPermit, OwnedPermit};
 use tidegate_core::{Decision, Denied, RuleId};
@@ -30,6 +34,17 @@ use tidegate_core::{Decision, Denied, RuleId};
 pub trait Gate: Send + Sync {
     /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a>;
+
+    /// The number of the rule with this name. A gate of a single rule has that one, whatever it is called.
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        let _ = name;
+        Some(RuleId(0))
+    }
+
+    /// Whether every answer is [ready](Answer::Ready). Who asks such a gate need not keep the request for later.
+    fn is_immediate(&self) -> bool {
+        false
+    }
 }
 
 /// What a request asks of one rule: so much, for this key.
@@ -124,6 +139,20 @@ pub enum InvalidRequest {
         /// How many it may have.
         most: usize,
     },
+}
+
+impl<G: Gate + ?Sized> Gate for Arc<G> {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        (**self).decide(request)
+    }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        (**self).rule(name)
+    }
+
+    fn is_immediate(&self) -> bool {
+        (**self).is_immediate()
+    }
 }
 
 // === impl Part ===
@@ -378,10 +407,16 @@ pub(crate) fn is_valid<const N: usize>(request: &[Part<'_>; N], rules: usize) ->
 /// # Errors
 ///
 /// [`InvalidRequest`] if it is no such request.
+#[inline]
 pub(crate) fn only_part<'a>(request: &[Part<'a>]) -> Result<Part<'a>, InvalidRequest> {
-    validate(request, 1)?;
     match request {
-        [part] => Ok(*part),
-        _ => Err(InvalidRequest::TooManyParts { parts: request.len(), most: 1 }),
+        [part] if part.rule == RuleId(0) => Ok(*part),
+        _ => Err(not_one_part(request)),
     }
+}
+
+#[cold]
+fn not_one_part(request: &[Part<'_>]) -> InvalidRequest {
+    let too_many = InvalidRequest::TooManyParts { parts: request.len(), most: 1 };
+    validate(request, 1).err().unwrap_or(too_many)
 }

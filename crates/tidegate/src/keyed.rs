@@ -203,6 +203,11 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.apply(&AsText(key.bytes()), &Check(cost))
     }
 
+    /// What is left for the key of a request.
+    pub(crate) fn peek_key(&self, key: Key<'_>) -> Decision {
+        self.apply(&AsText(key.bytes()), &Peek(0))
+    }
+
     #[inline]
     fn when(&self) -> When {
         When { now: self.clock.now(), clock: C::STEADINESS }

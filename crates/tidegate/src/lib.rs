@@ -52,7 +52,8 @@
 //! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
 //! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`]; [`NotAdmitted`] for who waited |
 //! | a limit on a function | `#[rate_limit("5/s", key = user)]`, with the feature `macros`; the module `attribute` |
-//! | whatever can answer | [`Gate`], and its [`Answer`] |
+//! | whatever can answer | [`Gate`], and its [`Answer`]; [`WaitingGate`] for who would wait |
+//! | limits in front of a router or a client | the modules `http` and `tower`, with the features of these names |
 //! | a limit read from a file | [`Rule`] |
 //! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
 //! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
@@ -81,6 +82,9 @@
 //!
 //! `macros`, off by default: the attribute `#[rate_limit(…)]`, and the module `attribute`, which it calls.
 //!
+//! `http` and `tower`, off by default: keys and answers for HTTP, and layers for whatever speaks tower, which are axum,
+//! tonic and hyper.
+//!
 //! # What it does not do
 //!
 //! It shares nothing between processes, which is planned, and it forgets when the process ends.
@@ -96,6 +100,8 @@ mod concurrency;
 mod fingerprint;
 mod gate;
 mod hold;
+#[cfg(feature = "http")]
+pub mod http;
 mod keyed;
 mod limiter;
 #[cfg(all(test, loom))]
@@ -107,6 +113,8 @@ mod regime;
 mod shared;
 mod sync;
 mod table;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod verb;
 mod wait;
 
@@ -118,7 +126,9 @@ pub use concurrency::{
     ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
-pub use gate::{Admission, Answer, Gate, Held, InvalidRequest, Key, Part, Permits, validate};
+pub use gate::{
+    Admission, Answer, Awaited, Gate, Held, InvalidRequest, Key, Part, Permits, WaitingGate, validate,
+};
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;

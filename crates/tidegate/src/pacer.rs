@@ -227,7 +227,6 @@ impl<C: Clock> Pacer<C> {
         (now, place.map(|place| place.wait()))
     }
 
-    #[cfg(feature = "macros")]
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
     }

@@ -445,6 +445,14 @@ where
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         Answer::Ready(self.check(request))
     }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.id(name)
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }
 
 impl<A, C: Clone> Clone for Policy<A, C> {

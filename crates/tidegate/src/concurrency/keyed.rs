@@ -361,7 +361,6 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     }
 
     /// The same, waiting as a task for at most so long.
-    #[cfg(feature = "macros")]
     pub(crate) async fn acquire_key(
         &self,
         key: Key<'_>,

@@ -28,6 +28,10 @@ where
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| Ok(Admission::bare(self.cost(part.cost).check())))
     }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }
 
 /// For keys of text: a request's key is the same as the text.
@@ -40,6 +44,10 @@ where
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| Ok(Admission::bare(self.check_key(part.key, part.cost))))
     }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }
 
 /// There are the same slots, whatever the key. The permit is in the admission.
@@ -51,6 +59,10 @@ impl<C: Clock + Send + Sync> Gate for ConcurrencyLimiter<C> {
             let free = u64::from(stats.limit).saturating_sub(stats.in_use);
             Ok(with_permit(permit, self.now(), stats.limit, free))
         })
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
     }
 }
 
@@ -73,6 +85,10 @@ where
             Ok(with_permit(permit, self.now(), self.stats().limit, free))
         })
     }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }
 
 /// Lets everybody pass, after a wait: the outcome is [`Outcome::AllowedAfter`], and the key plays no part.
@@ -89,9 +105,18 @@ impl<C: Clock + Send + Sync> Gate for Pacer<C> {
             Ok(Admission::bare(Decision::counted(outcome, at, limit, 0, wait)))
         })
     }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
 }
 
-fn with_permit(permit: Result<AnyPermit, Refused>, at: Micros, limit: u32, free: u64) -> Admission {
+pub(super) fn with_permit(
+    permit: Result<AnyPermit, Refused>,
+    at: Micros,
+    limit: u32,
+    free: u64,
+) -> Admission {
     match permit {
         Ok(permit) => {
             let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::micros(0));

@@ -11,12 +11,12 @@ use std::time::Duration;
 use super::{Keyed, KeyedCost, KeyedLimiter, KeyedPlan, Settings};
 use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
+use crate::fingerprint::AsText;
+use crate::gate::Key;
 use crate::observer::Observer;
 use crate::shared::When;
 use crate::verb::Pass;
 use crate::wait::{Park, Sleep};
-#[cfg(feature = "macros")]
-use crate::{fingerprint::AsText, gate::Key};
 use tidegate_core::{Algorithm, Decision, Micros, Planned, Wait};
 
 /// A turn that a [`KeyedLimiter`] has promised: wait as long as it says, then go ahead.
@@ -418,8 +418,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         Wanted { shared, clock, observer: observer.as_deref(), plan, fingerprint, wish }
     }
 
-    /// For the key of a request, which is the same as the text.
-    #[cfg(feature = "macros")]
+    /// Waits for the key of a request, which is the same as the text.
     pub(crate) async fn acquire_key(
         &self,
         key: Key<'_>,

@@ -1,0 +1,100 @@
+//! Requests over a connection of the loopback, sixteen at a time.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use bench_harness::case::Case;
+use bench_harness::goal::Goal;
+use bench_harness::report::Section;
+use bench_harness::rounds::measure;
+use bench_harness::turns::Turns;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::apps::{ALL, GOVERNOR, TIDEGATE, added};
+
+const LOOPBACK: &str = "one connection";
+const ADDED: &str = "added, one connection";
+/// Requests that are sent together.
+const TOGETHER: u64 = 16;
+
+pub(crate) fn section(turns: &Turns) -> Section {
+    let title = "Over the loopback";
+    let cases = ALL.map(|(who, app)| case(who, app()));
+    let mut measured = measure(title, &cases, turns);
+    measured.extend(added(&measured, &[(LOOPBACK, ADDED)]));
+    Section {
+        title,
+        unit: "ns",
+        text: "Nanoseconds for each request, client and server together. What is added is a small part of it, so that \
+               its ratio moves a lot from round to round.",
+        measured,
+        goals: vec![Goal::same(ADDED, TIDEGATE, GOVERNOR, 0.6, 0.5)],
+    }
+}
+
+struct Connected {
+    runtime: Runtime,
+    stream: TcpStream,
+    /// How long an answer is: all are alike.
+    length: usize,
+}
+
+fn case(who: &'static str, app: Router) -> Case {
+    let connected = Mutex::new(Connected::new(app));
+    Case::new(LOOPBACK, who, move |n| {
+        let connected = &mut *connected.lock().expect("nobody panics with it");
+        (0..n.div_ceil(TOGETHER)).map(|_| connected.ask(TOGETHER)).sum::<u64>().min(n)
+    })
+}
+
+impl Connected {
+    fn new(app: Router) -> Self {
+        let runtime = Builder::new_current_thread().enable_io().build().expect("a runtime");
+        let stream = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("it has one");
+            let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            // Otherwise answers wait for acknowledgements, and those for more answers.
+            let listener =
+                listener.tap_io(|stream| stream.set_nodelay(true).expect("an option of every socket"));
+            tokio::spawn(async move { axum::serve(listener, app).await });
+            TcpStream::connect(address).await.expect("somebody who listens")
+        });
+        stream.set_nodelay(true).expect("an option of every socket");
+        let mut connected = Connected { runtime, stream, length: 0 };
+        connected.length = connected.first();
+        connected
+    }
+
+    /// Asks once, and tells how long the answer is.
+    fn first(&mut self) -> usize {
+        self.runtime.block_on(async {
+            self.stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("an open connection");
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\nok") {
+                answer.push(self.stream.read_u8().await.expect("an answer"));
+            }
+            answer.len()
+        })
+    }
+
+    /// How many of so many requests pass.
+    fn ask(&mut self, requests: u64) -> u64 {
+        self.runtime.block_on(async {
+            let together =
+                "GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(usize::try_from(requests).expect("few"));
+            self.stream.write_all(together.as_bytes()).await.expect("an open connection");
+            let mut passed = 0;
+            let mut answer = vec![0; self.length];
+            for _ in 0..requests {
+                self.stream.read_exact(&mut answer).await.expect("an answer");
+                passed += u64::from(answer.starts_with(b"HTTP/1.1 200"));
+            }
+            passed
+        })
+    }
+}

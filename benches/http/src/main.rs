@@ -1,0 +1,83 @@
+//! # The HTTP suite: what a limit adds to a request
+//!
+//! The same handler of axum's, bare, with our layer and with tower_governor's, in one run: within the process, where
+//! a request is a call, and over a connection of the loopback.
+//!
+//! ```text
+//!   bench-http            the whole suite; the report goes to stdout, progress to stderr
+//!   bench-http --quick    the same cases, in few and short rounds
+//! ```
+
+mod apps;
+mod inside;
+mod loopback;
+
+use std::env;
+use std::process::ExitCode;
+
+use bench_harness::machine;
+use bench_harness::report::{page, version, warn_of_surprises};
+use bench_harness::turns::Turns;
+
+/// How much to measure.
+struct Plan {
+    inside: Turns,
+    loopback: Turns,
+}
+
+const FULL: Plan = Plan { inside: Turns::new(601, 3, 1), loopback: Turns::new(201, 20, 4) };
+const QUICK: Plan = Plan { inside: Turns::new(151, 2, 1), loopback: Turns::new(41, 8, 2) };
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => run(&FULL),
+        ["--quick"] => run(&QUICK),
+        _ => {
+            eprintln!("usage: bench-http [--quick]");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(plan: &Plan) {
+    let machine = machine::description();
+    let sections = [inside::section(&plan.inside), loopback::section(&plan.loopback)];
+    print!("{}", page(&opening(&machine), &method(plan), &sections));
+    warn_of_surprises(&sections);
+}
+
+fn opening(machine: &str) -> String {
+    format!(
+        "# Benchmarks: HTTP\n\n\
+         Written by `scripts/bench http`; to be run again rather than edited.\n\n\
+         Tidegate {}, tower_governor {}, axum {}. Measured on: {machine}\n",
+        version("tidegate"),
+        version("tower_governor"),
+        version("axum"),
+    )
+}
+
+fn method(Plan { inside, loopback }: &Plan) -> String {
+    format!(
+        "## How it is measured\n\n\
+         * The same handler, which answers two bytes. The limit is by the address of the socket and is never reached; a \
+           case in which a request is refused is reported. No fields are added to responses.\n\
+         * *Added* is what a request takes with a layer, less what the bare handler took in the same round.\n\
+         * *A layer that does nothing* is what axum takes for any layer: it clones the service and boxes the future. It is \
+           part of what both layers add.\n\
+         * Within the process a request is built and handed to the router, which is the service that a connection calls, \
+           by a loop without a runtime. Addresses: one, and ten thousand in turn.\n\
+         * Over the loopback one connection of HTTP/1.1 sends sixteen requests at a time; client and server are one \
+           thread.\n\
+         * Rounds take turns: every case once, then every case again; {} rounds of {} ms within the process, {} of {} ms \
+           over the loopback, each after running untimed for a while. A figure is the median of the rounds (the lowest – \
+           the highest). A ratio is ours ÷ peer within each round, and then the median of these.\n\
+         * One profile for everybody: cargo's `release` with `lto = \"fat\"` and `codegen-units = 1`.\n",
+        inside.rounds,
+        inside.slice.as_millis(),
+        loopback.rounds,
+        loopback.slice.as_millis(),
+    )
+}

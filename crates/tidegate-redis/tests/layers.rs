@@ -1,0 +1,113 @@
+//! The layers for tower in front of a service, with the limits in a real Redis.
+
+mod gates;
+mod support;
+
+use std::convert::Infallible;
+use std::future::{Ready, poll_fn, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use gates::{FIRST, eventually, patient};
+use http::{Request, Response};
+use support::{Kind, Server};
+use tidegate::http::{Fields, KeyPart, Limits, by};
+use tidegate::tower::{ConcurrencyLayer, RateLimitLayer};
+use tidegate::{Part, Quota};
+use tidegate_redis::RedisGate;
+use tower_layer::Layer;
+use tower_service::Service;
+
+#[derive(Clone)]
+struct Served;
+
+impl Service<Request<()>> for Served {
+    type Response = Response<Vec<u8>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Vec<u8>>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(Vec::new())))
+    }
+}
+
+async fn send<S>(service: &mut S, user: &str) -> S::Response
+where
+    S: Service<Request<()>, Error = Infallible>,
+{
+    let Ok(()) = poll_fn(|cx| service.poll_ready(cx)).await;
+    let Ok(response) = service.call(of(user)).await;
+    response
+}
+
+fn of(user: &str) -> Request<()> {
+    Request::get("/").header("x-user", user).body(()).expect("a request")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_services_share_one_limit_all_or_nothing() {
+    let server = Server::start(Kind::Redis, &[]);
+    let make = || {
+        let gate = patient(
+            RedisGate::builder(server.url())
+                .rule("everybody", Quota::per_hour(4))
+                .rule("user", Quota::per_hour(2)),
+        );
+        let limits = Limits::over(gate)
+            .rule("everybody", by::everybody())
+            .rule("user", by::header("x-user").or_refuse())
+            .fields(Fields::Draft11)
+            .build()
+            .expect("limits");
+        RateLimitLayer::new(limits).layer(Served)
+    };
+    let (mut one, mut two) = (make(), make());
+    assert_eq!(send(&mut one, "alice").await.headers()["ratelimit-policy"], "\"user\";q=2");
+    assert_eq!(send(&mut two, "alice").await.status(), 200);
+    for service in [&mut one, &mut two] {
+        let refused = send(service, "alice").await;
+        assert_eq!(
+            (refused.status().as_u16(), refused.headers()["retry-after"].len()),
+            (429, 4),
+            "1800 s or a little less"
+        );
+    }
+    for expected in [200, 200, 429] {
+        assert_eq!(send(&mut two, "bob").await.status(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_gone_is_counted() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).rule("default", Quota::per_hour(10)));
+    assert!(gate.ready(Duration::from_secs(60)).await, "a server that answers");
+    let mut service =
+        RateLimitLayer::new(Limits::on(gate.clone(), by::everybody()).expect("limits")).layer(Served);
+    for _ in 0..3 {
+        drop(service.call(of("alice")));
+    }
+    eventually("three have been counted", async || {
+        let left = gate.peek(&[Part::of(FIRST).cost(0)]).await.expect("a request").ok()?;
+        (left.remaining() == 10 - 3).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_are_held_as_long_as_the_response() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).at_once("at work", 1, Duration::from_secs(60)));
+    let limits = Limits::over(gate.clone()).rule("at work", by::everybody()).build().expect("limits");
+    let mut service = ConcurrencyLayer::new(limits).layer(Served);
+    let first = send(&mut service, "alice").await;
+    assert_eq!((first.status().as_u16(), send(&mut service, "bob").await.status().as_u16()), (200, 503));
+    drop(first);
+    let waiting = Limits::over(gate).rule("at work", by::everybody()).wait_at_most(Duration::from_secs(60));
+    let mut patient = ConcurrencyLayer::new(waiting.build().expect("limits")).layer(Served);
+    assert_eq!(send(&mut patient, "bob").await.status(), 200, "it comes back on its way");
+}

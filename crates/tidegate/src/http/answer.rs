@@ -1,0 +1,251 @@
+//! # What a refused request is answered
+//!
+//! 429 says: this is your own limit. 503 says: we are busy, it is not your fault. Both say when to come back, are not
+//! to be cached, and carry a few words for whoever reads them: RFC 9457's JSON for programs, a page for browsers. A
+//! caller of gRPC gets a status of gRPC, in the headers, because there will be no body to follow. A `HEAD` gets no
+//! body.
+//!
+//! The body of the request is never looked at. A client that asked with `Expect: 100-continue` is therefore told 429
+//! instead of being told to go on, and what it sends all the same is for the server to drain, or to close the
+//! connection over.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ::http::header::{
+    ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use ::http::{HeaderMap, Method, Response, StatusCode};
+
+use super::fields::{Fields, ShownRule, ShownState, quote};
+use super::head::Head;
+use super::retry::{self, Jitter};
+use super::rule::{Expose, RuleOf};
+use tidegate_core::{Decision, Outcome, Wait};
+
+/// Why a request is refused, and how it will be answered unless somebody else answers it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Why.
+    pub why: Why,
+    /// The name of the rule that refused it.
+    pub rule: Arc<str>,
+    /// How much of the rule clients are told.
+    pub expose: Expose,
+    /// The status.
+    pub status: StatusCode,
+    /// When to come back, with the jitter. `None` if that is in vain, or is not to be told.
+    pub retry_after: Option<Wait>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The rule said so.
+    Limit(Decision),
+    /// As many wait for the rule as may.
+    LineFull,
+    /// It lacks what the rule goes by.
+    MissingKey,
+}
+
+/// How refusals are answered, and what is told with every answer.
+#[derive(Default)]
+pub(super) struct Answers {
+    pub(super) fields: Fields,
+    pub(super) in_browsers: bool,
+    pub(super) jitter: Jitter,
+    pub(super) page: Option<String>,
+    pub(super) replaced: Option<Replaced>,
+}
+
+type Replaced = Box<dyn Fn(&Head<'_>, &Refusal) -> Response<Vec<u8>> + Send + Sync>;
+
+const QUOTA_EXCEEDED: Problem = Problem {
+    kind: "quota-exceeded",
+    title: "Request cannot be satisfied as assigned quota has been exceeded",
+};
+const REDUCED_CAPACITY: Problem = Problem {
+    kind: "temporary-reduced-capacity",
+    title: "Request cannot be satisfied due to temporary server capacity constraints",
+};
+
+struct Problem {
+    kind: &'static str,
+    title: &'static str,
+}
+
+/// Nobody can say when there will be room: a second is what can be told at least.
+const SOON: Wait = Wait::micros(1_000_000);
+
+impl Refusal {
+    pub(super) fn new(rule: &RuleOf, why: Why, jitter: &Jitter) -> Self {
+        let (status, wait) = match why {
+            Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome)),
+            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Some(SOON)),
+            Why::MissingKey => (StatusCode::BAD_REQUEST, None),
+        };
+        let told = wait.filter(|_| rule.expose != Expose::Hidden);
+        let retry_after = told.map(|wait| jitter.on(wait));
+        Refusal { why, rule: rule.name.clone(), expose: rule.expose, status, retry_after }
+    }
+
+    /// What `Retry-After` says.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after.map(retry::seconds)
+    }
+
+    /// The decision, where there was one.
+    #[must_use]
+    pub fn decision(&self) -> Option<Decision> {
+        match self.why {
+            Why::Limit(decision) => Some(decision),
+            Why::LineFull | Why::MissingKey => None,
+        }
+    }
+}
+
+fn wait_of(outcome: Outcome) -> Option<Wait> {
+    match outcome {
+        Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => Some(wait),
+        Outcome::Busy => Some(SOON),
+        Outcome::Allowed | Outcome::Never => None,
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.why {
+            Why::Limit(decision) => write!(f, "rule {:?}: {decision}", self.rule),
+            Why::LineFull => write!(f, "rule {:?}: too many wait already; try later", self.rule),
+            Why::MissingKey => write!(f, "rule {:?}: the request lacks what it is limited by", self.rule),
+        }
+    }
+}
+
+// === impl Answers ===
+
+impl Answers {
+    /// The whole answer to a refused request, with what clients are told of these rules.
+    pub(super) fn refuse(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
+        if let Some(replaced) = &self.replaced {
+            return replaced(head, refusal);
+        }
+        let mut response = if is_grpc(head.headers) { grpc(refusal) } else { self.problem(head, refusal) };
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(decision) = refusal.decision() {
+            self.tell(headers, rules, &[decision]);
+        } else {
+            self.expose_in_browsers(headers);
+        }
+        response
+    }
+
+    /// Adds what clients are told of these rules, after these decisions.
+    pub(super) fn tell(&self, headers: &mut HeaderMap, rules: &[RuleOf], decisions: &[Decision]) {
+        let decision_of = |rule: &RuleOf| decisions.iter().find(|decision| decision.rule == rule.id);
+        let shown: Vec<ShownRule<'_>> =
+            rules.iter().filter_map(|rule| rule.shown(decision_of(rule))).collect();
+        let left = rules.iter().filter_map(|rule| rule.left(decision_of(rule)?));
+        let left: Vec<ShownState<'_>> = left.collect();
+        self.fields.add(headers, &shown, &left);
+        self.expose_in_browsers(headers);
+    }
+
+    /// As [`tell`](Answers::tell), for a response of the service. One that sends the client elsewhere does not say that
+    /// nothing is left: it would not go.
+    pub(super) fn tell_with(
+        &self,
+        status: StatusCode,
+        headers: &mut HeaderMap,
+        rules: &[RuleOf],
+        decisions: &[Decision],
+    ) {
+        if status.is_redirection() && decisions.iter().any(|decision| decision.remaining() == 0) {
+            return;
+        }
+        self.tell(headers, rules, decisions);
+    }
+
+    fn expose_in_browsers(&self, headers: &mut HeaderMap) {
+        if self.in_browsers {
+            headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(self.fields.names()));
+        }
+    }
+
+    fn problem(&self, head: &Head<'_>, refusal: &Refusal) -> Response<Vec<u8>> {
+        let page = self.page.as_deref().filter(|_| wants_html(head.headers));
+        let (kind, body) = match page {
+            Some(page) => ("text/html; charset=utf-8", page.to_owned()),
+            None => ("application/problem+json", json(refusal)),
+        };
+        let body = if head.method == Method::HEAD { Vec::new() } else { body.into_bytes() };
+        let mut response = Response::new(body);
+        *response.status_mut() = refusal.status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if let Some(seconds) = refusal.retry_after_seconds() {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// RFC 9457. Names are printable ASCII, so that quoting them is all there is to do.
+fn json(refusal: &Refusal) -> String {
+    let status = refusal.status.as_u16();
+    if refusal.why == Why::MissingKey {
+        return format!(
+            "{{\"type\":\"about:blank\",\"title\":\"Request lacks what it is limited by\",\"status\":{status}}}"
+        );
+    }
+    let is_busy = refusal.status == StatusCode::SERVICE_UNAVAILABLE;
+    let Problem { kind, title } = if is_busy { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
+    let mut violated = String::new();
+    if refusal.expose == Expose::Quota {
+        quote(&mut violated, &refusal.rule);
+    }
+    format!(
+        "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\
+         \"status\":{status},\"violated-policies\":[{violated}]}}"
+    )
+}
+
+/// A status of gRPC, all of it in the headers.
+fn grpc(refusal: &Refusal) -> Response<Vec<u8>> {
+    let (status, message) = match refusal.why {
+        Why::MissingKey => ("3", "the request lacks what it is limited by"),
+        Why::Limit(_) | Why::LineFull => ("8", "limit reached"),
+    };
+    let mut response = Response::new(Vec::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(status));
+    headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
+    if let Some(pushback) = pushback(refusal) {
+        headers.insert(HeaderName::from_static("grpc-retry-pushback-ms"), pushback);
+    }
+    response
+}
+
+/// In how many milliseconds to try again; -1 for never.
+fn pushback(refusal: &Refusal) -> Option<HeaderValue> {
+    match (refusal.retry_after, refusal.why) {
+        (Some(wait), _) => Some(HeaderValue::from(wait.as_micros().div_ceil(1_000))),
+        (None, Why::Limit(decision)) if decision.outcome == Outcome::Never => {
+            Some(HeaderValue::from_static("-1"))
+        }
+        (None, _) => None,
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn wants_html(headers: &HeaderMap) -> bool {
+    headers.get_all(ACCEPT).iter().any(|kinds| kinds.to_str().is_ok_and(|kinds| kinds.contains("text/html")))
+}

@@ -1,0 +1,364 @@
+//! # From a request to a ruling
+//!
+//! ```text
+//!   head ─► skip? ─► keys ─► gate: all enforced rules at once ─► shadows, one by one ─► pass, or a refusal
+//! ```
+//!
+//! A gate in memory is asked on the spot: nothing is allocated, and the request is counted before anybody could take
+//! it back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the
+//! same call; a gate that asks Redis goes on asking, whatever the client does then.
+//!
+//! Rules in shadow are asked only if all others let the request pass, because only then would they have been charged;
+//! each on its own, so that none hides what another would have done.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::answer::{Refusal, Why};
+use super::fields::Fields;
+use super::head::Head;
+use super::key::Written;
+use super::limits::{Limits, MOST_RULES, Shared, Waiting};
+use super::rule::{RuleOf, count};
+use super::ruling::{Asked, Decisions, Later, Passed, Ruling};
+use super::text::KeyText;
+use crate::gate::{Admission, Answer, InvalidRequest, Part};
+use tidegate_core::{Decision, Outcome, RuleId};
+
+/// The keys of a request, and what it costs under each rule.
+struct Question {
+    text: KeyText,
+    asked: [Line; MOST_RULES],
+    lines: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Line {
+    cost: u32,
+    /// Where its key is.
+    from: u16,
+    to: u16,
+    id: RuleId,
+    /// Which of the limits' rules.
+    rule: u8,
+    is_shadow: bool,
+}
+
+impl Limits {
+    /// Whether this request may pass. It is counted when this returns.
+    ///
+    /// For whoever serves requests without tower:
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tidegate::http::{Asked, Head, Limits, Ruling, by};
+    /// use tidegate::{Limiter, Quota};
+    ///
+    /// let limits = Limits::on(Limiter::new(Quota::per_hour(1)), by::everybody())?;
+    /// let request = Request::new(());
+    /// let head = Head::of(&request);
+    /// assert!(matches!(limits.ask(&head), Asked::Now(Ruling::Pass(_))));
+    ///
+    /// let Asked::Now(Ruling::Refuse(refusal)) = limits.ask(&head) else { unreachable!("one an hour") };
+    /// let response = limits.answer(&head, &refusal);
+    /// assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"3600".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn ask(&self, head: &Head<'_>) -> Asked {
+        if self.0.skip.as_ref().is_some_and(|skip| skip(head)) {
+            return Asked::Now(Ruling::Pass(Passed::default()));
+        }
+        let mut question = Question::new();
+        if let Err(refusal) = self.0.write(head, &mut question) {
+            return Asked::Now(Ruling::Refuse(refusal));
+        }
+        let is_immediate = self.0.waiting.is_none() && self.0.gate.is_immediate();
+        if let Some(ruling) = is_immediate.then(|| self.0.rule_now(&question)).flatten() {
+            return self.begin(ruling);
+        }
+        let limits = self.clone();
+        begun(Box::pin(async move { limits.0.rule_later(&question).await }))
+    }
+
+    /// A ruling, or a wait and then that ruling.
+    fn begin(&self, ruling: Verdict) -> Asked {
+        match ruling {
+            Verdict::Now(ruling) => Asked::Now(ruling),
+            Verdict::After(wait, passed) => {
+                let limits = self.clone();
+                begun(Box::pin(async move { limits.0.after(wait, passed).await }))
+            }
+        }
+    }
+}
+
+/// Starts what will come later, so that it does not depend on whether somebody waits for it.
+fn begun(mut later: Pin<Box<dyn Future<Output = Ruling> + Send>>) -> Asked {
+    // Nobody is to be woken: whoever was given the future polls it first, and leaves a waker of its own.
+    match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(ruling) => Asked::Now(ruling),
+        Poll::Pending => Asked::Later(Later(later)),
+    }
+}
+
+/// What a gate's answer comes to.
+enum Verdict {
+    Now(Ruling),
+    /// It passes after this wait.
+    After(tidegate_core::Wait, Passed),
+}
+
+impl Shared {
+    /// The keys of a request. `Err` if it lacks one that it must have.
+    #[inline]
+    fn write(&self, head: &Head<'_>, question: &mut Question) -> Result<(), Box<Refusal>> {
+        for (index, rule) in (0..).zip(&self.rules) {
+            let from = question.text.mark();
+            match rule.key.write_or(head, &mut question.text) {
+                Written::Key => {
+                    question.text.shorten(from);
+                    question.push(Line {
+                        rule: index,
+                        id: rule.id,
+                        from: place(from),
+                        to: place(question.text.mark()),
+                        cost: rule.cost(head),
+                        is_shadow: rule.is_shadow,
+                    });
+                }
+                Written::Skip => count(&rule.counts.missing),
+                Written::Refuse => self.lacks(rule)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A key is missing that must not be.
+    fn lacks(&self, rule: &RuleOf) -> Result<(), Box<Refusal>> {
+        count(&rule.counts.missing);
+        if rule.is_shadow {
+            count(&rule.counts.would_refuse);
+            return Ok(());
+        }
+        Err(self.refusal(rule, Why::MissingKey))
+    }
+
+    /// Asks a gate that answers at once. `None` if it did not.
+    fn rule_now(&self, question: &Question) -> Option<Verdict> {
+        let answer = match &question.asked[..question.lines] {
+            // The commonest of all, which needs no list of parts; mostly there is nothing to settle, either.
+            [line] if !line.is_shadow => match self.gate.decide(&[question.part(line)]) {
+                Answer::Ready(Ok(admission)) if self.is_plain(&admission) => {
+                    return Some(Verdict::Now(Ruling::Pass(Passed::default())));
+                }
+                answer => at_once(answer)?.map(Some),
+            },
+            _ => match question.enforced() {
+                (_, 0) => Ok(None),
+                (parts, enforced) => at_once(self.gate.decide(&parts[..enforced]))?.map(Some),
+            },
+        };
+        Some(match self.settle(answer) {
+            Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
+            Settled::Passed(wait, mut passed) => {
+                for line in question.shadows() {
+                    let part = [question.part(line)];
+                    if let Answer::Ready(answer) = self.gate.decide(&part) {
+                        self.look(line, answer, &mut passed);
+                    }
+                }
+                match wait {
+                    None => Verdict::Now(Ruling::Pass(passed)),
+                    Some(wait) => Verdict::After(wait, passed),
+                }
+            }
+        })
+    }
+
+    /// Whether there is nothing to wait for, to hold or to tell.
+    #[inline]
+    fn is_plain(&self, admission: &Admission) -> bool {
+        admission.decision.outcome == Outcome::Allowed
+            && admission.permits.is_empty()
+            && self.answers.fields == Fields::None
+    }
+
+    /// Asks a gate that takes its time, or at which requests wait.
+    async fn rule_later(&self, question: &Question) -> Ruling {
+        let (parts, enforced) = question.enforced();
+        let answer = match &self.waiting {
+            _ if enforced == 0 => Ok(None),
+            None => self.gate.decide(&parts[..enforced]).wait().await.map(Some),
+            Some(waiting) => match waiting.wait(&parts[..enforced]).await {
+                Some(answer) => answer.map(Some),
+                None => return Ruling::Refuse(self.line_is_full(question)),
+            },
+        };
+        match self.settle(answer) {
+            Settled::Refused(refusal) => Ruling::Refuse(refusal),
+            Settled::Passed(wait, mut passed) => {
+                for line in question.shadows() {
+                    let part = [question.part(line)];
+                    let answer = self.gate.decide(&part).wait().await;
+                    self.look(line, answer, &mut passed);
+                }
+                match wait {
+                    None => Ruling::Pass(passed),
+                    Some(wait) => self.after(wait, passed).await,
+                }
+            }
+        }
+    }
+
+    async fn after(&self, wait: tidegate_core::Wait, passed: Passed) -> Ruling {
+        if let Some(timer) = &self.timer {
+            timer.sleep(wait.duration()).await;
+        }
+        Ruling::Pass(passed)
+    }
+
+    /// What the gate's answer means for the request. `None` is the answer where no rule applied.
+    fn settle(&self, answer: Result<Option<Admission>, InvalidRequest>) -> Settled {
+        // Which rules there are was seen to when the limits were built; a gate that has changed its mind lets nobody pass.
+        let Ok(admission) = answer else {
+            return Settled::Refused(self.refusal(&self.rules[0], Why::LineFull));
+        };
+        let Some(Admission { decision, permits, rules }) = admission else {
+            return Settled::Passed(None, Passed::default());
+        };
+        let wait = match decision.outcome {
+            Outcome::Allowed => None,
+            Outcome::AllowedAfter(wait) if self.timer.is_some() => Some(wait),
+            Outcome::AllowedAfter(_) | Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => {
+                return Settled::Refused(self.refused(decision));
+            }
+        };
+        let decisions = match self.answers.fields {
+            Fields::None => Decisions::default(),
+            _ if rules.is_empty() => Decisions::of([decision]),
+            _ => Decisions::of(rules),
+        };
+        Settled::Passed(wait, Passed { permits, decisions })
+    }
+
+    fn refused(&self, decision: Decision) -> Box<Refusal> {
+        let rule = self.rules.iter().find(|rule| rule.id == decision.rule).unwrap_or(&self.rules[0]);
+        self.refusal(rule, Why::Limit(decision))
+    }
+
+    #[cold]
+    fn refusal(&self, rule: &RuleOf, why: Why) -> Box<Refusal> {
+        if why != Why::MissingKey {
+            count(&rule.counts.refused);
+        }
+        Box::new(Refusal::new(rule, why, &self.answers.jitter))
+    }
+
+    fn line_is_full(&self, question: &Question) -> Box<Refusal> {
+        let first = question.asked.first().map_or(0, |line| line.rule.into());
+        self.refusal(&self.rules[first], Why::LineFull)
+    }
+
+    /// What a rule in shadow would have done.
+    fn look(&self, line: &Line, answer: Result<Admission, InvalidRequest>, passed: &mut Passed) {
+        let counts = &self.rules[usize::from(line.rule)].counts;
+        match answer {
+            Ok(admission) if admission.is_allowed() => {
+                count(&counts.would_allow);
+                let before = std::mem::take(&mut passed.permits);
+                passed.permits = before.and(admission.permits);
+            }
+            Ok(_) | Err(_) => count(&counts.would_refuse),
+        }
+    }
+}
+
+/// The answer, if it is there.
+#[inline]
+fn at_once(answer: Answer<'_>) -> Option<Result<Admission, InvalidRequest>> {
+    match answer {
+        Answer::Ready(answer) => Some(answer),
+        Answer::Pending(_) => None,
+    }
+}
+
+/// Where a key begins or ends.
+#[inline]
+fn place(mark: usize) -> u16 {
+    u16::try_from(mark).expect("eight keys, of which long ones are hashed")
+}
+
+/// A gate's answer, as far as the enforced rules go.
+enum Settled {
+    Passed(Option<tidegate_core::Wait>, Passed),
+    Refused(Box<Refusal>),
+}
+
+impl Waiting {
+    /// Waits, if there is a place for one more who has to. `None` if not.
+    async fn wait(&self, parts: &[Part<'_>]) -> Option<Result<Admission, InvalidRequest>> {
+        let mut waiting = self.gate.decide_within(parts, self.at_most);
+        let mut place = None;
+        poll_fn(|cx| match waiting.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if place.is_some() => Poll::Pending,
+            Poll::Pending => {
+                place = self.enter();
+                if place.is_some() { Poll::Pending } else { Poll::Ready(None) }
+            }
+        })
+        .await
+    }
+}
+
+impl Question {
+    #[inline]
+    fn new() -> Self {
+        Question { text: KeyText::new(), asked: [Line::default(); MOST_RULES], lines: 0 }
+    }
+
+    fn push(&mut self, line: Line) {
+        if let Some(place) = self.asked.get_mut(self.lines) {
+            *place = line;
+            self.lines += 1;
+        }
+    }
+
+    fn part(&self, line: &Line) -> Part<'_> {
+        Part::of(line.id).key(self.text.between(line.from.into(), line.to.into())).cost(line.cost)
+    }
+
+    /// What is asked of the rules that can refuse, and how many there are.
+    fn enforced(&self) -> ([Part<'_>; MOST_RULES], usize) {
+        let mut parts = [Part::of(RuleId(0)); MOST_RULES];
+        let mut enforced = 0;
+        for line in self.asked[..self.lines].iter().filter(|line| !line.is_shadow) {
+            parts[enforced] = self.part(line);
+            enforced += 1;
+        }
+        (parts, enforced)
+    }
+
+    fn shadows(&self) -> impl Iterator<Item = &Line> {
+        self.asked[..self.lines].iter().filter(|line| line.is_shadow)
+    }
+}
+
+impl Limits {
+    /// What a refused request is answered.
+    #[must_use]
+    pub fn answer(&self, head: &Head<'_>, refusal: &Refusal) -> ::http::Response<Vec<u8>> {
+        self.0.answers.refuse(head, refusal, &self.0.rules)
+    }
+
+    /// Tells the client what is left, with a response of the service.
+    pub fn tell<B>(&self, response: &mut ::http::Response<B>, decisions: &Decisions) {
+        if !decisions.is_none() {
+            let status = response.status();
+            let headers = response.headers_mut();
+            self.0.answers.tell_with(status, headers, &self.0.rules, decisions.as_slice());
+        }
+    }
+}

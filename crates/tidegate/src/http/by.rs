@@ -1,0 +1,319 @@
+//! # What a request can be limited by
+//!
+//! Each function is a part of a key; a tuple of parts is a part. Parts that every request has are keys as they are. The
+//! others need a word on what happens when they are missing, see [`KeyPart`].
+//!
+//! | part | always there |
+//! |---|---|
+//! | [`everybody`], [`text`], [`method`] | yes |
+//! | [`address`] | yes: who has none shares one key with the others who have none |
+//! | [`header`], and [`secret`](Header::secret) | no |
+//! | [`query`], [`route`], [`param`], [`host`] | no |
+//! | [`extension`], such as a user who was authenticated before, or axum's `MatchedPath` | no |
+//! | [`value`], a closure | no |
+//!
+//! Limit by a header only what has been checked: who can invent values has a limit for each of them, and who can send
+//! somebody else's uses that one's limit up.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::IpAddr;
+
+use ::http::Method;
+use ::http::header::{HOST, HeaderName};
+use sha2::{Digest, Sha256};
+
+use super::address::ClientAddress;
+use super::head::Head;
+use super::key::{AlwaysThere, InvalidKey, KeyPart, MissingPart};
+use super::route::decode;
+pub use super::route::{Param, Route, param, route};
+use super::text::{KeyText, KeyValue, Kind};
+
+/// Everybody together: one limit for all requests. Its key is the empty one.
+#[must_use]
+pub const fn everybody() -> Everybody {
+    Everybody
+}
+
+/// A fixed text, to tell this use of a rule from others.
+pub fn text(text: impl Into<Cow<'static, str>>) -> Text {
+    Text(text.into())
+}
+
+/// The method. Those that are not of HTTP's own count as one: anybody can invent some.
+#[must_use]
+pub const fn method() -> OfMethod {
+    OfMethod
+}
+
+/// The address of the client, or as much of it as [`ClientAddress::by_prefix`] says.
+#[must_use]
+pub const fn address(client: ClientAddress) -> Address {
+    Address(client)
+}
+
+/// The only value of a header. One that is empty or comes more than once is as good as missing.
+pub fn header(name: impl Into<String>) -> Header {
+    let name = name.into();
+    Header { parsed: HeaderName::try_from(name.as_str()).ok(), name, is_secret: false }
+}
+
+/// The only value of a parameter of the query, decoded.
+pub fn query(name: impl Into<String>) -> Query {
+    Query(name.into())
+}
+
+/// The host that is asked for, without regard to case, a dot at its end, or the port that goes without saying.
+#[must_use]
+pub const fn host() -> Host {
+    Host
+}
+
+/// Something of an extension, such as a user who was authenticated before.
+///
+/// ```
+/// use tidegate::http::{KeyPart, by};
+/// #[derive(Clone)]
+/// struct User { id: u64 }
+/// let key = by::extension(|user: &User| &user.id).or_refuse();
+/// ```
+pub fn extension<T, V, F>(value: F) -> Extension<T, V, F>
+where
+    T: Send + Sync + 'static,
+    V: KeyValue + ?Sized + 'static,
+    F: Fn(&T) -> &V + Send + Sync + 'static,
+{
+    Extension { value, types: PhantomData }
+}
+
+/// Whatever a closure finds.
+///
+/// ```
+/// use std::borrow::Cow;
+/// use tidegate::http::{KeyPart, by};
+/// let version = by::value(|head| head.uri.path().split('/').nth(1).map(Cow::from)).or_share();
+/// ```
+pub fn value<F>(value: F) -> Value<F>
+where
+    F: for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync + 'static,
+{
+    Value(value)
+}
+
+/// See [`everybody`].
+#[derive(Clone, Copy, Debug)]
+pub struct Everybody;
+
+/// See [`text`].
+#[derive(Clone, Debug)]
+pub struct Text(Cow<'static, str>);
+
+/// See [`method`].
+#[derive(Clone, Copy, Debug)]
+pub struct OfMethod;
+
+/// See [`address`].
+#[derive(Clone, Debug)]
+pub struct Address(pub(super) ClientAddress);
+
+/// See [`header`].
+#[derive(Clone, Debug)]
+pub struct Header {
+    name: String,
+    parsed: Option<HeaderName>,
+    is_secret: bool,
+}
+
+/// See [`query`].
+#[derive(Clone, Debug)]
+pub struct Query(String);
+
+/// See [`host`].
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+/// See [`extension`].
+pub struct Extension<T, V: ?Sized, F> {
+    value: F,
+    types: PhantomData<fn(&T) -> &V>,
+}
+
+/// See [`value`].
+pub struct Value<F>(F);
+
+// === impl KeyPart ===
+
+impl KeyPart for Everybody {
+    fn write(&self, _: &Head<'_>, _: &mut KeyText) -> Result<(), MissingPart> {
+        Ok(())
+    }
+
+    fn is_everybody(&self) -> bool {
+        true
+    }
+}
+
+impl AlwaysThere for Everybody {}
+
+impl KeyPart for Text {
+    fn write(&self, _: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        key.part(Kind::Text, |key| self.0.put(key));
+        Ok(())
+    }
+
+    fn is_everybody(&self) -> bool {
+        true
+    }
+}
+
+impl AlwaysThere for Text {}
+
+impl KeyPart for OfMethod {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let known = [
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::DELETE,
+            Method::HEAD,
+            Method::OPTIONS,
+            Method::CONNECT,
+            Method::PATCH,
+            Method::TRACE,
+        ];
+        let method = if known.contains(head.method) { head.method.as_str() } else { "" };
+        key.part(Kind::Method, |key| method.put(key));
+        Ok(())
+    }
+}
+
+impl AlwaysThere for OfMethod {}
+
+impl KeyPart for Address {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let network = self.0.network(self.0.find(head));
+        match network.map(|network| (network.first(), network.bits())) {
+            None => key.short(Kind::Address, &[]),
+            Some((IpAddr::V4(first), bits)) => {
+                let [a, b, c, d] = first.octets();
+                key.short(Kind::Address, &[4, bits, a, b, c, d]);
+            }
+            Some((IpAddr::V6(first), bits)) => {
+                let mut bytes = [0; 18];
+                bytes[..2].copy_from_slice(&[6, bits]);
+                bytes[2..].copy_from_slice(&first.octets());
+                key.short(Kind::Address, &bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AlwaysThere for Address {}
+
+impl Header {
+    /// Hashes the value, so that it is neither stored nor sent on: for API keys, tokens and cookies.
+    #[must_use]
+    pub fn secret(self) -> Self {
+        Header { is_secret: true, ..self }
+    }
+}
+
+impl KeyPart for Header {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let name = self.parsed.as_ref().ok_or(MissingPart)?;
+        let value = head.only_header(name).ok_or(MissingPart)?;
+        if self.is_secret {
+            let digest = Sha256::new().chain_update(b"tidegate secret\0").chain_update(value).finalize();
+            key.part(Kind::Secret, |key| key.raw(&digest));
+        } else {
+            key.part(Kind::Header, |key| key.raw(value));
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), InvalidKey> {
+        match self.parsed {
+            Some(_) => Ok(()),
+            None => Err(InvalidKey::NotAHeaderName { name: self.name.clone() }),
+        }
+    }
+}
+
+impl KeyPart for Query {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let query = head.uri.query().ok_or(MissingPart)?;
+        let mut values = query.split('&').filter_map(|pair| {
+            let (name, value) = pair.split_once('=')?;
+            decode(name, b'+').eq(self.0.bytes()).then_some(value)
+        });
+        let value = values.next().filter(|value| !value.is_empty()).ok_or(MissingPart)?;
+        if values.next().is_some() {
+            return Err(MissingPart); // which of them is meant?
+        }
+        key.part(Kind::Query, |key| decode(value, b'+').for_each(|byte| key.raw(&[byte])));
+        Ok(())
+    }
+}
+
+impl KeyPart for Host {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let in_header = || std::str::from_utf8(head.only_header(&HOST)?).ok();
+        let authority = match head.uri.authority() {
+            Some(authority) => authority.as_str(),
+            None => in_header().ok_or(MissingPart)?,
+        };
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, port),
+            _ => (host, ""),
+        };
+        key.part(Kind::Host, |key| {
+            let name = name.strip_suffix('.').unwrap_or(name);
+            name.bytes().for_each(|byte| key.raw(&[byte.to_ascii_lowercase()]));
+            if !["", "80", "443"].contains(&port) {
+                key.raw(b":");
+                key.raw(port.as_bytes());
+            }
+        });
+        Ok(())
+    }
+}
+
+impl<T, V, F> KeyPart for Extension<T, V, F>
+where
+    T: Send + Sync + 'static,
+    V: KeyValue + ?Sized + 'static,
+    F: Fn(&T) -> &V + Send + Sync + 'static,
+{
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let found = head.extensions.get::<T>().ok_or(MissingPart)?;
+        key.part(Kind::Extension, |key| (self.value)(found).put(key));
+        Ok(())
+    }
+}
+
+impl<F> KeyPart for Value<F>
+where
+    F: for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync + 'static,
+{
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let value = (self.0)(head).ok_or(MissingPart)?;
+        key.part(Kind::Value, |key| value.put(key));
+        Ok(())
+    }
+}
+
+impl<T, V: ?Sized, F> fmt::Debug for Extension<T, V, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension({})", std::any::type_name::<T>())
+    }
+}
+
+impl<F> fmt::Debug for Value<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value(..)")
+    }
+}

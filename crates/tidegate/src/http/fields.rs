@@ -1,0 +1,239 @@
+//! # What clients are told of their limits
+//!
+//! There is no standard yet, only drafts of one and habits. Whoever writes a field does it here, so that the next
+//! draft is a change of one file:
+//!
+//! ```text
+//!   RateLimit-Policy: "user";q=100;w=60          what the rules are
+//!   RateLimit: "user";r=50;t=30                  what is left of the one that was binding
+//! ```
+//!
+//! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that
+//! is not when everything is back. Here it is the time until a refused request passes, and else the time until the
+//! whole limit is there again.
+//!
+//! What somebody behind us has said already stays, and ours is added; where a field has room for one number only, the
+//! smaller one stays. Clients obey `Retry-After` before all of these.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use ::http::HeaderMap;
+use ::http::header::{HeaderName, HeaderValue};
+
+/// In which words clients are told what is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fields {
+    /// Not at all. Costs nothing for each request.
+    #[default]
+    None,
+    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11.
+    Draft11,
+    /// The same as its editors mean to change them: `a` for what is available and `w` for the time.
+    DraftNext,
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the drafts up to 06.
+    Draft06,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, in seconds from now.
+    XRateLimit,
+    /// The same, with the reset in seconds since 1970.
+    XRateLimitEpoch,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Requests, or whatever a cost stands for.
+    #[default]
+    Requests,
+    /// Bytes of content.
+    ContentBytes,
+    /// Requests at work at the same time.
+    ConcurrentRequests,
+}
+
+/// A rule as clients know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownRule<'a> {
+    /// Its name: see [`is_name`].
+    pub name: &'a str,
+    /// How much there is.
+    pub quota: u64,
+    /// In so many seconds, if that is known.
+    pub window: Option<u64>,
+    /// Of what.
+    pub unit: Unit,
+}
+
+/// What is left of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownState<'a> {
+    /// The rule.
+    pub rule: ShownRule<'a>,
+    /// So much.
+    pub remaining: u64,
+    /// Within so many seconds.
+    pub within: u64,
+}
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const THREE: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const X_THREE: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+impl Fields {
+    /// Adds the fields for these rules and what is left of some of them.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tidegate::http::{Fields, ShownRule, ShownState, Unit};
+    ///
+    /// let rule = ShownRule { name: "default", quota: 100, window: Some(60), unit: Unit::Requests };
+    /// let mut headers = HeaderMap::new();
+    /// Fields::Draft11.add(&mut headers, &[rule], &[ShownState { rule, remaining: 50, within: 30 }]);
+    /// assert_eq!(headers["ratelimit-policy"], "\"default\";q=100;w=60");
+    /// assert_eq!(headers["ratelimit"], "\"default\";r=50;t=30");
+    /// ```
+    pub fn add(self, headers: &mut HeaderMap, rules: &[ShownRule<'_>], left: &[ShownState<'_>]) {
+        match self {
+            Fields::None => {}
+            Fields::Draft11 => add_lists(headers, rules, left, ["r", "t"]),
+            Fields::DraftNext => add_lists(headers, rules, left, ["a", "w"]),
+            Fields::Draft06 => add_three(headers, left, &THREE, 0),
+            Fields::XRateLimit => add_three(headers, left, &X_THREE, 0),
+            Fields::XRateLimitEpoch => add_three(headers, left, &X_THREE, seconds_since_1970()),
+        }
+    }
+
+    /// The names of the fields that it adds, for browsers to be told that scripts may read them.
+    #[must_use]
+    pub const fn names(self) -> &'static str {
+        match self {
+            Fields::None => "Retry-After",
+            Fields::Draft11 | Fields::DraftNext => "Retry-After, RateLimit, RateLimit-Policy",
+            Fields::Draft06 => "Retry-After, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset",
+            Fields::XRateLimit | Fields::XRateLimitEpoch => {
+                "Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+            }
+        }
+    }
+}
+
+/// Whether clients can be told of a rule by this name: a string of RFC 9651 holds printable ASCII and nothing else.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+fn add_lists(headers: &mut HeaderMap, rules: &[ShownRule<'_>], left: &[ShownState<'_>], names: [&str; 2]) {
+    append(headers, RATE_LIMIT_POLICY, list(rules, write_rule));
+    append(headers, RATE_LIMIT, list(left, |text, state| write_state(text, state, names)));
+}
+
+fn write_rule(text: &mut String, rule: &ShownRule<'_>) {
+    quote(text, rule.name);
+    let _ = write!(text, ";q={}", rule.quota);
+    match rule.unit {
+        Unit::Requests => {}
+        Unit::ContentBytes => text.push_str(";qu=\"content-bytes\""),
+        Unit::ConcurrentRequests => text.push_str(";qu=\"concurrent-requests\""),
+    }
+    if let Some(window) = rule.window {
+        let _ = write!(text, ";w={window}");
+    }
+}
+
+fn write_state(text: &mut String, state: &ShownState<'_>, [remaining, within]: [&str; 2]) {
+    quote(text, state.rule.name);
+    let _ = write!(text, ";{remaining}={}", state.remaining);
+    if state.within > 0 {
+        let _ = write!(text, ";{within}={}", state.within);
+    }
+}
+
+fn list<T>(members: &[T], write: impl Fn(&mut String, &T)) -> String {
+    let mut text = String::new();
+    for member in members {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        write(&mut text, member);
+    }
+    text
+}
+
+/// As a string of RFC 9651, which is also one of JSON.
+pub(super) fn quote(text: &mut String, name: &str) {
+    text.push('"');
+    for letter in name.chars() {
+        if matches!(letter, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(letter);
+    }
+    text.push('"');
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if value.is_empty() {
+        return;
+    }
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.append(name, value);
+    }
+}
+
+/// Three numbers, of the rule that has the least left; unless somebody has told of less already.
+fn add_three(headers: &mut HeaderMap, left: &[ShownState<'_>], names: &[HeaderName; 3], now: u64) {
+    let Some(state) = left.iter().min_by_key(|state| state.remaining) else { return };
+    let told = headers.get(&names[1]).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    if told.is_some_and(|told| told <= state.remaining) {
+        return;
+    }
+    let values = [state.rule.quota, state.remaining, now.saturating_add(state.within)];
+    for (name, value) in names.iter().zip(values) {
+        headers.insert(name, HeaderValue::from(value));
+    }
+}
+
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The value of `pk` for these dimensions of a key, each with its name: a byte sequence of RFC 9651.
+///
+/// Not for what is nobody's business, such as addresses and e-mails: hash these before.
+///
+/// ```
+/// use tidegate::http::partition_key;
+/// assert_eq!(partition_key(&mut [("user_id", b"alice"), ("method", b"GET")]), ":R0VUH2FsaWNl:");
+/// ```
+#[must_use]
+pub fn partition_key(dimensions: &mut [(&str, &[u8])]) -> String {
+    dimensions.sort_unstable_by_key(|(name, _)| *name);
+    let values: Vec<&[u8]> = dimensions.iter().map(|(_, value)| *value).collect();
+    format!(":{}:", base64(&values.join(&0x1f)))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().fold(0_usize, |group, byte| group << 8 | usize::from(*byte))
+            << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = LETTERS[group >> (18 - 6 * place) & 63];
+            text.push(if place <= chunk.len() { letter.into() } else { '=' });
+        }
+    }
+    text
+}

@@ -1,0 +1,212 @@
+//! # Routes
+//!
+//! A path is no key: it has ids in it, and there are as many as clients care to invent. The route it belongs to is
+//! one, and so is a parameter of it. Where a router has matched the path already, its own finding is best, as limiter
+//! and router then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. For all others there
+//! are templates, `/users/{id}`.
+//!
+//! `/%6cogin`, `//login` and `/x/../login;v=1` are matched as `/login`, as they may be by whoever serves them.
+
+use super::head::Head;
+use super::key::{InvalidKey, KeyPart, MissingPart};
+use super::text::{KeyText, Kind};
+
+/// The first of these templates that the path matches; `/users/{id}` matches `/users/7`, `/files/{*rest}` whatever is
+/// below `/files`.
+pub fn route<'a>(templates: impl IntoIterator<Item = &'a str>) -> Route {
+    Route(templates.into_iter().map(Template::new).collect())
+}
+
+/// A parameter of the path, where it matches a template.
+///
+/// ```
+/// use tidegate::http::{KeyPart, by};
+/// let tenant = by::param("/tenants/{tenant}/{*rest}", "tenant").or_skip();
+/// ```
+#[must_use]
+pub fn param(template: &str, param: &str) -> Param {
+    Param { template: Template::new(template), param: param.to_owned() }
+}
+
+/// See [`route`].
+#[derive(Clone, Debug)]
+pub struct Route(Box<[Template]>);
+
+/// See [`param`].
+#[derive(Clone, Debug)]
+pub struct Param {
+    template: Template,
+    param: String,
+}
+
+#[derive(Clone, Debug)]
+struct Template {
+    text: String,
+    segments: Box<[Segment]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Text(String),
+    Param(String),
+    Rest,
+}
+
+impl KeyPart for Route {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let path = segments(head.uri.path());
+        let found = self.0.iter().find(|template| template.matches(&path)).ok_or(MissingPart)?;
+        key.part(Kind::Route, |key| key.raw(found.text.as_bytes()));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), InvalidKey> {
+        self.0.iter().try_for_each(Template::check)
+    }
+}
+
+impl KeyPart for Param {
+    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+        let path = segments(head.uri.path());
+        let value = self.place().and_then(|place| path.get(place)).filter(|_| self.template.matches(&path));
+        let value = value.ok_or(MissingPart)?;
+        key.part(Kind::Param, |key| decode(value, b'%').for_each(|byte| key.raw(&[byte])));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), InvalidKey> {
+        self.template.check()?;
+        match self.place() {
+            Some(_) => Ok(()),
+            None => Err(InvalidKey::NoSuchParam {
+                template: self.template.text.clone(),
+                param: self.param.clone(),
+            }),
+        }
+    }
+}
+
+impl Param {
+    /// Which segment it is.
+    fn place(&self) -> Option<usize> {
+        self.template
+            .segments
+            .iter()
+            .position(|segment| matches!(segment, Segment::Param(name) if *name == self.param))
+    }
+}
+
+impl Template {
+    fn new(text: &str) -> Self {
+        let segments = text.split('/').skip(1).filter(|segment| !segment.is_empty()).map(Segment::new);
+        Template { text: text.to_owned(), segments: segments.collect() }
+    }
+
+    fn check(&self) -> Result<(), InvalidKey> {
+        let is_well_formed = |(index, segment): (usize, &Segment)| match segment {
+            Segment::Text(text) => !text.contains(['{', '}']),
+            Segment::Param(name) => {
+                !name.is_empty()
+                    && !name.contains(['{', '}', '*'])
+                    && !self.segments[..index].contains(segment)
+            }
+            Segment::Rest => index + 1 == self.segments.len(),
+        };
+        if self.text.starts_with('/') && self.segments.iter().enumerate().all(is_well_formed) {
+            return Ok(());
+        }
+        Err(InvalidKey::NotATemplate { template: self.text.clone() })
+    }
+
+    fn matches(&self, path: &[&str]) -> bool {
+        let rest = matches!(self.segments.last(), Some(Segment::Rest));
+        let ahead = self.segments.len() - usize::from(rest);
+        let fits = if rest { path.len() >= ahead } else { path.len() == ahead };
+        fits && self.segments.iter().zip(path).all(|(segment, given)| match segment {
+            Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
+            Segment::Param(_) | Segment::Rest => true,
+        })
+    }
+}
+
+impl Segment {
+    fn new(text: &str) -> Self {
+        match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            Some(rest) if rest.starts_with('*') => Segment::Rest,
+            Some(name) => Segment::Param(name.to_owned()),
+            None => Segment::Text(text.to_owned()),
+        }
+    }
+}
+
+/// The segments of a path, without those that mean nothing, and without what follows a semicolon.
+fn segments(path: &str) -> Vec<&str> {
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        let segment = segment.split(';').next().unwrap_or(segment);
+        match segment {
+            "" | "." => {}
+            _ if decode(segment, b'%').eq(*b".") => {}
+            _ if decode(segment, b'%').eq(*b"..") => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    segments
+}
+
+/// The bytes that are meant by `%41`. A `%` before anything else is only that. `plus` is read as a space where it is
+/// `+`.
+pub(super) fn decode(text: &str, plus: u8) -> impl Iterator<Item = u8> + '_ {
+    let mut bytes = text.bytes();
+    std::iter::from_fn(move || {
+        let byte = bytes.next()?;
+        if byte == b'%' {
+            let mut ahead = bytes.clone();
+            let digits = [ahead.next(), ahead.next()].map(|digit| char::from(digit?).to_digit(16));
+            if let [Some(high), Some(low)] = digits {
+                bytes = ahead;
+                return u8::try_from(high * 16 + low).ok();
+            }
+        }
+        Some(if byte == b'+' && plus == b'+' { b' ' } else { byte })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(template: &str, path: &str) -> bool {
+        Template::new(template).matches(&segments(path))
+    }
+
+    #[test]
+    fn odd_spellings_of_a_path_are_the_path() {
+        for login in
+            ["/login", "/%6cogin", "//login", "/login/", "/x/../login", "/x/%2E%2e/login;v=1", "/./login"]
+        {
+            assert!(matches("/login", login), "{login}");
+        }
+        for other in ["/", "/logi", "/login/x", "/Login", "/login%2f", "/%6"] {
+            assert!(!matches("/login", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn parameters_and_the_rest_match() {
+        assert!(matches("/users/{id}", "/users/7") && !matches("/users/{id}", "/users"));
+        assert!(matches("/files/{*rest}", "/files/a/b") && matches("/files/{*rest}", "/files"));
+        assert!(!matches("/files/{*rest}", "/file/a") && matches("/", "/"));
+    }
+
+    #[test]
+    fn templates_that_are_none_are_refused() {
+        for template in ["users", "", "/{}", "/{a}/{a}", "/{*rest}/x", "/us{id}", "/{i{d}}"] {
+            assert!(Template::new(template).check().is_err(), "{template}");
+        }
+        for template in ["/", "/users/{id}", "/users/{id}/{*rest}", "//a//"] {
+            assert_eq!(Template::new(template).check(), Ok(()), "{template}");
+        }
+        assert!(param("/users/{id}", "user").check().is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! # A rule, seen from the request
+//!
+//! The gate knows how much a rule lets pass. Here is what only the request can tell: whose limit it is and what it
+//! costs; and what only the client's side of it needs: what is shown, and whether the rule is only being tried out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::http::StatusCode;
+
+use super::fields::{ShownRule, ShownState, Unit};
+use super::head::Head;
+use super::key::RuleKey;
+use super::retry;
+use tidegate_core::{Decision, Outcome, Quota, RuleId};
+
+/// How much clients are told of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Expose {
+    /// All of it: the quota, what is left, when to come back. For limits that clients are meant to keep.
+    #[default]
+    Quota,
+    /// Only when to come back. For limits against abuse, whose numbers would help to stay just below them.
+    RetryAfterOnly,
+    /// Nothing, apart from the refusal.
+    Hidden,
+}
+
+/// What became of the requests under a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleStats {
+    /// The name of the rule.
+    pub name: String,
+    /// How many it refused.
+    pub refused: u64,
+    /// In shadow: how many it would have refused.
+    pub would_refuse: u64,
+    /// In shadow: how many it would have let pass.
+    pub would_allow: u64,
+    /// How many lacked the key, and were not limited by it or were refused for it.
+    pub missing: u64,
+}
+
+pub(super) type Cost = Arc<dyn Fn(&Head<'_>) -> u32 + Send + Sync>;
+
+/// A rule of [`Limits`](super::Limits).
+pub(super) struct RuleOf {
+    pub(super) name: Arc<str>,
+    pub(super) id: RuleId,
+    pub(super) key: Box<dyn RuleKey>,
+    pub(super) cost: Option<Cost>,
+    pub(super) is_shadow: bool,
+    pub(super) expose: Expose,
+    pub(super) quota: Option<Quota>,
+    pub(super) unit: Unit,
+    pub(super) status: Option<StatusCode>,
+    pub(super) counts: Counts,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) refused: AtomicU64,
+    pub(super) would_refuse: AtomicU64,
+    pub(super) would_allow: AtomicU64,
+    pub(super) missing: AtomicU64,
+}
+
+/// One more.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl RuleOf {
+    pub(super) fn new(name: &str, key: Box<dyn RuleKey>) -> Self {
+        RuleOf {
+            name: name.into(),
+            id: RuleId(0),
+            key,
+            cost: None,
+            is_shadow: false,
+            expose: Expose::Quota,
+            quota: None,
+            unit: Unit::Requests,
+            status: None,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn cost(&self, head: &Head<'_>) -> u32 {
+        self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    /// 429 where it is the client's own limit, 503 where too many are at work whoever they are.
+    pub(super) fn status(&self, outcome: Outcome) -> StatusCode {
+        let usual = match outcome {
+            Outcome::Busy if self.key.is_for_everybody() => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
+        };
+        self.status.unwrap_or(usual)
+    }
+
+    /// As clients know it. What the gate said serves where nobody has said what the quota is.
+    pub(super) fn shown(&self, decision: Option<&Decision>) -> Option<ShownRule<'_>> {
+        let (quota, window) = match (self.quota, decision) {
+            (Some(quota), _) => (quota.limit(), Some(seconds_up(quota))),
+            (None, Some(decision)) => (decision.limit(), None),
+            (None, None) => return None,
+        };
+        let is_shown = self.expose == Expose::Quota && !self.is_shadow;
+        is_shown.then_some(ShownRule { name: &self.name, quota, window, unit: self.unit })
+    }
+
+    pub(super) fn left(&self, decision: &Decision) -> Option<ShownState<'_>> {
+        let within = match decision.outcome {
+            Outcome::RetryAfter(wait) => retry::seconds(wait),
+            _ => decision.reset_after().as_secs_up(),
+        };
+        let remaining = if decision.is_allowed() { decision.remaining() } else { 0 };
+        self.shown(Some(decision)).map(|rule| ShownState { rule, remaining, within })
+    }
+
+    pub(super) fn stats(&self) -> RuleStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RuleStats {
+            name: self.name.to_string(),
+            refused: read(&self.counts.refused),
+            would_refuse: read(&self.counts.would_refuse),
+            would_allow: read(&self.counts.would_allow),
+            missing: read(&self.counts.missing),
+        }
+    }
+}
+
+/// A window is a whole number of seconds, and at least one.
+fn seconds_up(quota: Quota) -> u64 {
+    let period = quota.period();
+    period.as_secs().saturating_add(u64::from(period.subsec_nanos() > 0)).max(1)
+}
+
+impl fmt::Debug for RuleOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleOf")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .field("is_shadow", &self.is_shadow)
+            .field("expose", &self.expose)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,197 @@
+//! # Keys as bytes
+//!
+//! Each part of a key is its kind, its length and what it is, so that no two lists of parts are the same bytes. The keys of
+//! one request are written one after the other into one place, which is on the stack unless they are long.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+/// Longer keys are hashed.
+const MOST_BYTES: usize = 512;
+/// As much is written without allocating.
+const INLINE: usize = 160;
+
+/// A key on its way: parts, each with its kind and length. Up to 160 bytes of all keys of a request need no allocation.
+#[derive(Clone)]
+pub struct KeyText {
+    inline: [u8; INLINE],
+    length: usize,
+    /// All of it, once it was too long.
+    heap: Vec<u8>,
+}
+
+/// What can be the value of a part: text, bytes, numbers.
+pub trait KeyValue {
+    /// Writes it.
+    fn put(&self, key: &mut KeyText);
+}
+
+// === impl KeyText ===
+
+impl KeyText {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        KeyText { inline: [0; INLINE], length: 0, heap: Vec::new() }
+    }
+
+    /// Writes a part of these bytes. For parts of your own.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.part(Kind::Value, |key| key.raw(bytes));
+    }
+
+    /// Writes a part of this kind, of whatever `write` writes.
+    pub(super) fn part(&mut self, kind: Kind, write: impl FnOnce(&mut Self)) {
+        self.raw(&[kind as u8, 0, 0, 0, 0]);
+        let start = self.length;
+        write(self);
+        let length = u32::try_from(self.length - start).unwrap_or(u32::MAX);
+        self.bytes_mut()[start - 4..start].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// Writes a part of which the compiler knows the length.
+    #[inline]
+    pub(super) fn short<const N: usize>(&mut self, kind: Kind, bytes: &[u8; N]) {
+        let length = u32::try_from(N).unwrap_or(u32::MAX).to_be_bytes();
+        let (head, end) = (self.length + 5, self.length + 5 + N);
+        if end > INLINE || !self.heap.is_empty() {
+            return self.part(kind, |key| key.raw(bytes));
+        }
+        self.inline[self.length] = kind as u8;
+        self.inline[self.length + 1..head].copy_from_slice(&length);
+        self.inline[head..end].copy_from_slice(bytes);
+        self.length = end;
+    }
+
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
+        if end <= INLINE && self.heap.is_empty() {
+            self.inline[self.length..end].copy_from_slice(bytes);
+        } else {
+            if self.heap.is_empty() {
+                self.heap.extend_from_slice(&self.inline[..self.length]);
+            }
+            self.heap.extend_from_slice(bytes);
+        }
+        self.length = end;
+    }
+
+    /// Where the next byte will be.
+    pub(super) fn mark(&self) -> usize {
+        self.length
+    }
+
+    pub(super) fn between(&self, from: usize, to: usize) -> &[u8] {
+        &self.bytes()[from..to]
+    }
+
+    /// Forgets what was written since.
+    pub(super) fn back_to(&mut self, mark: usize) {
+        self.length = mark;
+        self.heap.truncate(mark);
+    }
+
+    /// Makes a key that began at `mark` a hash of itself if it is long.
+    pub(super) fn shorten(&mut self, mark: usize) {
+        if self.length - mark > MOST_BYTES {
+            let digest = Sha256::digest(&self.bytes()[mark..]);
+            self.back_to(mark);
+            self.part(Kind::Hashed, |key| key.raw(&digest));
+        }
+    }
+
+    /// What is written.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        if self.heap.is_empty() { &self.inline[..self.length] } else { &self.heap }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.heap.is_empty() { &mut self.inline[..self.length] } else { &mut self.heap }
+    }
+}
+
+impl Default for KeyText {
+    fn default() -> Self {
+        KeyText::new()
+    }
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyText(\"{}\")", self.bytes().escape_ascii())
+    }
+}
+
+/// What a part is. No two mean the same, so that none is taken for another.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Address = b'a',
+    Extension = b'e',
+    Header = b'h',
+    Host = b'o',
+    Hashed = b'#',
+    Method = b'm',
+    Missing = b'0',
+    Param = b'p',
+    Query = b'q',
+    Route = b'r',
+    Secret = b's',
+    Text = b't',
+    Value = b'v',
+}
+
+// === impl KeyValue ===
+
+impl KeyValue for str {
+    fn put(&self, key: &mut KeyText) {
+        key.raw(self.as_bytes());
+    }
+}
+
+impl KeyValue for [u8] {
+    fn put(&self, key: &mut KeyText) {
+        key.raw(self);
+    }
+}
+
+impl<const N: usize> KeyValue for [u8; N] {
+    fn put(&self, key: &mut KeyText) {
+        key.raw(self);
+    }
+}
+
+macro_rules! like {
+    ($([$($generics:tt)*] $type:ty),+ $(,)?) => {$(
+        impl<$($generics)*> KeyValue for $type {
+            fn put(&self, key: &mut KeyText) {
+                (**self).put(key);
+            }
+        }
+    )+};
+}
+
+like!(
+    [] String,
+    [] Vec<u8>,
+    [] Cow<'_, str>,
+    [T: KeyValue + ?Sized] Box<T>,
+    [T: KeyValue + ?Sized] Arc<T>,
+    [T: KeyValue + ?Sized] &T,
+);
+
+macro_rules! numbers {
+    ($($number:ty),+) => {$(
+        impl KeyValue for $number {
+            fn put(&self, key: &mut KeyText) {
+                key.raw(&self.to_be_bytes());
+            }
+        }
+    )+};
+}
+
+numbers!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);

@@ -1,0 +1,144 @@
+//! # The layers
+//!
+//! A layer is [`Limits`] on their way to a service. Clones of a layer, and the services it makes, share the limits.
+
+use std::fmt;
+
+use tower_layer::Layer;
+
+use super::otherwise::{NoOther, Other};
+use super::service::{Concurrency, RateLimit};
+use crate::concurrency::ConcurrencyLimiter;
+use crate::http::{Limits, by};
+
+/// Limits what reaches a service.
+///
+/// ```
+/// use tidegate::http::{KeyPart, Limits, by};
+/// use tidegate::tower::RateLimitLayer;
+/// use tidegate::{KeyedLimiter, Quota};
+///
+/// let limiter = KeyedLimiter::<str>::new(Quota::per_second(10).burst(20));
+/// let limits = Limits::on(limiter, by::header("x-api-key").secret().or_refuse())?;
+/// let layer = RateLimitLayer::<Vec<u8>>::new(limits); // the type is inferred: router.layer(RateLimitLayer::new(limits))
+/// # Ok::<(), tidegate::http::InvalidLimits>(())
+/// ```
+///
+/// The type of the response stays what it is, so there is nothing in it that could hold a permit: those of rules that
+/// count who is at work come back when the head of the response is there. Where bodies take long, use a
+/// [`ConcurrencyLayer`].
+pub struct RateLimitLayer<B, O = NoOther> {
+    limits: Limits,
+    body: fn(Vec<u8>) -> B,
+    otherwise: O,
+}
+
+/// Limits what reaches a service, and holds the permits of a request until its response's body has ended or is dropped.
+///
+/// ```
+/// use tidegate::tower::ConcurrencyLayer;
+/// let layer = ConcurrencyLayer::<Vec<u8>>::at_once(200);
+/// ```
+///
+/// In all else it is like [`RateLimitLayer`]: any gate, any number of rules.
+pub struct ConcurrencyLayer<B, O = NoOther>(RateLimitLayer<B, O>);
+
+impl<B> RateLimitLayer<B> {
+    /// By these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self
+    where
+        B: From<Vec<u8>>,
+    {
+        RateLimitLayer::with_body(limits, B::from)
+    }
+
+    /// By these limits, where bodies are made like this. With tonic: `|bytes| Body::new(Full::from(bytes))`, or
+    /// `|_| Body::default()` where only gRPC is spoken, whose refusals have no body.
+    #[must_use]
+    pub fn with_body(limits: Limits, body: fn(Vec<u8>) -> B) -> Self {
+        RateLimitLayer { limits, body, otherwise: NoOther }
+    }
+
+    /// Sends those who are refused to another service. It finds the [`Refusal`](crate::http::Refusal) in the
+    /// extensions of the request.
+    #[must_use]
+    pub fn otherwise<T>(self, service: T) -> RateLimitLayer<B, Other<T>> {
+        RateLimitLayer { limits: self.limits, body: self.body, otherwise: Other(service) }
+    }
+}
+
+impl<B> ConcurrencyLayer<B> {
+    /// By these limits.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self
+    where
+        B: From<Vec<u8>>,
+    {
+        ConcurrencyLayer(RateLimitLayer::new(limits))
+    }
+
+    /// At most so many requests at once, whoever sends them. The others are answered 503.
+    #[must_use]
+    pub fn at_once(limit: u32) -> Self
+    where
+        B: From<Vec<u8>>,
+    {
+        let limits = Limits::on(ConcurrencyLimiter::new(limit), by::everybody());
+        ConcurrencyLayer::new(limits.expect("one rule with a name and a key that can be one"))
+    }
+
+    /// As [`RateLimitLayer::with_body`].
+    #[must_use]
+    pub fn with_body(limits: Limits, body: fn(Vec<u8>) -> B) -> Self {
+        ConcurrencyLayer(RateLimitLayer::with_body(limits, body))
+    }
+
+    /// As [`RateLimitLayer::otherwise`].
+    #[must_use]
+    pub fn otherwise<T>(self, service: T) -> ConcurrencyLayer<B, Other<T>> {
+        ConcurrencyLayer(self.0.otherwise(service))
+    }
+}
+
+impl<S, B, O: Clone> Layer<S> for RateLimitLayer<B, O> {
+    type Service = RateLimit<S, B, O>;
+
+    fn layer(&self, inner: S) -> RateLimit<S, B, O> {
+        RateLimit { inner, limits: self.limits.clone(), body: self.body, otherwise: self.otherwise.clone() }
+    }
+}
+
+impl<S, B, O: Clone> Layer<S> for ConcurrencyLayer<B, O> {
+    type Service = Concurrency<S, B, O>;
+
+    fn layer(&self, inner: S) -> Concurrency<S, B, O> {
+        Concurrency(self.0.layer(inner))
+    }
+}
+
+impl<B, O: Clone> Clone for RateLimitLayer<B, O> {
+    /// Another handle on the same limits.
+    fn clone(&self) -> Self {
+        RateLimitLayer { limits: self.limits.clone(), body: self.body, otherwise: self.otherwise.clone() }
+    }
+}
+
+impl<B, O: Clone> Clone for ConcurrencyLayer<B, O> {
+    /// Another handle on the same limits.
+    fn clone(&self) -> Self {
+        ConcurrencyLayer(self.0.clone())
+    }
+}
+
+impl<B, O> fmt::Debug for RateLimitLayer<B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<B, O> fmt::Debug for ConcurrencyLayer<B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyLayer").field("limits", &self.0.limits).finish_non_exhaustive()
+    }
+}

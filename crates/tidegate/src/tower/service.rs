@@ -1,0 +1,153 @@
+//! # The services that layers make
+//!
+//! Each asks the limits in `call`. Who passes at once is handed on at once, to the service that was made ready; for
+//! who has to wait that service is kept, and a clone of it takes its place.
+
+use std::fmt;
+use std::mem;
+use std::task::{Context, Poll};
+
+use ::http::{Request, Response};
+use tower_service::Service;
+
+use super::body::GatedBody;
+use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
+use super::otherwise::{NoOther, Otherwise};
+use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling};
+
+/// A service with a limit on what reaches it: see [`RateLimitLayer`](super::RateLimitLayer).
+pub struct RateLimit<S, B, O = NoOther> {
+    pub(super) inner: S,
+    pub(super) limits: Limits,
+    pub(super) body: fn(Vec<u8>) -> B,
+    pub(super) otherwise: O,
+}
+
+/// A service with a limit on what it does at the same time: see [`ConcurrencyLayer`](super::ConcurrencyLayer).
+pub struct Concurrency<S, B, O = NoOther>(pub(super) RateLimit<S, B, O>);
+
+impl<S, B, O> RateLimit<S, B, O> {
+    /// Inlined, as a request is large and is moved as often as it is handed on.
+    #[inline(always)]
+    fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
+    where
+        S: Service<Request<A>, Response = Response<B>> + Clone,
+        O: Otherwise<Request<A>, Response<B>, S::Error>,
+    {
+        match self.limits.ask(&Head::of(&request)) {
+            Asked::Now(Ruling::Pass(passed)) => self.pass(request, passed),
+            Asked::Now(Ruling::Refuse(refusal)) => self.refuse(request, refusal),
+            Asked::Later(later) => self.wait(request, later),
+        }
+    }
+
+    #[cold]
+    fn wait<A>(&mut self, request: Request<A>, later: Later) -> Deciding<S, A, B, O>
+    where
+        S: Service<Request<A>, Response = Response<B>> + Clone,
+        O: Otherwise<Request<A>, Response<B>, S::Error>,
+    {
+        // The clone may not be ready yet; the one that is goes with the request.
+        let clone = self.clone();
+        let service = mem::replace(self, clone);
+        Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
+    }
+
+    #[inline(always)]
+    pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> Deciding<S, A, B, O>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+        O: Otherwise<Request<A>, Response<B>, S::Error>,
+    {
+        let Passed { permits, decisions } = passed;
+        let telling =
+            if decisions.is_none() { None } else { Some(Box::new((self.limits.clone(), decisions))) };
+        Deciding::Passing { future: self.inner.call(request), permits: Some(permits), telling }
+    }
+
+    #[cold]
+    pub(super) fn refuse<A>(&mut self, request: Request<A>, refusal: Box<Refusal>) -> Deciding<S, A, B, O>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+        O: Otherwise<Request<A>, Response<B>, S::Error>,
+    {
+        let response = self.limits.answer(&Head::of(&request), &refusal).map(self.body);
+        let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(*refusal));
+        match self.otherwise.serve(request, prepare) {
+            Some(future) => Deciding::Elsewhere { future },
+            None => Deciding::Answered { response: Some(response) },
+        }
+    }
+}
+
+impl<S, A, B, O> Service<Request<A>> for RateLimit<S, B, O>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+    O: Otherwise<Request<A>, Response<B>, S::Error>,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = RateLimitFuture<S, A, B, O>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        RateLimitFuture::new(self.decide(request))
+    }
+}
+
+impl<S, A, B, O> Service<Request<A>> for Concurrency<S, B, O>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+    O: Otherwise<Request<A>, Response<B>, S::Error>,
+{
+    type Response = Response<GatedBody<B>>;
+    type Error = S::Error;
+    type Future = ConcurrencyFuture<S, A, B, O>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.inner.poll_ready(cx)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        ConcurrencyFuture::new(self.0.decide(request))
+    }
+}
+
+impl<S: Clone, B, O: Clone> Clone for RateLimit<S, B, O> {
+    /// Another handle on the same limits.
+    fn clone(&self) -> Self {
+        RateLimit {
+            inner: self.inner.clone(),
+            limits: self.limits.clone(),
+            body: self.body,
+            otherwise: self.otherwise.clone(),
+        }
+    }
+}
+
+impl<S: Clone, B, O: Clone> Clone for Concurrency<S, B, O> {
+    /// Another handle on the same limits.
+    fn clone(&self) -> Self {
+        Concurrency(self.0.clone())
+    }
+}
+
+impl<S: fmt::Debug, B, O> fmt::Debug for RateLimit<S, B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug, B, O> fmt::Debug for Concurrency<S, B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Concurrency").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,98 @@
+//! What clients are told: the vectors of fields, and what stays of those that others have sent.
+
+use http::{HeaderMap, HeaderValue};
+use tidegate::http::{Fields, ShownRule, ShownState, Unit, is_name, partition_key};
+
+const DEFAULT: ShownRule<'static> = rule("default", 100, Some(60));
+const DAILY: ShownRule<'static> = rule("daily", 1_000, Some(86_400));
+
+const fn rule(name: &str, quota: u64, window: Option<u64>) -> ShownRule<'_> {
+    ShownRule { name, quota, window, unit: Unit::Requests }
+}
+
+const fn left(rule: ShownRule<'_>, remaining: u64, within: u64) -> ShownState<'_> {
+    ShownState { rule, remaining, within }
+}
+
+fn fields(fields: Fields, rules: &[ShownRule<'_>], states: &[ShownState<'_>]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    fields.add(&mut headers, rules, states);
+    headers
+}
+
+#[test]
+fn the_draft_and_the_next_one() {
+    let one = fields(Fields::Draft11, &[DEFAULT], &[left(DEFAULT, 50, 30)]);
+    assert_eq!(one["ratelimit-policy"], "\"default\";q=100;w=60"); // HD-01
+    assert_eq!(one["ratelimit"], "\"default\";r=50;t=30");
+
+    let two = fields(Fields::Draft11, &[DEFAULT, DAILY], &[left(DEFAULT, 50, 30), left(DAILY, 812, 3_600)]);
+    assert_eq!(two["ratelimit-policy"], "\"default\";q=100;w=60, \"daily\";q=1000;w=86400"); // HD-02
+    assert_eq!(two["ratelimit"], "\"default\";r=50;t=30, \"daily\";r=812;t=3600");
+
+    let next = fields(Fields::DraftNext, &[DEFAULT], &[left(DEFAULT, 99, 60)]);
+    assert_eq!(next["ratelimit"], "\"default\";a=99;w=60");
+
+    let bytes = ShownRule { unit: Unit::ContentBytes, ..rule("peruser", 65_535, Some(10)) };
+    let at_once = ShownRule { unit: Unit::ConcurrentRequests, ..rule("at work", 200, None) };
+    let units = fields(Fields::Draft11, &[bytes, at_once], &[left(at_once, 3, 0)]);
+    assert_eq!(
+        units["ratelimit-policy"],
+        "\"peruser\";q=65535;qu=\"content-bytes\";w=10, \"at work\";q=200;qu=\"concurrent-requests\""
+    );
+    assert_eq!(units["ratelimit"], "\"at work\";r=3");
+}
+
+#[test]
+fn names_are_quoted_and_others_are_refused() {
+    let odd = rule("a \"b\" \\c", 1, None); // HD-07
+    assert_eq!(fields(Fields::Draft11, &[odd], &[])["ratelimit-policy"], "\"a \\\"b\\\" \\\\c\";q=1");
+    assert!(is_name("a \"b\" \\c") && !is_name("größe") && !is_name("a\nb") && !is_name(""));
+}
+
+#[test]
+fn partition_keys_are_sorted_by_name() {
+    assert_eq!(partition_key(&mut [("user_id", b"alice"), ("method", b"GET")]), ":R0VUH2FsaWNl:"); // HD-06
+    assert_eq!(partition_key(&mut []), "::");
+    assert_eq!(partition_key(&mut [("a", b"sdfjLJUOUH")]), ":c2RmakxKVU9VSA==:");
+}
+
+#[test]
+fn three_numbers_of_the_rule_with_the_least_left() {
+    let states = [left(DAILY, 812, 3_600), left(DEFAULT, 50, 30)];
+    let x = fields(Fields::XRateLimit, &[], &states);
+    assert_eq!(
+        (&x["x-ratelimit-limit"], &x["x-ratelimit-remaining"], &x["x-ratelimit-reset"]),
+        (&HeaderValue::from(100), &HeaderValue::from(50), &HeaderValue::from(30))
+    );
+    let old = fields(Fields::Draft06, &[], &states);
+    assert_eq!(
+        (&old["ratelimit-limit"], &old["ratelimit-reset"]),
+        (&HeaderValue::from(100), &HeaderValue::from(30))
+    );
+    let epoch: u64 =
+        fields(Fields::XRateLimitEpoch, &[], &states)["x-ratelimit-reset"].to_str().unwrap().parse().unwrap();
+    assert!(epoch > 1_700_000_000, "{epoch}");
+    assert!(fields(Fields::None, &[DEFAULT], &states).is_empty());
+}
+
+#[test]
+fn what_others_have_said_is_never_made_to_look_more_generous() {
+    let mut headers = HeaderMap::new();
+    headers.insert("ratelimit", HeaderValue::from_static("\"behind\";r=3;t=5"));
+    headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
+    headers.insert("x-ratelimit-limit", HeaderValue::from_static("7"));
+    Fields::Draft11.add(&mut headers, &[], &[left(DEFAULT, 50, 30)]); // HD-10
+    let both: Vec<_> = headers.get_all("ratelimit").iter().collect();
+    assert_eq!(both, ["\"behind\";r=3;t=5", "\"default\";r=50;t=30"]);
+    Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 50, 30)]);
+    assert_eq!(
+        (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),
+        (&HeaderValue::from(3), &HeaderValue::from(7))
+    );
+    Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
+    assert_eq!(
+        (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),
+        (&HeaderValue::from(2), &HeaderValue::from(100))
+    );
+}

@@ -1,0 +1,94 @@
+//! A request that passes allocates nothing, as long as nothing is told in the response.
+
+mod served;
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+
+use http::{Request, Response};
+use tidegate::http::{ClientAddress, Fields, Forwarding, KeyPart, Limits, RuleKey, TrustedProxies, by};
+use tidegate::tower::RateLimitLayer;
+use tidegate::{KeyedLimiter, Policy, Quota};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Answers with nothing, out of nothing.
+#[derive(Clone)]
+struct Empty;
+
+impl Service<Request<()>> for Empty {
+    type Response = Response<Vec<u8>>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Response<Vec<u8>>, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(Vec::new())))
+    }
+}
+
+fn client() -> ClientAddress {
+    ClientAddress::from_socket(|address: &SocketAddr| *address)
+}
+
+fn request() -> Request<()> {
+    let mut request = Request::get("/users/7?page=2")
+        .header("x-user", "alice")
+        .header("x-forwarded-for", "203.0.113.9, 10.0.0.2")
+        .body(())
+        .expect("as the test wants it");
+    request.extensions_mut().insert("10.0.0.1:4711".parse::<SocketAddr>().expect("as the test wants it"));
+    request
+}
+
+/// How many allocations it takes to serve the hundredth request.
+fn allocations(limits: Limits) -> u64 {
+    let mut service = RateLimitLayer::new(limits).layer(Empty);
+    let mut serve = |request| {
+        let mut future = std::pin::pin!(async {
+            poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+            service.call(request).await.unwrap().status()
+        });
+        let polled = future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        assert!(matches!(polled, std::task::Poll::Ready(status) if status == 200), "{polled:?}");
+    };
+    (0..99).for_each(|_| serve(request()));
+    let hundredth = request();
+    allocation_counter::measure(|| serve(hundredth)).count_total
+}
+
+fn keyed(key: impl RuleKey) -> Limits {
+    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("as the test wants it")
+}
+
+#[test]
+fn a_request_that_passes_allocates_nothing() {
+    let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
+    let behind = client().behind(proxies, Forwarding::XForwardedFor);
+    let keys = (by::method(), by::header("x-user"), by::query("page"), by::address(behind.clone()));
+    assert_eq!(allocations(keyed(by::everybody())), 0);
+    assert_eq!(allocations(keyed(by::address(client()))), 0);
+    assert_eq!(allocations(keyed(by::address(behind.clone()))), 0);
+    assert_eq!(allocations(keyed(by::header("x-user").secret().or_address(behind))), 0);
+    assert_eq!(allocations(keyed(keys.or_refuse())), 0);
+
+    let quota = Quota::per_second(1_000);
+    let policy =
+        Policy::builder().rule("everybody", quota).rule("user", quota).rule("tried", quota).build().unwrap();
+    let limits = Limits::over(policy)
+        .rule("everybody", by::everybody())
+        .rule("user", by::header("x-user").or_skip())
+        .rule("tried", by::method())
+        .shadow();
+    assert_eq!(allocations(limits.build().unwrap()), 0);
+}
+
+#[test]
+fn what_is_told_is_what_allocates() {
+    let limiter = KeyedLimiter::<str>::new(Quota::per_second(1_000));
+    let limits = Limits::over(limiter).rule("user", by::everybody()).fields(Fields::Draft11).build().unwrap();
+    assert!(allocations(limits) > 0, "or the count above counts nothing");
+}

@@ -1,0 +1,223 @@
+//! Permits and places in line: held until the body has ended, and given back at once by whoever goes.
+
+mod served;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Ready;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use served::{Counting, poll, request, send};
+use tidegate::http::{Limits, by};
+use tidegate::tower::{Concurrency, ConcurrencyLayer, RateLimitLayer};
+use tidegate::{ConcurrencyLimiter, Limiter, Policy, Quota, TokioClock};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Frames that come when the test says so, and the end.
+type Frames = Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>;
+
+/// A body of such frames.
+#[derive(Default)]
+struct Slow(Frames);
+
+impl From<Vec<u8>> for Slow {
+    fn from(_: Vec<u8>) -> Self {
+        let refused = Slow::default();
+        refused.0.lock().expect("as the test wants it").push_back(None);
+        refused
+    }
+}
+
+impl Body for Slow {
+    type Data = VecDeque<u8>;
+    type Error = ();
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
+        match self.0.lock().expect("as the test wants it").pop_front() {
+            None => Poll::Pending,
+            Some(None) => Poll::Ready(None),
+            Some(Some(frame)) => Poll::Ready(Some(frame.map(|text| Frame::data(text.bytes().collect())))),
+        }
+    }
+}
+
+/// Answers with a body of which the test holds the other end.
+#[derive(Clone, Default)]
+struct Slowly(Frames);
+
+impl Service<Request<()>> for Slowly {
+    type Response = Response<Slow>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Slow>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(Slow(self.0.clone()))))
+    }
+}
+
+fn one_at_once() -> (ConcurrencyLimiter, Slowly, Concurrency<Slowly, Slow>) {
+    let (limiter, slowly) = (ConcurrencyLimiter::new(1), Slowly::default());
+    let limits = Limits::on(limiter.clone(), by::everybody()).expect("as the test wants it");
+    let service = ConcurrencyLayer::new(limits).layer(slowly.clone());
+    (limiter, slowly, service)
+}
+
+#[tokio::test]
+async fn a_permit_is_held_until_the_body_has_ended() {
+    let (limiter, slowly, mut service) = one_at_once();
+    let mut body = send(&mut service, request()).await.into_body();
+    let refused = send(&mut service, request()).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "the head is there, the body is not");
+    assert_eq!(refused.headers()["retry-after"], "1");
+
+    slowly.0.lock().unwrap().push_back(Some(Ok("half")));
+    assert!(body.frame().await.is_some());
+    assert_eq!(limiter.stats().in_use, 1);
+    slowly.0.lock().unwrap().push_back(None);
+    assert!(body.frame().await.is_none());
+    assert_eq!(
+        (limiter.stats().in_use, limiter.stats().endings.succeeded),
+        (0, 1),
+        "it has ended, and not only been dropped"
+    );
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
+    let (limiter, slowly, mut service) = one_at_once();
+    let body = send(&mut service, request()).await.into_body();
+    assert_eq!(limiter.stats().in_use, 1);
+    drop(body);
+    assert_eq!(limiter.stats().in_use, 0);
+
+    let mut body = send(&mut service, request()).await.into_body();
+    slowly.0.lock().unwrap().push_back(Some(Err(())));
+    assert!(body.frame().await.unwrap().is_err());
+    assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 0));
+}
+
+/// Never answers.
+#[derive(Clone)]
+struct Never;
+
+impl Service<Request<()>> for Never {
+    type Response = Response<Vec<u8>>;
+    type Error = Infallible;
+    type Future = std::future::Pending<Result<Response<Vec<u8>>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::pending()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_or_times_out_gives_its_permit_back() {
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = Limits::on(limiter.clone(), by::everybody()).unwrap();
+    let mut service = ConcurrencyLayer::new(limits).layer(Never);
+    let answer = service.call(request());
+    assert_eq!(limiter.stats().in_use, 1);
+    drop(answer);
+    assert_eq!(limiter.stats().in_use, 0);
+    assert!(tokio::time::timeout(Duration::from_secs(1), service.call(request())).await.is_err());
+    assert_eq!(limiter.stats().in_use, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_gives_the_place_to_those_behind() {
+    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("at once", by::everybody())
+        .wait_at_most(Duration::from_secs(60))
+        .max_waiting(2)
+        .build()
+        .unwrap();
+    let mut service = ConcurrencyLayer::new(limits.clone()).layer(Counting::default());
+    let held = limiter.try_acquire().unwrap();
+    let mut first = Box::pin(service.call(request()));
+    let mut second = pin!(service.call(request()));
+    assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+    assert_eq!(limits.waiting(), 2);
+    let third = send(&mut service, request()).await;
+    assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE, "no more than two may wait");
+
+    drop(first); // the client has gone
+    assert_eq!((limits.waiting(), limiter.stats().waiting), (1, 1));
+    drop(held);
+    assert_eq!(second.await.unwrap().status(), StatusCode::OK);
+    assert_eq!((limits.waiting(), limiter.stats().waiting, limiter.stats().in_use), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_too_long_for_a_place_is_told_that_we_are_busy() {
+    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("at once", by::everybody())
+        .wait_at_most(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    let mut service = ConcurrencyLayer::new(limits).layer(Counting::default());
+    let _held = limiter.try_acquire().unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_for_a_rate_has_not_used_it() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(1)).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter)
+        .rule("rate", by::everybody())
+        .wait_at_most(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let mut service = RateLimitLayer::new(limits).layer(Counting::default());
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
+    let gone = service.call(request());
+    drop(gone);
+    assert_eq!(
+        send(&mut service, request()).await.status(),
+        StatusCode::OK,
+        "its turn was given back, and is a second away"
+    );
+}
+
+#[tokio::test]
+async fn rates_and_places_in_one_policy_are_all_or_nothing() {
+    let policy = Policy::builder().rule("rate", Quota::per_hour(2)).at_once("at once", 1).build().unwrap();
+    let limits = Limits::over(policy.clone())
+        .rule("rate", by::everybody())
+        .rule("at once", by::everybody())
+        .build()
+        .unwrap();
+    let slowly = Slowly::default();
+    let mut service = ConcurrencyLayer::new(limits).layer(slowly.clone());
+    let body = send(&mut service, request()).await.into_body();
+    for _ in 0..3 {
+        assert_eq!(send(&mut service, request()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    drop(body);
+    let second = send(&mut service, request()).await;
+    assert_eq!(second.status(), StatusCode::OK, "who found no place has used nothing of the rate");
+    drop(second);
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}

@@ -1,0 +1,429 @@
+//! The layer in front of what we serve: who passes, what the others are answered, and what is told to both.
+
+mod served;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use served::{Counting, of, request, send};
+use tidegate::http::{Expose, Fields, KeyPart, Limits, LimitsBuilder, Refusal, by};
+use tidegate::tower::{RateLimit, RateLimitLayer};
+use tidegate::{Gate, KeyedLimiter, Limiter, ManualClock, Part, Policy, Quota, TokioClock};
+use tower_layer::Layer;
+use tower_service::Service;
+
+type Served = RateLimit<Counting, Vec<u8>>;
+
+fn in_front(limits: &Limits, service: &Counting) -> Served {
+    RateLimitLayer::new(limits.clone()).layer(service.clone())
+}
+
+/// One an hour for each user.
+fn one_an_hour() -> KeyedLimiter<str, tidegate::TokenBucket, ManualClock> {
+    KeyedLimiter::<str>::new(Quota::per_hour(1)).with_clock(ManualClock::new())
+}
+
+fn by_user() -> impl tidegate::http::RuleKey {
+    by::header("x-user").or_refuse()
+}
+
+/// Limits of one an hour for everybody, as this sets them.
+fn limits(
+    set: impl FnOnce(
+        LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
+    ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
+) -> Limits {
+    let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
+    set(Limits::over(limiter).rule("hourly", by::everybody())).build().expect("as the test wants it")
+}
+
+async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
+    let mut service = in_front(limits, &Counting::default());
+    let first = send(&mut service, Request::new(())).await;
+    assert_eq!(first.body(), b"served");
+    send(&mut service, request).await
+}
+
+fn text(response: &Response<Vec<u8>>) -> &str {
+    std::str::from_utf8(response.body()).expect("as the test wants it")
+}
+
+#[tokio::test]
+async fn clones_of_layer_and_service_share_the_limit() {
+    let counting = Counting::default();
+    let layer = RateLimitLayer::new(Limits::on(one_an_hour(), by_user()).unwrap());
+    let mut first: Served = layer.layer(counting.clone());
+    let (mut clone, mut of_a_clone): (Served, Served) =
+        (first.clone(), layer.clone().layer(counting.clone()));
+    assert_eq!(send(&mut first, of("alice")).await.status(), 200);
+    for service in [&mut first, &mut clone, &mut of_a_clone] {
+        assert_eq!(send(service, of("alice")).await.status(), 429);
+    }
+    assert_eq!(send(&mut clone, of("bob")).await.status(), 200);
+    assert_eq!(counting.count(), 2, "who is refused does not reach the service");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_64_at_the_same_time_exactly_40_pass() {
+    let counting = Counting::default();
+    let limiter = Limiter::new(Quota::per_hour(40)).with_clock(ManualClock::new());
+    let service = in_front(&Limits::on(limiter, by::everybody()).unwrap(), &counting);
+    let barrier = Arc::new(tokio::sync::Barrier::new(64));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (mut service, barrier) = (service.clone(), barrier.clone());
+            tokio::spawn(async move {
+                barrier.wait().await;
+                send(&mut service, request()).await.status()
+            })
+        })
+        .collect();
+    let mut passed = 0;
+    for task in tasks {
+        passed += usize::from(task.await.unwrap() == StatusCode::OK);
+    }
+    assert_eq!((passed, counting.count()), (40, 40));
+}
+
+#[tokio::test]
+async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it() {
+    let counting = Counting::default();
+    let limits =
+        Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::everybody()).unwrap();
+    let mut service = in_front(&limits, &counting);
+    for _ in 0..10 {
+        std::future::poll_fn(|cx| Service::<Request<()>>::poll_ready(&mut service, cx)).await.unwrap();
+    }
+    drop(service.call(request())); // the client has reset the stream before it was looked at
+    assert_eq!(send(&mut service, request()).await.status(), 200);
+    assert_eq!(send(&mut service, request()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn several_rules_are_all_or_nothing() {
+    let policy = Policy::builder()
+        .rule("everybody", Quota::per_hour(3))
+        .rule("user", Quota::per_hour(1))
+        .build()
+        .unwrap()
+        .with_clock(ManualClock::new());
+    let limits = Limits::over(policy.clone())
+        .rule("everybody", by::everybody())
+        .rule("user", by_user())
+        .build()
+        .unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    assert_eq!(send(&mut service, of("alice")).await.status(), 200);
+    for _ in 0..5 {
+        let refused = send(&mut service, of("alice")).await;
+        assert!(text(&refused).contains("\"violated-policies\":[\"user\"]"), "{}", text(&refused));
+    }
+    let everybody = Part::of(policy.rule("everybody").unwrap()).cost(0);
+    assert_eq!(policy.peek(&[everybody]).unwrap().remaining(), 2, "who was refused has used nothing");
+    assert_eq!((limits.stats()[0].refused, limits.stats()[1].refused), (0, 5));
+}
+
+#[tokio::test]
+async fn costs_are_charged_and_some_are_skipped() {
+    let limiter = Limiter::new(Quota::per_hour(6)).with_clock(ManualClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("hourly", by::everybody())
+        .cost(|head| if head.method == Method::POST { 5 } else { 1 })
+        .skip_if(|head| head.uri.path() == "/health")
+        .build()
+        .unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    let post = || Request::post("/").body(()).unwrap();
+    assert_eq!(send(&mut service, post()).await.status(), 200);
+    assert_eq!(limiter.cost(0).peek().remaining(), 1);
+    assert_eq!(send(&mut service, post()).await.status(), 429);
+    assert_eq!(send(&mut service, request()).await.status(), 200);
+    for _ in 0..3 {
+        assert_eq!(send(&mut service, Request::get("/health").body(()).unwrap()).await.status(), 200);
+    }
+    assert_eq!(send(&mut service, request()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn a_refusal_says_what_and_when() {
+    let response =
+        refused(&limits(|limits| limits.quota(Quota::per_hour(1)).fields(Fields::Draft11)), request()).await;
+    let headers = response.headers();
+    assert_eq!(
+        (response.status(), &headers["retry-after"]),
+        (StatusCode::TOO_MANY_REQUESTS, &HeaderValue::from(3_600))
+    );
+    assert_eq!(headers["cache-control"], "no-store");
+    assert_eq!(headers["content-type"], "application/problem+json");
+    assert_eq!(headers["ratelimit-policy"], "\"hourly\";q=1;w=3600");
+    assert_eq!(headers["ratelimit"], "\"hourly\";r=0;t=3600"); // HD-05: never below 0
+    assert_eq!(
+        text(&response),
+        "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+         \"title\":\"Request cannot be satisfied as assigned quota has been exceeded\",\
+         \"status\":429,\"violated-policies\":[\"hourly\"]}"
+    );
+}
+
+#[tokio::test]
+async fn as_little_is_told_as_was_chosen() {
+    let with = |expose| limits(|limits| limits.expose(expose).fields(Fields::Draft11));
+    let later = refused(&with(Expose::RetryAfterOnly), request()).await;
+    assert!(later.headers().contains_key("retry-after") && !later.headers().contains_key("ratelimit"));
+    assert!(text(&later).contains("\"violated-policies\":[]"));
+    let hidden = refused(&with(Expose::Hidden), request()).await;
+    assert_eq!(hidden.status(), 429);
+    assert!(
+        !hidden.headers().contains_key("retry-after") && !hidden.headers().contains_key("ratelimit-policy")
+    );
+}
+
+#[tokio::test]
+async fn whoever_passes_is_told_what_is_left() {
+    let mut service = in_front(
+        &limits(|limits| limits.fields(Fields::Draft11).readable_in_browsers()),
+        &Counting::default(),
+    );
+    let response = send(&mut service, request()).await;
+    assert_eq!(response.headers()["ratelimit-policy"], "\"hourly\";q=1");
+    assert_eq!(response.headers()["ratelimit"], "\"hourly\";r=0;t=3600");
+    assert_eq!(
+        response.headers()["access-control-expose-headers"],
+        "Retry-After, RateLimit, RateLimit-Policy"
+    );
+    let mut silent = in_front(&limits(|limits| limits), &Counting::default());
+    assert!(send(&mut silent, request()).await.headers().is_empty());
+}
+
+#[tokio::test]
+async fn who_is_sent_elsewhere_is_not_told_that_nothing_is_left() {
+    let limits = limits(|limits| limits.fields(Fields::Draft11)); // HD-11
+    let elsewhere = Answering(|| Response::builder().status(302).body(Vec::new()).unwrap());
+    let mut service = RateLimitLayer::new(limits).layer(elsewhere);
+    assert!(send(&mut service, request()).await.headers().is_empty());
+}
+
+/// Answers whatever this makes.
+#[derive(Clone)]
+struct Answering<F>(F);
+
+impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for Answering<F> {
+    type Response = Response<Vec<u8>>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Response<Vec<u8>>, std::convert::Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let mut response = (self.0)();
+        if let Some(refusal) = request.extensions().get::<Refusal>() {
+            response
+                .headers_mut()
+                .insert("x-rule", HeaderValue::from_str(&refusal.rule).expect("as the test wants it"));
+        }
+        std::future::ready(Ok(response))
+    }
+}
+
+#[tokio::test]
+async fn what_the_service_says_of_limits_stays() {
+    let behind =
+        Answering(|| Response::builder().header("ratelimit", "\"behind\";r=3;t=5").body(Vec::new()).unwrap());
+    let mut service = RateLimitLayer::new(limits(|limits| limits.fields(Fields::Draft11))).layer(behind);
+    let response = send(&mut service, request()).await;
+    let both: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(both, ["\"behind\";r=3;t=5", "\"hourly\";r=0;t=3600"]); // HD-10
+}
+
+#[tokio::test]
+async fn callers_of_grpc_get_a_status_of_grpc() {
+    let grpc = || Request::post("/").header("content-type", "application/grpc+proto").body(()).unwrap();
+    let response = refused(&limits(|limits| limits), grpc()).await; // HD-12
+    assert_eq!((response.status(), response.body().len()), (StatusCode::OK, 0));
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(header("grpc-status"), "8");
+    assert_eq!(header("grpc-retry-pushback-ms"), "3600000");
+    assert_eq!(header("content-type"), "application/grpc");
+    let never =
+        refused(&limits(|limits| limits.cost(|head| if head.headers.is_empty() { 1 } else { 2 })), grpc())
+            .await;
+    assert_eq!(never.headers()["grpc-retry-pushback-ms"], "-1");
+}
+
+#[tokio::test]
+async fn what_can_never_pass_is_not_sent_back() {
+    let limits = limits(|limits| limits.cost(|head| if head.method == Method::PUT { 2 } else { 1 }));
+    let response = refused(&limits, Request::put("/").body(()).unwrap()).await;
+    assert_eq!(response.status(), 429);
+    assert!(!response.headers().contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn a_head_gets_no_body_and_a_browser_a_page() {
+    let limits = || limits(|limits| limits.page("<p>Later.</p>"));
+    let head = refused(&limits(), Request::head("/").body(()).unwrap()).await;
+    assert_eq!((head.status(), head.body().len()), (StatusCode::TOO_MANY_REQUESTS, 0));
+    let browser = Request::get("/").header("accept", "text/html,*/*;q=0.8").body(()).unwrap();
+    let page = refused(&limits(), browser).await;
+    assert_eq!(
+        (text(&page), &page.headers()["content-type"]),
+        ("<p>Later.</p>", &HeaderValue::from_static("text/html; charset=utf-8"))
+    );
+    let program =
+        refused(&limits(), Request::get("/").header("accept", "application/json").body(()).unwrap()).await;
+    assert_eq!(program.headers()["content-type"], "application/problem+json");
+}
+
+#[tokio::test]
+async fn a_closure_replaces_everything() {
+    let limits = limits(|limits| {
+        limits.status(StatusCode::IM_A_TEAPOT).answer(|head, refusal| {
+            let words =
+                format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
+            Response::builder().status(refusal.status).body(words.into_bytes()).unwrap()
+        })
+    });
+    let response = refused(&limits, request()).await;
+    assert_eq!((response.status(), text(&response)), (StatusCode::IM_A_TEAPOT, "GET hourly 3600"));
+    assert!(response.headers().is_empty());
+}
+
+#[tokio::test]
+async fn jitter_sends_them_back_later_never_earlier() {
+    let limits = limits(|limits| limits.jitter(20).fields(Fields::Draft11)); // HD-04
+    for _ in 0..100 {
+        let seconds: u64 = {
+            let mut service = in_front(&limits, &Counting::default());
+            let _ = send(&mut service, request()).await;
+            let response = send(&mut service, request()).await;
+            assert_eq!(response.headers()["ratelimit"], "\"hourly\";r=0;t=3600");
+            response.headers()["retry-after"].to_str().unwrap().parse().unwrap()
+        };
+        assert!((3_600..=4_320).contains(&seconds), "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
+    let policy = Policy::builder()
+        .rule("tried out", Quota::per_hour(2))
+        .rule("in force", Quota::per_hour(5))
+        .build()
+        .unwrap()
+        .with_clock(ManualClock::new());
+    let limits = Limits::over(policy)
+        .rule("tried out", by::everybody())
+        .shadow()
+        .rule("in force", by::everybody())
+        .fields(Fields::Draft11)
+        .build()
+        .unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    let mut statuses = Vec::new();
+    for _ in 0..7 {
+        let response = send(&mut service, request()).await;
+        assert!(!format!("{:?}", response.headers()).contains("tried out"), "clients do not hear of it");
+        statuses.push(response.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
+    let stats = limits.stats();
+    assert_eq!((stats[0].would_allow, stats[0].would_refuse, stats[0].refused), (2, 3, 0));
+    assert_eq!((stats[1].would_allow, stats[1].would_refuse, stats[1].refused), (0, 0, 2));
+
+    let missing = Limits::over(one_an_hour()).rule("user", by_user()).shadow().build().unwrap();
+    let mut service = in_front(&missing, &Counting::default());
+    assert_eq!(
+        send(&mut service, request()).await.status(),
+        200,
+        "it lacks the key of a rule that is only tried out"
+    );
+    assert_eq!(missing.stats()[0].would_refuse, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_excess_waits_for_as_long_as_it_may() {
+    let clock = TokioClock::new();
+    let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    let limits = Limits::over(limiter)
+        .rule("second", by::everybody())
+        .wait_at_most(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    let began = tokio::time::Instant::now();
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let mut service = service.clone();
+            tokio::spawn(
+                async move { (send(&mut service, request()).await.status().as_u16(), began.elapsed()) },
+            )
+        })
+        .collect();
+    let mut ends = Vec::new();
+    for task in waiting {
+        let (status, after) = task.await.unwrap();
+        ends.push((status, after.as_millis()));
+    }
+    ends.sort_unstable();
+    assert_eq!(
+        ends,
+        [(200, 0), (200, 100), (200, 200), (429, 0)],
+        "the last would have waited 300 ms: refused at once"
+    );
+    assert_eq!(send(&mut service, request()).await.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_spreads_requests_delays_them() {
+    let pacer = tidegate::Pacer::new(Quota::per_second(10)).with_clock(TokioClock::new());
+    let limits = Limits::over(pacer).rule("pace", by::everybody()).timer(TokioClock::new()).build().unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    let began = tokio::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(send(&mut service, request()).await.status(), 200);
+    }
+    assert_eq!(began.elapsed().as_millis(), 200);
+}
+
+#[tokio::test]
+async fn those_who_are_refused_are_served_elsewhere() {
+    let layer = RateLimitLayer::new(limits(|limits| limits))
+        .otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let counting = Counting::default();
+    let mut service = layer.layer(counting.clone());
+    assert_eq!(text(&send(&mut service, request()).await), "served");
+    let degraded = send(&mut service, request()).await;
+    assert_eq!(
+        (degraded.status(), text(&degraded), &degraded.headers()["x-rule"]),
+        (StatusCode::OK, "yesterday's", &HeaderValue::from_static("hourly"))
+    );
+    assert_eq!(counting.count(), 1);
+}
+
+/// A gate whose answers come later, as those of Redis do.
+struct Far(Limiter<tidegate::TokenBucket, ManualClock>, Arc<AtomicUsize>);
+
+impl Gate for Far {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> tidegate::Answer<'a> {
+        tidegate::Answer::Pending(Box::pin(async move {
+            self.1.fetch_add(1, Ordering::SeqCst); // it is on its way
+            tokio::task::yield_now().await;
+            self.0.decide(request).wait().await
+        }))
+    }
+}
+
+#[tokio::test]
+async fn a_gate_that_answers_later_is_asked_in_the_call() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), asked.clone());
+    let mut service = in_front(&Limits::on(far, by::everybody()).unwrap(), &Counting::default());
+    drop(service.call(request()));
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "a client that has gone was asked for");
+    assert_eq!(send(&mut service, request()).await.status(), 200);
+    assert_eq!(send(&mut service, request()).await.status(), 429);
+}

@@ -1,0 +1,267 @@
+//! The API over real sockets, with HTTP/1.1 by hand and HTTP/2 by hyper.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use example_axum_api::{Plan, app};
+use http::Request;
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidegate::Quota;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const PLAN: Plan = Plan {
+    everybody: Quota::per_hour(40),
+    user: Quota::per_hour(10),
+    login: Quota::per_hour(2),
+    at_work: 200,
+};
+
+async fn serve(plan: Plan) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app(plan).unwrap().into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// What came back: the head, and the body that it announces.
+struct Answer {
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn status(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap()
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+/// Reads one answer. `None` if the connection was closed instead.
+async fn read(stream: &mut TcpStream) -> Option<Answer> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.ok()?);
+    }
+    let mut answer = Answer { head: String::from_utf8(bytes).unwrap().to_lowercase(), body: String::new() };
+    let length: usize = answer.field("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    answer.body = String::from_utf8(body).unwrap();
+    Some(answer)
+}
+
+async fn say(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).await.unwrap();
+}
+
+async fn ask(stream: &mut TcpStream, text: &str) -> Answer {
+    say(stream, text).await;
+    read(stream).await.expect("an answer")
+}
+
+fn notes_of(user: &str) -> String {
+    format!("GET /notes HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {user}\r\n\r\n")
+}
+
+fn login(more: &str, body: &str) -> String {
+    format!("POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len())
+}
+
+#[tokio::test]
+async fn users_have_limits_and_share_one() {
+    let mut stream = TcpStream::connect(serve(PLAN).await).await.unwrap();
+    for left in (0..10).rev() {
+        let answer = ask(&mut stream, &notes_of("alice")).await;
+        assert_eq!((answer.status(), answer.body.as_str()), ("200", "notes of alice\n"));
+        assert!(
+            answer.field("ratelimit").unwrap().starts_with(&format!("\"user\";r={left};t=")),
+            "{}",
+            answer.head
+        );
+        assert_eq!(answer.field("ratelimit-policy"), Some("\"user\";q=10;w=3600"));
+    }
+    let refused = ask(&mut stream, &notes_of("alice")).await;
+    let retry_after: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!(refused.status() == "429" && (1..=360).contains(&retry_after), "{}", refused.head);
+    assert!(refused.body.contains("\"violated-policies\":[\"user\"]"), "{}", refused.body);
+    for user in ["bob", "carol", "dave"] {
+        for _ in 0..10 {
+            assert_eq!(ask(&mut stream, &notes_of(user)).await.status(), "200");
+        }
+    }
+    let everybody = ask(&mut stream, &notes_of("erin")).await;
+    assert_eq!(
+        (everybody.status(), everybody.field("ratelimit")),
+        ("429", None),
+        "the limit of all is not shown"
+    );
+    assert_eq!(ask(&mut stream, "GET /notes HTTP/1.1\r\nhost: a\r\n\r\n").await.status(), "401");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_64_connections_at_once_exactly_40_pass() {
+    let address = serve(PLAN).await;
+    let tasks: Vec<_> = (0..64)
+        .map(|n| {
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                ask(&mut stream, &notes_of(&format!("user{n}"))).await.status() == "200"
+            })
+        })
+        .collect();
+    let mut passed = 0;
+    for task in tasks {
+        passed += usize::from(task.await.unwrap());
+    }
+    assert_eq!(passed, 40);
+}
+
+#[tokio::test]
+async fn logins_are_limited_by_address_whatever_the_headers_say() {
+    let mut stream = TcpStream::connect(serve(PLAN).await).await.unwrap();
+    let mut statuses = Vec::new();
+    for n in 0..4 {
+        let spoofed =
+            format!("x-forwarded-for: 9.9.9.{n}\r\nforwarded: for=9.9.9.{n}\r\nx-real-ip: 9.9.9.{n}\r\n");
+        statuses.push(ask(&mut stream, &login(&spoofed, "alice")).await.status().to_owned());
+    }
+    assert_eq!(statuses, ["200", "200", "429", "429"]);
+}
+
+#[tokio::test]
+async fn who_waits_to_be_told_to_go_on_is_told_no() {
+    let mut stream = TcpStream::connect(serve(PLAN).await).await.unwrap();
+    let head = "POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n";
+    for _ in 0..2 {
+        assert_eq!(ask(&mut stream, head).await.status(), "100");
+        assert_eq!(ask(&mut stream, "alice").await.status(), "200");
+    }
+    let refused = ask(&mut stream, head).await; // HD-08
+    assert_eq!(refused.status(), "429", "and no 100 before it");
+    // What is sent all the same is drained, or the connection is closed; it is never taken for a request.
+    let sent = stream.write_all(format!("alice{}", notes_of("alice")).as_bytes()).await;
+    let next = if sent.is_ok() { read(&mut stream).await } else { None };
+    assert!(next.is_none_or(|answer| answer.status() == "200"));
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_is_never_taken_for_a_request() {
+    let address = serve(PLAN).await;
+    let smuggled = notes_of("mallory");
+    for size in [100, 10_000_000] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let filler = " ".repeat(size);
+        let mut refused = 0;
+        for _ in 0..4 {
+            let request = login("", &format!("{smuggled}{filler}{smuggled}"));
+            if stream.write_all(request.as_bytes()).await.is_err() {
+                break; // closed, as it may be after a refusal
+            }
+            match read(&mut stream).await {
+                Some(answer) => {
+                    assert!(["200", "429", "413"].contains(&answer.status()), "{}", answer.head); // HD-09
+                    assert!(
+                        !answer.body.contains("mallory") || answer.body.starts_with("Bearer "),
+                        "{}",
+                        answer.body
+                    );
+                    refused += usize::from(answer.status() == "429");
+                }
+                None => break,
+            }
+        }
+        assert!(refused > 0 || size > 100, "the limit was reached on this connection");
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let answer = ask(&mut stream, &notes_of("mallory")).await;
+    assert!(
+        answer.field("ratelimit").unwrap().starts_with("\"user\";r=9;"),
+        "nothing was counted: {}",
+        answer.head
+    );
+}
+
+#[tokio::test]
+async fn a_refused_body_leaves_the_connection_usable_or_closed() {
+    let mut stream = TcpStream::connect(serve(PLAN).await).await.unwrap();
+    for expected in ["200", "200", "429"] {
+        assert_eq!(ask(&mut stream, &login("", "alice")).await.status(), expected);
+    }
+    if stream.write_all(notes_of("alice").as_bytes()).await.is_ok() {
+        let next = read(&mut stream).await;
+        assert!(next.is_none_or(|answer| answer.status() == "200"));
+    }
+}
+
+#[tokio::test]
+async fn a_head_is_refused_without_a_body() {
+    let mut stream =
+        TcpStream::connect(serve(Plan { user: Quota::per_hour(1), ..PLAN }).await).await.unwrap();
+    assert_eq!(ask(&mut stream, &notes_of("alice")).await.status(), "200");
+    say(&mut stream, &notes_of("alice").replacen("GET", "HEAD", 1)).await;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 429"), "{}", head.escape_ascii());
+    let next = ask(&mut stream, &notes_of("bob")).await;
+    assert_eq!(
+        (next.status(), next.body.as_str()),
+        ("200", "notes of bob\n"),
+        "it begins right after the head"
+    );
+}
+
+/// The body of a request: at its end, or never ending.
+enum Sent {
+    Whole,
+    NeverWhole,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match *self {
+            Sent::Whole => Poll::Ready(None),
+            Sent::NeverWhole => Poll::Pending,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_is_counted() {
+    let address = serve(PLAN).await;
+    let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = |method: &str, body| {
+        let request = Request::builder().method(method).uri(format!("http://{address}/notes"));
+        request.header("authorization", "Bearer alice").body(body).unwrap()
+    };
+    let left = |response: http::Response<Incoming>| {
+        let left = response.headers()["ratelimit"].to_str().unwrap();
+        left.split(";t=").next().unwrap().to_owned()
+    };
+    let adding = tokio::spawn(client.send_request(request("POST", Sent::NeverWhole)));
+    tokio::task::yield_now().await; // it goes out first
+    let reading = client.send_request(request("GET", Sent::Whole)).await.unwrap();
+    assert_eq!(left(reading), "\"user\";r=4", "10 less 5 for the note that is being sent, less 1");
+    adding.abort(); // and hyper resets the stream
+    assert!(adding.await.unwrap_err().is_cancelled());
+    let reading = client.send_request(request("GET", Sent::Whole)).await.unwrap();
+    assert_eq!(left(reading), "\"user\";r=3", "nothing has come back");
+}
