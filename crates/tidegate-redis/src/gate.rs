@@ -98,7 +98,7 @@ pub(crate) struct Shape {
 }
 
 /// A request that outlives the one who asks.
-struct Kept(Vec<(RuleId, Vec<u8>, u32)>);
+pub(crate) struct Kept(Vec<(RuleId, Vec<u8>, u32)>);
 
 /// How many requests wait for an answer, and how many may.
 #[derive(Debug)]
@@ -346,11 +346,11 @@ impl fmt::Debug for RedisGate {
 }
 
 impl Kept {
-    fn of(request: &[Part<'_>]) -> Self {
+    pub(crate) fn of(request: &[Part<'_>]) -> Self {
         Kept(request.iter().map(|part| (part.rule, part.key.bytes().to_vec(), part.cost)).collect())
     }
 
-    fn parts(&self) -> Vec<Part<'_>> {
+    pub(crate) fn parts(&self) -> Vec<Part<'_>> {
         self.0.iter().map(|(rule, key, cost)| Part::of(*rule).key(&key[..]).cost(*cost)).collect()
     }
 }

@@ -37,9 +37,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
-use tidegate_core::{Decision, Outcome, Wait};
+use tidegate_core::{Decision, Outcome, RuleId, Wait};
 
-use crate::gate::RedisGate;
+use crate::gate::{Kept, RedisGate};
+use crate::trouble::Trouble;
 pub(crate) use account::Deal;
 use account::{Account, Spend};
 use accounts::Accounts;
@@ -120,6 +121,8 @@ const WORTH_IT: u64 = 4;
 const MOST_KEYS: usize = 1 << 20;
 /// How often a request waits for a lot before it is asked strictly.
 const TRIES: usize = 3;
+/// Tokens that will be there so soon, in microseconds, are waited for as an answer of Redis is: to refuse would be needless.
+const SOON: u64 = 1_000;
 
 impl Lease {
     /// As is usual: all of the burst may be out, for two seconds.
@@ -141,11 +144,18 @@ impl Lease {
     pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
         let stock =
             u32::try_from(self.stock.map_or(limit, |stock| limit.min(stock.into()))).unwrap_or(u32::MAX);
-        let shares = u64::from(nodes) + 1;
+        let shares = u64::from(nodes.max(1)) + 1;
         let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
-        let most = u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
+        let share = |shares: u64| u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
+        let (most, most_if_scarce) = (share(shares), share(shares - 1));
         let is_window = matches!(letter, b'w' | b'h');
-        (u64::from(stock) >= WORTH_IT * shares).then_some(Deal { stock, most, ttl, is_window })
+        (u64::from(stock) >= WORTH_IT * shares).then_some(Deal {
+            stock,
+            most,
+            most_if_scarce,
+            ttl,
+            is_window,
+        })
     }
 
     /// Why a rule with this letter cannot be leased.
@@ -291,6 +301,7 @@ impl Leased {
             match self.try_spend(part, self.office.clock.now()) {
                 Tried::Decided(decision) => return Some(decision),
                 Tried::Strict => return None,
+                Tried::Soon(wait) => tokio::time::sleep(wait).await,
                 Tried::Wait(bell) => {
                     let rung = bell.notified();
                     if self.is_asking(part) {
@@ -329,9 +340,10 @@ impl Leased {
         };
         match (spent, bell) {
             (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
-            (Spend::NotBefore(then), _) => {
-                decided(Outcome::RetryAfter(Wait::micros(then.get().saturating_sub(now.get()).max(1))), 0)
-            }
+            (Spend::NotBefore(then), _) => match then.get().saturating_sub(now.get()).max(1) {
+                soon @ ..=SOON => Tried::Soon(Duration::from_micros(soon)),
+                later => decided(Outcome::RetryAfter(Wait::micros(later)), 0),
+            },
             (_, Some(bell)) => Tried::Wait(bell),
             (_, None) => Tried::Strict,
         }
@@ -346,6 +358,8 @@ impl Leased {
 /// What came of trying to spend.
 enum Tried {
     Decided(Decision),
+    /// They will be there in a moment.
+    Soon(Duration),
     /// A lot is on its way.
     Wait(Arc<tokio::sync::Notify>),
     Strict,
@@ -384,15 +398,26 @@ impl Drop for Closes {
     }
 }
 
+/// As of a [`RedisGate`], what cannot be decided at once is decided in a task of its own, though nobody may wait for it any more.
 impl Gate for Leased {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         if let Err(invalid) = self.strict().shared.validate(request) {
             return Answer::Ready(Err(invalid));
         }
-        match self.at_once(request) {
-            Some(decision) => Answer::Ready(Ok(Admission::bare(decision))),
-            None => Answer::Pending(Box::pin(self.check_slowly(request))),
+        if let Some(decision) = self.at_once(request) {
+            return Answer::Ready(Ok(Admission::bare(decision)));
         }
+        let (leased, kept) = (self.clone(), Kept::of(request));
+        let asking =
+            self.strict().shared.runtime.spawn(async move { leased.check_slowly(&kept.parts()).await });
+        Answer::Pending(Box::pin(async move {
+            let shared = &self.strict().shared;
+            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Trouble::NotAsked)))
+        }))
+    }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.strict().id(name)
     }
 }
 

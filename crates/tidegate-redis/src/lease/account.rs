@@ -3,8 +3,8 @@
 //! Lots that are being spent, a request for the next one, and the instant before which Redis need not be asked because there is
 //! nothing. All of it is a state and steps; who sends and waits is elsewhere.
 //!
-//! How much to ask for follows the demand. If the last lot lasted for less than a quarter of its time, the next is twice as
-//! large; if for longer than all of it, half as large:
+//! How much to ask for follows the demand. If the last lot lasted for less than an eighth of its time, the next is twice as
+//! large; if for longer than half of it, half as large:
 //!
 //! ```text
 //!   asked    asked    asked        asked                        asked
@@ -25,8 +25,10 @@ use super::lot::{Grant, Lot};
 pub(crate) struct Deal {
     /// How much may be out in all.
     pub(crate) stock: u32,
-    /// The largest lot.
+    /// The largest lot: a share less than there are nodes, so that there is always something left to refill.
     pub(crate) most: u32,
+    /// The same where more is wanted than there is: then lots are granted of what comes in, and larger ones cost nobody anything.
+    pub(crate) most_if_scarce: u32,
     /// For how many microseconds.
     pub(crate) ttl: u64,
     /// Windows give all that is left, and nothing in advance.
@@ -40,6 +42,10 @@ pub(crate) struct Account {
     /// There is nothing before then.
     shut_until: Micros,
     size: u32,
+    /// Whether more is wanted than comes in.
+    is_scarce: bool,
+    /// How long it was between the last two orders.
+    lasted: u64,
     asked_at: Micros,
     spent_at: Micros,
     /// When, as far as is known, the whole limit is there again.
@@ -78,6 +84,8 @@ impl Account {
             is_asking: false,
             shut_until: Micros::ZERO,
             size: 1,
+            is_scarce: false,
+            lasted: 0,
             asked_at: Micros::ZERO,
             spent_at: now,
             whole_at: now,
@@ -142,13 +150,14 @@ impl Account {
     /// What to ask for, by somebody who needs at least `cost`.
     pub(crate) fn order(&mut self, cost: u32, deal: &Deal, now: Micros) -> Order {
         let since = now.get().saturating_sub(self.asked_at.get());
-        if since < deal.ttl / 4 {
+        if since < deal.ttl / 8 {
             self.size = self.size.saturating_mul(2);
-        } else if since > deal.ttl {
+        } else if since > deal.ttl / 2 {
             self.size /= 2;
         }
-        self.size = self.size.clamp(1, deal.most.max(1));
-        self.asked_at = now;
+        let most = if self.is_scarce { deal.most_if_scarce } else { deal.most };
+        self.size = self.size.clamp(1, most.max(1));
+        (self.asked_at, self.lasted) = (now, since);
         let older = self.lots.iter_mut().map(|lot| (lot.id, lot.tell())).collect();
         Order { want: self.size.max(cost), older, sent: now }
     }
@@ -157,6 +166,8 @@ impl Account {
     pub(crate) fn granted(&mut self, grant: Grant, order: &Order, whole_in: u64, now: Micros) {
         self.is_asking = false;
         self.whole_at = now.plus(whole_in);
+        // What is to come takes as long to come as the last lot took to be spent.
+        self.is_scarce = grant.there < grant.amount && grant.wait >= self.lasted / 2;
         // Redis has heard that there is nothing left of them.
         self.lots.retain(|lot| lot.left() > 0 || !order.older.contains(&(lot.id, 0)));
         if grant.amount > 0 {

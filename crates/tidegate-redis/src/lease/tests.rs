@@ -5,7 +5,7 @@ use tidegate::Micros;
 use super::account::{Account, Deal, Order, Spend};
 use super::lot::Grant;
 
-const DEAL: Deal = Deal { stock: 100, most: 32, ttl: 6_400, is_window: false };
+const DEAL: Deal = Deal { stock: 100, most: 32, most_if_scarce: 48, ttl: 6_400, is_window: false };
 
 const fn at(micros: u64) -> Micros {
     Micros::new(micros)
@@ -74,8 +74,11 @@ fn lots_grow_with_the_demand_and_shrink_with_it() {
         wants(&[100_000, 100_100, 100_200, 100_300, 100_400, 100_500, 100_600]),
         [1, 2, 4, 8, 16, 32, 32]
     );
-    assert_eq!(wants(&[103_000, 110_000, 120_000]), [32, 16, 8], "slow enough, and slower");
+    assert_eq!(wants(&[102_000, 110_000, 120_000]), [32, 16, 8], "slow enough, and slower");
     assert_eq!(account.order(20, &DEAL, at(120_100)).want, 20, "what is needed");
+    let order = account.order(1, &DEAL, at(120_200));
+    account.granted(grant(1, 32, 5, 1_000), &order, 0, at(120_300));
+    assert_eq!(account.order(1, &DEAL, at(120_400)).want, 48, "where there is too little, lots are larger");
 }
 
 #[test]
