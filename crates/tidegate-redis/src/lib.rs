@@ -23,6 +23,8 @@
 mod book {
     #[doc = include_str!("../../../docs/redis.md")]
     struct Redis;
+    #[doc = include_str!("../../../docs/leases.md")]
+    struct Leases;
 }
 mod breaker;
 mod build;

@@ -104,6 +104,22 @@ async fn a_gate_that_is_gone_leaves_no_connection_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_rule_can_be_asked_what_it_says() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).rule("everybody", hourly(10)).rule("user", hourly(2)));
+    let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
+    let request = [Part::of(everybody), Part::of(user).key("alice")];
+    let said = async || {
+        let admission = gate.check_each(&request).await.expect("a request");
+        let each = admission.rules.iter().map(|it| (it.rule, it.is_allowed(), it.remaining()));
+        (admission.is_allowed(), each.collect::<Vec<_>>())
+    };
+    assert_eq!(said().await, (true, vec![(everybody, true, 9), (user, true, 1)]));
+    assert_eq!(said().await, (true, vec![(everybody, true, 8), (user, true, 0)]));
+    assert_eq!(said().await, (false, vec![(everybody, true, 8), (user, false, 0)]), "and charges none");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_other_verbs() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", hourly(5)));
