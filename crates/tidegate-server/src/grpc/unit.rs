@@ -2,8 +2,8 @@
 //!
 //! That is how Envoy has it. Ours are so many in any time, with a burst beside it, so the same limit can be said in
 //! several ways: `60/min` is one a second, too. The unit that is said is the longest one within which the whole limit
-//! comes back; if the number is not whole there, a shorter one, and then a longer one. A limit that is whole in none of
-//! them has no unit: what is left is told all the same.
+//! comes back; if the number is not whole there, a shorter one, and then the next longer one. A limit that is whole in
+//! none of them has no unit: what is left is told all the same.
 
 use tidegate_core::Rule as Rate;
 
@@ -37,7 +37,7 @@ pub(super) fn per_unit(rate: &Rate) -> Option<(u32, i32)> {
     let (shorter, longer): (Vec<_>, Vec<_>) =
         UNITS.iter().partition(|(_, seconds)| micros(*seconds) <= pace.whole);
     let within = |(unit, seconds): &(i32, u64)| Some((pace.within(micros(*seconds))?, *unit));
-    shorter.iter().rev().find_map(within).or_else(|| longer.iter().find_map(within))
+    shorter.iter().rev().find_map(within).or_else(|| within(longer.first()?))
 }
 
 fn micros(seconds: u64) -> u128 {

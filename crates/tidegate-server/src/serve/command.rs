@@ -176,7 +176,7 @@ fn speaks(serve: &Serve, listener: &Listener, engine: &Arc<Engine>) -> Result<Op
         }
         Protocol::Resp => Speaks::Resp(resp(serve, listener.auth.as_ref(), engine)),
         Protocol::Grpc => {
-            let service = grpc::Service::new(engine.clone());
+            let service = grpc::Service::new(engine.clone()).headers(listener.headers);
             Speaks::Grpc(Arc::new(match &listener.auth {
                 Some(Auth::Token(token)) => service.token(token.reveal()),
                 _ => service,
