@@ -120,7 +120,8 @@ fn differing(folder: &Path, files: &Files) -> Result<Vec<PathBuf>, Box<dyn Error
         let name = PathBuf::from(entry?.file_name());
         names.extend((!files.contains_key(&name)).then_some(name));
     }
-    let differs = |(name, bytes): &(&PathBuf, &Vec<u8>)| fs::read(folder.join(name)).ok().as_ref() != Some(*bytes);
+    let differs =
+        |(name, bytes): &(&PathBuf, &Vec<u8>)| fs::read(folder.join(name)).ok().as_ref() != Some(*bytes);
     names.extend(files.iter().filter(differs).map(|(name, _)| name.clone()));
     Ok(names)
 }

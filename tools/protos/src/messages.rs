@@ -53,8 +53,9 @@ fn collect<'a>(
 /// What the methods take and give, and what that is made of.
 fn reachable(set: &FileDescriptorSet, all: &Named<'_>) -> BTreeSet<String> {
     let methods = set.file.iter().flat_map(|file| &file.service).flat_map(|service| &service.method);
-    let mut next: Vec<String> =
-        methods.flat_map(|method| [method.input_type().to_owned(), method.output_type().to_owned()]).collect();
+    let mut next: Vec<String> = methods
+        .flat_map(|method| [method.input_type().to_owned(), method.output_type().to_owned()])
+        .collect();
     let mut found = BTreeSet::new();
     while let Some(name) = next.pop() {
         let Some((_, message)) = all.get(&name) else { continue };
@@ -76,7 +77,8 @@ fn struct_of(
         let _ = writeln!(text, "    pub(crate) {}: {},", field.name(), type_of(field, all)?);
     }
     let _ = writeln!(text, "}}\n\nimpl Message for {rust} {{");
-    let _ = writeln!(text, "    fn field(&mut self, number: u32, value: Wire<'_>) -> Result<(), Malformed> {{");
+    let _ =
+        writeln!(text, "    fn field(&mut self, number: u32, value: Wire<'_>) -> Result<(), Malformed> {{");
     let _ = writeln!(text, "        match number {{");
     for field in &message.field {
         let _ = writeln!(text, "            {} => self.{}.read(value),", field.number(), field.name());
@@ -114,7 +116,10 @@ fn type_of(field: &FieldDescriptorProto, all: &Named<'_>) -> Result<String, Box<
 }
 
 fn constants(rust: &str, one: &EnumDescriptorProto, text: &mut String) {
-    let _ = writeln!(text, "\n/// What a field of this kind may be.\npub(crate) struct {rust};\n\nimpl {rust} {{");
+    let _ = writeln!(
+        text,
+        "\n/// What a field of this kind may be.\npub(crate) struct {rust};\n\nimpl {rust} {{"
+    );
     for value in &one.value {
         let _ = writeln!(text, "    pub(crate) const {}: i32 = {};", value.name(), value.number());
     }

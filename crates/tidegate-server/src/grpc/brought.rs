@@ -8,7 +8,8 @@ use tidegate::Clock;
 
 use super::generated::messages::{
     RateLimitDescriptor, RateLimitDescriptorRateLimitOverride as Override, RateLimitResponseCode as Verdict,
-    RateLimitResponseDescriptorStatus as DescriptorStatus, RateLimitResponseRateLimit as CurrentLimit, RateLimitUnit,
+    RateLimitResponseDescriptorStatus as DescriptorStatus, RateLimitResponseRateLimit as CurrentLimit,
+    RateLimitUnit,
 };
 use super::told::{seconds, small};
 use super::unit::UNITS;
@@ -75,7 +76,8 @@ impl Brought {
     /// `None` of a limit of nothing at all.
     async fn throttled<C: Clock>(&self, engine: &Engine<C>, quantity: i64) -> Option<Throttled> {
         let limit = u64::from(self.limit);
-        let throttle = Throttle::new(limit, i64::from(self.limit), self.period, quantity).ok().filter(|_| limit > 0)?;
+        let throttle =
+            Throttle::new(limit, i64::from(self.limit), self.period, quantity).ok().filter(|_| limit > 0)?;
         Some(engine.throttle(&self.key, throttle).wait().await)
     }
 

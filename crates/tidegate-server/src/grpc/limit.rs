@@ -37,7 +37,8 @@ pub(super) async fn should_limit<C: Clock + Send + Sync + 'static>(
     let passes = may_pass && decided.iter().all(Decided::is_allowed);
     let brought = if passes { own(&service.engine, &all, Own::Charge).await } else { looked };
 
-    let (mut decided, mut brought, mut beside) = (decided.into_iter(), brought.into_iter(), Beside::default());
+    let (mut decided, mut brought, mut beside) =
+        (decided.into_iter(), brought.into_iter(), Beside::default());
     let mut statuses = Vec::with_capacity(all.len());
     for (descriptor, wanted) in all {
         statuses.push(match wanted {
@@ -46,10 +47,12 @@ pub(super) async fn should_limit<C: Clock + Send + Sync + 'static>(
                 let refunded = refund(&rules, &asked.domain, descriptor, *cost).await?;
                 DescriptorStatus { code: Verdict::OK, ..told::status(&rules, &refunded) }
             }
-            Wanted::Charge(_) | Wanted::Look => decided.next().map_or_else(DescriptorStatus::default, |decided| {
-                beside.note(&rules, &decided);
-                told::status(&rules, &decided)
-            }),
+            Wanted::Charge(_) | Wanted::Look => {
+                decided.next().map_or_else(DescriptorStatus::default, |decided| {
+                    beside.note(&rules, &decided);
+                    told::status(&rules, &decided)
+                })
+            }
         });
     }
     Ok(told::response(statuses, beside, service.headers))

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::generated::files::FILES;
 use super::generated::messages::{
-    ErrorResponse, ExtensionNumberResponse, FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest,
-    ServerReflectionResponse, ServiceResponse,
+    ErrorResponse, ExtensionNumberResponse, FileDescriptorResponse, ListServiceResponse,
+    ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
 };
 use super::message::{Messages, framed};
 use super::status::{Code, Status};
@@ -61,17 +61,18 @@ fn answer(asked: ServerReflectionRequest) -> ServerReflectionResponse {
     } else if let Some(name) = &asked.all_extension_numbers_of_type {
         let base_type_name = name.clone();
         let none = ExtensionNumberResponse { base_type_name, extension_number: Vec::new() };
-        file(&mut ServerReflectionResponse::default(), name, |(_, symbols, _)| symbols.contains(&name.as_str()))
-            .map(|()| answer.all_extension_numbers_response = Some(none))
+        file(&mut ServerReflectionResponse::default(), name, |(_, symbols, _)| {
+            symbols.contains(&name.as_str())
+        })
+        .map(|()| answer.all_extension_numbers_response = Some(none))
     } else if let Some(extension) = &asked.file_containing_extension {
         Err(Status::new(Code::NotFound, format!("{} has no extensions", extension.containing_type)))
     } else {
         Err(Status::new(Code::InvalidArgument, "nothing is asked; ask for `list_services`"))
     };
-    answer.error_response = found.err().map(|Status { code, message }| ErrorResponse {
-        error_code: code as i32,
-        error_message: message,
-    });
+    answer.error_response = found
+        .err()
+        .map(|Status { code, message }| ErrorResponse { error_code: code as i32, error_message: message });
     answer.original_request = Some(asked);
     answer
 }

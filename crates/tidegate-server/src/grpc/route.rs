@@ -68,6 +68,7 @@ async fn called<C: Clock + Send + Sync + 'static>(
 }
 
 async fn in_time<M: Message>(messages: Messages) -> Result<M, Status> {
-    let late = |_| Status::new(Code::DeadlineExceeded, "the message did not arrive in time; send all of it at once");
+    let late =
+        |_| Status::new(Code::DeadlineExceeded, "the message did not arrive in time; send all of it at once");
     timeout(PATIENCE, messages.only()).await.map_err(late)?
 }

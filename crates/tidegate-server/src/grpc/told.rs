@@ -8,8 +8,8 @@ use tidegate::{Decision, Source};
 use super::Headers;
 use super::generated::messages::{
     Duration, HeaderValue, ListValue, RateLimitResponse, RateLimitResponseCode as Code,
-    RateLimitResponseDescriptorStatus as DescriptorStatus, RateLimitResponseRateLimit as CurrentLimit, Struct,
-    StructFieldsEntry, Value,
+    RateLimitResponseDescriptorStatus as DescriptorStatus, RateLimitResponseRateLimit as CurrentLimit,
+    Struct, StructFieldsEntry, Value,
 };
 use super::unit::per_unit;
 use crate::engine::{Decided, InForce, Verdict};
@@ -28,7 +28,8 @@ impl Beside {
     pub(super) fn note<C>(&mut self, rules: &InForce<C>, decided: &Decided) {
         let source = decided.decision().map(|decision| decision.source);
         self.is_degraded |= matches!(source, Some(Source::Local | Source::Open | Source::Closed));
-        let name = decided.would_refuse.and_then(|rule| Some(rules.compiled().rule(rule as usize)?.name.clone()));
+        let name =
+            decided.would_refuse.and_then(|rule| Some(rules.compiled().rule(rule as usize)?.name.clone()));
         self.would_refuse.extend(name.filter(|name| !self.would_refuse.contains(name)));
     }
 
@@ -88,7 +89,11 @@ fn current_limit<C>(rules: &InForce<C>, decision: &Decision) -> CurrentLimit {
 }
 
 /// All of it.
-pub(super) fn response(statuses: Vec<DescriptorStatus>, beside: Beside, headers: Headers) -> RateLimitResponse {
+pub(super) fn response(
+    statuses: Vec<DescriptorStatus>,
+    beside: Beside,
+    headers: Headers,
+) -> RateLimitResponse {
     let is_over = statuses.iter().any(|status| status.code == Code::OVER_LIMIT);
     let response_headers_to_add = match headers {
         Headers::None => Vec::new(),
@@ -107,7 +112,8 @@ pub(super) fn response(statuses: Vec<DescriptorStatus>, beside: Beside, headers:
 fn rate_limit_headers(statuses: &[DescriptorStatus]) -> Vec<HeaderValue> {
     let limited = || statuses.iter().filter_map(|status| Some((status, status.current_limit.as_ref()?)));
     let over = limited().rfind(|(status, _)| status.code == Code::OVER_LIMIT);
-    let Some((status, limit)) = over.or_else(|| limited().min_by_key(|(status, _)| status.limit_remaining)) else {
+    let Some((status, limit)) = over.or_else(|| limited().min_by_key(|(status, _)| status.limit_remaining))
+    else {
         return Vec::new();
     };
     let reset = status.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds);

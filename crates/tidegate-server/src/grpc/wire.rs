@@ -183,12 +183,17 @@ macro_rules! numbers {
     )*};
 }
 
-// The lower bits count where a field is narrower than what was sent: that is what the format says.
+/// The lower bits count where a field is narrower than what was sent: that is what the format says.
+fn lower(number: u64) -> u32 {
+    let [a, b, c, d, ..] = number.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 numbers! {
     u64: |number| number, |number| number;
     i64: u64::cast_signed, i64::cast_unsigned;
-    u32: |number: u64| (number & u64::from(u32::MAX)) as u32, u64::from;
-    i32: |number: u64| ((number & u64::from(u32::MAX)) as u32).cast_signed(), |number| i64::from(number).cast_unsigned();
+    u32: lower, u64::from;
+    i32: |number| lower(number).cast_signed(), |number| i64::from(number).cast_unsigned();
     bool: |number| number != 0, u64::from;
 }
 
@@ -325,5 +330,61 @@ impl fmt::Display for Malformed {
             Malformed::Text => f.write_str("a text is not UTF-8"),
             Malformed::Many => write!(f, "a list has more than {MOST_ITEMS} items"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::generated::messages::{
+        ExtensionNumberResponse, RateLimitDescriptor, RateLimitDescriptorEntry, RateLimitRequest,
+        UInt64Value, Value as Any,
+    };
+    use super::*;
+
+    fn bytes_of(message: &impl Message) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        bytes
+    }
+
+    proptest! {
+        /// Nothing that is sent ends us, and what is understood is written and understood again.
+        #[test]
+        fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(message) = RateLimitRequest::read(&bytes) {
+                prop_assert_eq!(RateLimitRequest::read(&bytes_of(&message)), Ok(message));
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            domain in ".{0,200}", key in ".{0,200}", hits in any::<u64>(), hits_addend: u32, is_negative_hits: bool
+        ) {
+            let entries = vec![RateLimitDescriptorEntry { key, value: domain.clone() }; 3];
+            let hits = Some(UInt64Value { value: hits });
+            let descriptor = RateLimitDescriptor { entries, limit: None, hits_addend: hits, is_negative_hits };
+            let message = RateLimitRequest { domain, descriptors: vec![descriptor; 2], hits_addend };
+            prop_assert_eq!(RateLimitRequest::read(&bytes_of(&message)), Ok(message));
+        }
+
+        #[test]
+        fn numbers_of_all_kinds_are_read(extension_number: Vec<i32>, number in any::<f64>(), flag: bool) {
+            let extension_number = extension_number.into_iter().take(MOST_ITEMS).collect();
+            let message = ExtensionNumberResponse { base_type_name: String::new(), extension_number };
+            prop_assert_eq!(ExtensionNumberResponse::read(&bytes_of(&message)), Ok(message));
+            let any = Any { number_value: Some(number), bool_value: Some(flag), ..Any::default() };
+            prop_assert_eq!(Any::read(&bytes_of(&any)), Ok(any));
+        }
+    }
+
+    /// As the format's own description has it.
+    #[test]
+    fn bytes_are_those_of_the_format() {
+        let entries = vec![RateLimitDescriptorEntry { key: "user".into(), value: String::new() }];
+        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        let message = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 300 };
+        assert_eq!(bytes_of(&message), b"\x0a\x01d\x12\x08\x0a\x06\x0a\x04user\x18\xac\x02");
     }
 }

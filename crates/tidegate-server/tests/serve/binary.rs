@@ -20,7 +20,11 @@ impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.env("TIDEGATE_RESP", "127.0.0.1:0").env("TIDEGATE_HTTP", "127.0.0.1:0").env("TIDEGATE_GRPC", "127.0.0.1:0").args(arguments);
+        command
+            .env("TIDEGATE_RESP", "127.0.0.1:0")
+            .env("TIDEGATE_HTTP", "127.0.0.1:0")
+            .env("TIDEGATE_GRPC", "127.0.0.1:0")
+            .args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {

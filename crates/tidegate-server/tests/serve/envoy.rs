@@ -57,10 +57,13 @@ impl Drop for Envoy {
 
 /// The one that is named, else an installed one, else the one that `scripts/test` fetched.
 fn program() -> PathBuf {
-    let on_path = || env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("envoy")).find(|it| it.is_file());
+    let on_path =
+        || env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join("envoy")).find(|it| it.is_file());
     let fetched = || Some(Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?.join("envoy/envoy/_bin/envoy"));
     let found = env::var_os("TIDEGATE_ENVOY").map(PathBuf::from).or_else(on_path).or_else(fetched);
-    found.filter(|it| it.is_file()).expect("Envoy is needed: scripts/test fetches it; or name yours in TIDEGATE_ENVOY")
+    found
+        .filter(|it| it.is_file())
+        .expect("Envoy is needed: scripts/test fetches it; or name yours in TIDEGATE_ENVOY")
 }
 
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -86,7 +89,10 @@ fn configuration(service: SocketAddr, upstream: SocketAddr) -> String {
         let at = format!("{{address: {}, port_value: {}}}", address.ip(), address.port());
         let at = format!("{{endpoint: {{address: {{socket_address: {at}}}}}}}");
         let _ = writeln!(text, "  - name: {name}\n    connect_timeout: 5s");
-        let _ = writeln!(text, "    load_assignment: {{cluster_name: {name}, endpoints: [{{lb_endpoints: [{at}]}}]}}");
+        let _ = writeln!(
+            text,
+            "    load_assignment: {{cluster_name: {name}, endpoints: [{{lb_endpoints: [{at}]}}]}}"
+        );
         if name != "upstream" {
             text.push_str(HTTP2);
         }
@@ -207,12 +213,17 @@ fn envoy_limits_by_what_it_is_told() {
         let (status, head) = get(limited, "/", "alice");
         assert_eq!((status, header(&head, "x-ratelimit-remaining")), (200, Some(left)), "{head}");
         assert_eq!(header(&head, "x-ratelimit-limit"), Some("4, 4;w=3600;name=\"user\""), "{head}");
-        assert_eq!((header(&head, "ratelimit-limit"), header(&head, "retry-after")), (Some("4"), None), "{head}");
+        assert_eq!(
+            (header(&head, "ratelimit-limit"), header(&head, "retry-after")),
+            (Some("4"), None),
+            "{head}"
+        );
     }
     let (status, head) = get(limited, "/", "alice");
     assert_eq!((status, header(&head, "x-envoy-ratelimited")), (429, Some("true")), "{head}");
     assert_eq!(header(&head, "x-ratelimit-remaining"), Some("0"));
-    let reset: u64 = header(&head, "x-ratelimit-reset").and_then(|reset| reset.parse().ok()).expect("a reset");
+    let reset: u64 =
+        header(&head, "x-ratelimit-reset").and_then(|reset| reset.parse().ok()).expect("a reset");
     assert!((1..=900).contains(&reset), "until one is there again: {reset}");
     assert_eq!(header(&head, "retry-after"), Some(reset.to_string().as_str()), "{head}");
 
@@ -231,7 +242,11 @@ fn envoy_limits_by_what_it_is_told() {
         assert_eq!(get(limited, "/watched", "dave").0, 200, "a rule that only watches refuses nobody");
     }
     let (status, head, _) = exchange(&mut connect(limited), "GET /", "");
-    assert_eq!((status, header(&head, "x-ratelimit-limit")), (200, None), "without a descriptor nobody is asked");
+    assert_eq!(
+        (status, header(&head, "x-ratelimit-limit")),
+        (200, None),
+        "without a descriptor nobody is asked"
+    );
 
     assert_eq!(get(envoy.way("passing"), "/", "alice").0, 200, "the service is not there");
     assert_eq!(get(envoy.way("denying"), "/", "alice").0, 500, "the service is not there");

@@ -9,7 +9,8 @@ use crate::grpc_client::{Client, OK};
 use crate::http::post;
 use crate::running::ask;
 
-const RULES: &str = "rules: [{name: user, match: {user: '*'}, key: user, quota: fixed_window 25/day from first hit}]";
+const RULES: &str =
+    "rules: [{name: user, match: {user: '*'}, key: user, quota: fixed_window 25/day from first hit}]";
 
 /// Of a reply: how many there are, eight values, and three of them are texts, with their lengths before them.
 const LINES: usize = 1 + 8 + 3;

@@ -6,7 +6,8 @@ use tonic::Code;
 
 use crate::binary::Binary;
 use crate::grpc_client::{
-    Asked, Client, Descriptor, LIMIT, Name, Number, OK, OVER, Override, Reflected, Told, Wondered, descriptor, edge,
+    Asked, Client, Descriptor, LIMIT, Name, Number, OK, OVER, Override, Reflected, Told, Wondered,
+    descriptor, edge,
 };
 
 const RULES: &str = r#"
@@ -103,7 +104,11 @@ fn what_is_given_back_is_there_again() {
         };
         assert_eq!(client.ask(of(5, false)).expect("an answer").each(), [(OK, 0)]);
         assert_eq!(client.ask(of(2, true)).expect("an answer").each(), [(OK, 2)]);
-        assert_eq!(client.ask(of(100, true)).expect("an answer").each(), [(OK, 5)], "and never more than all");
+        assert_eq!(
+            client.ask(of(100, true)).expect("an answer").each(),
+            [(OK, 5)],
+            "and never more than all"
+        );
     });
 }
 
@@ -127,7 +132,11 @@ fn domains_lists_and_rules_that_watch() {
         let names = ours.expect("ours").fields["would_refuse"].list_value.clone().expect("a list").values;
         assert_eq!(names[0].string_value.as_deref(), Some("watched"));
 
-        assert_eq!(client.check(&["odd=1"]).statuses[0].limit(), (5, 0, "odd"), "5 in 7 seconds have no unit");
+        assert_eq!(
+            client.check(&["odd=1"]).statuses[0].limit(),
+            (5, 0, "odd"),
+            "5 in 7 seconds have no unit"
+        );
     });
 }
 
@@ -149,7 +158,8 @@ fn a_limit_that_is_brought_along_counts_in_the_place_of_the_rules() {
         assert_eq!(each(vec![descriptor("user=bob")]).each(), [(OK, 4)], "and nothing was charged");
         let told = each(vec![own("alice", 10, 4, None), descriptor("user=bob")]);
         assert_eq!(told.each(), [(OK, 1), (OK, 3)]);
-        let broke = vec![own("alice", 10, 4, None), Descriptor { hits_addend: Some(4), ..descriptor("user=bob") }];
+        let broke =
+            vec![own("alice", 10, 4, None), Descriptor { hits_addend: Some(4), ..descriptor("user=bob") }];
         assert_eq!(each(broke).each(), [(OK, 1), (OVER, 0)], "refused by a rule: looked at, and no more");
         assert_eq!(each(vec![own("alice", 10, 4, Some(0))]).each(), [(OK, 1)]);
         let back = Descriptor { is_negative_hits: true, ..own("alice", 10, 4, Some(5)) };
@@ -173,12 +183,24 @@ fn what_is_wrong_is_said_with_its_place() {
         let wrong = [
             (Asked::default(), Code::Unknown, "rate limit domain must not be empty"),
             (edge(vec![]), Code::Unknown, "rate limit descriptor list must not be empty"),
-            (edge(vec![of(1), Descriptor::default()]), Code::InvalidArgument, "descriptors[1] has no entries"),
-            (edge(vec![descriptor("user=a,=b")]), Code::InvalidArgument, "descriptors[0].entries[1].key is empty"),
+            (
+                edge(vec![of(1), Descriptor::default()]),
+                Code::InvalidArgument,
+                "descriptors[1] has no entries",
+            ),
+            (
+                edge(vec![descriptor("user=a,=b")]),
+                Code::InvalidArgument,
+                "descriptors[0].entries[1].key is empty",
+            ),
             (edge(vec![of(1 << 32)]), Code::InvalidArgument, "descriptors[0].hits_addend is 4294967296"),
             (edge(vec![own(1, 0)]), Code::InvalidArgument, "descriptors[0].limit.unit is 0"),
             (edge(vec![own(1, 7)]), Code::InvalidArgument, "descriptors[0].limit.unit is 7"),
-            (edge(vec![own(u32::MAX, 1)]), Code::InvalidArgument, "descriptors[0].limit is 4294967295 a second"),
+            (
+                edge(vec![own(u32::MAX, 1)]),
+                Code::InvalidArgument,
+                "descriptors[0].limit is 4294967295 a second",
+            ),
             (edge(vec![descriptor("job=x")]), Code::FailedPrecondition, "about places at work"),
             (edge(vec![descriptor("user=a"); 257]), Code::InvalidArgument, "257 descriptors"),
             (edge(vec![descriptor(&vec!["k=v"; 129].join(","))]), Code::InvalidArgument, "129 entries"),
@@ -265,7 +287,8 @@ fn reflection_tells_every_file_there_is() {
 #[test]
 fn a_method_that_is_not_there_is_said() {
     with(RULES, |client| {
-        let status = client.call::<_, Told>("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", edge(vec![]));
+        let status = client
+            .call::<_, Told>("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", edge(vec![]));
         assert_eq!(status.expect_err("none").code(), Code::Unimplemented);
         assert_eq!(client.check(&["user=alice"]).each(), [(OK, 4)]);
         assert!(LIMIT.starts_with("/envoy"));

@@ -221,7 +221,11 @@ impl Client {
     }
 
     /// Sends all of these, and reads what comes.
-    pub(crate) fn stream<A, T>(&mut self, path: &'static str, messages: Vec<A>) -> Result<Streaming<T>, Status>
+    pub(crate) fn stream<A, T>(
+        &mut self,
+        path: &'static str,
+        messages: Vec<A>,
+    ) -> Result<Streaming<T>, Status>
     where
         A: Message + Default + 'static,
         T: Message + Default + 'static,

@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use tonic::Code;
 
 use crate::binary::Binary;
-use crate::grpc_client::{Asked, Client, Entry, LIMIT, Name, Number, OK, OVER, Reflected, Wondered, descriptor, edge};
+use crate::grpc_client::{
+    Asked, Client, Entry, LIMIT, Name, Number, OK, OVER, Reflected, Wondered, descriptor, edge,
+};
 use crate::http::connect;
 use crate::running::{Running, settings};
 
@@ -58,7 +60,11 @@ fn too_much_is_refused_and_others_are_still_answered() {
         (many(100_000), Code::ResourceExhausted, "is too long; send at most 65536"),
         (many(1_025), Code::InvalidArgument, "more than 1024 items"),
         (many(1_024), Code::InvalidArgument, "1024 descriptors"),
-        (edge(vec![crate::grpc_client::Descriptor::default(); 30_000]), Code::InvalidArgument, "more than 1024 items"),
+        (
+            edge(vec![crate::grpc_client::Descriptor::default(); 30_000]),
+            Code::InvalidArgument,
+            "more than 1024 items",
+        ),
     ];
     for (asked, code, sentence) in wrong {
         let status = client.ask(asked).expect_err(sentence);
@@ -99,7 +105,9 @@ fn what_is_no_message_is_said() {
 fn other_protocols_are_let_go() {
     let (server, _folder) = serving(RULES);
     let mut client = Client::new(server.grpc);
-    for said in [b"GET / HTTP/1.1\r\nhost: test\r\n\r\n".as_slice(), b"*1\r\n$4\r\nPING\r\n\r\n\r\n\r\n\r\n\r\n"] {
+    for said in
+        [b"GET / HTTP/1.1\r\nhost: test\r\n\r\n".as_slice(), b"*1\r\n$4\r\nPING\r\n\r\n\r\n\r\n\r\n\r\n"]
+    {
         let mut stream = connect(server.grpc);
         stream.write_all(said).expect("sent");
         let mut rest = Vec::new();
@@ -114,7 +122,7 @@ fn without_redis_each_rule_does_as_it_says() {
     let rules = "store: {redis: {url: 'redis://127.0.0.1:1', deadline: 100ms}}\nrules:\n  \
         - {name: closed, match: {closed: '*'}, quota: 5/day, when_lost: closed}\n  \
         - {name: open, match: {open: '*'}, quota: 5/day, when_lost: open}\n  \
-        - {name: local, match: {local: '*'}, quota: 5000/day, when_lost: local}\n  \
+        - {name: local, match: {local: '*'}, quota: 1000000/s, when_lost: local}\n  \
         - {name: never, match: {never: '*'}, deny: {never: '*'}, quota: 5/day}\n";
     let (server, _folder) = serving(rules);
     let mut client = Client::new(server.grpc);
@@ -138,7 +146,8 @@ fn headers_tell_what_is_left_if_the_file_says_so() {
     let headers = |headers: &[(&str, &str)]| -> Vec<Entry> {
         headers.iter().map(|(key, value)| Entry { key: (*key).into(), value: (*value).into() }).collect()
     };
-    let told = client.ask(Asked { hits_addend: 5, ..edge(vec![descriptor("user=alice"), descriptor("x=y")]) });
+    let told =
+        client.ask(Asked { hits_addend: 5, ..edge(vec![descriptor("user=alice"), descriptor("x=y")]) });
     let expected = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "3600")];
     assert_eq!(told.expect("an answer").response_headers_to_add, headers(&expected));
     let told = client.check(&["user=alice"]).response_headers_to_add;
