@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::binary::Binary;
 use crate::http::{answer, connect, exchange};
+use crate::shared::until;
 
 /// Killed when it is dropped.
 struct Envoy {
@@ -64,16 +64,6 @@ fn program() -> PathBuf {
     found
         .filter(|it| it.is_file())
         .expect("Envoy is needed: scripts/test fetches it; or name yours in TIDEGATE_ENVOY")
-}
-
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..6_000 {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never: {what}")
 }
 
 fn configuration(service: SocketAddr, upstream: SocketAddr) -> String {

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use hyper::http::uri::PathAndQuery;
 use prost::Message;
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 
 use tonic::metadata::MetadataValue;
@@ -230,7 +232,23 @@ impl Client {
         A: Message + Default + 'static,
         T: Message + Default + 'static,
     {
-        let request = self.request(tokio_stream::iter(messages));
+        let (send, sent) = mpsc::channel(messages.len().max(1));
+        messages.into_iter().for_each(|message| send.try_send(message).expect("there is room"));
+        drop(send);
+        self.converse(path, sent)
+    }
+
+    /// Sends what comes, and reads what comes.
+    pub(crate) fn converse<A, T>(
+        &mut self,
+        path: &'static str,
+        messages: mpsc::Receiver<A>,
+    ) -> Result<Streaming<T>, Status>
+    where
+        A: Message + Default + 'static,
+        T: Message + Default + 'static,
+    {
+        let request = self.request(ReceiverStream::new(messages));
         let Client { runtime, grpc, .. } = self;
         runtime.block_on(async {
             grpc.ready().await.expect("a connection");

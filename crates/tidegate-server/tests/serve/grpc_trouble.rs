@@ -1,6 +1,7 @@
 //! gRPC when something is wrong: with the caller, with what it sends, with Redis, or with us.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -10,6 +11,7 @@ use crate::grpc_client::{
 };
 use crate::http::connect;
 use crate::running::{Running, settings};
+use crate::shared::{Redis, until};
 
 fn serving(file: &str) -> (Binary, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("there is room");
@@ -138,6 +140,39 @@ fn without_redis_each_rule_does_as_it_says() {
     assert_eq!((told.overall_code, told.each()[0].0), (OVER, OVER), "beside one that is refused anyway");
 }
 
+/// All or nothing in Redis, too; and when it is gone, an answer.
+#[test]
+fn counts_in_redis_are_charged_together_and_lost_without_an_error() {
+    let mut redis = Redis::start();
+    let rules = format!(
+        "store: {{redis: {{url: '{}', deadline: 10s}}}}\nrules:\n  \
+         - {{name: user, match: {{user: '*'}}, key: user, quota: 5/day, when_lost: closed}}\n  \
+         - {{name: path, match: {{path: '*'}}, key: path, quota: 2/day, when_lost: open}}\n",
+        redis.url()
+    );
+    let (server, _folder) = serving(&rules);
+    let mut client = Client::new(server.grpc);
+    until("decided by Redis", || {
+        client.check(&["user=x", "path=x"]).dynamic_metadata.is_none().then_some(())
+    });
+    assert_eq!(client.check(&["user=alice", "path=/"]).each(), [(OK, 4), (OK, 1)]);
+    assert_eq!(client.check(&["user=alice", "path=/"]).each(), [(OK, 3), (OK, 0)]);
+    let refused = client.check(&["user=alice", "path=/"]);
+    assert_eq!((refused.overall_code, refused.each()[1]), (OVER, (OVER, 0)));
+    assert_eq!(
+        client.check(&["user=alice", "nobody=asks"]).each(),
+        [(OK, 2), (OK, 0)],
+        "nothing was charged"
+    );
+    redis.kill();
+    until("noticed", || {
+        let told = client.check(&["user=alice"]);
+        (told.overall_code == OVER && told.dynamic_metadata.is_some()).then_some(())
+    });
+    assert_eq!(client.check(&["path=/"]).overall_code, OK, "open");
+    assert_eq!(client.check(&["path=/", "user=alice"]).overall_code, OVER, "closed");
+}
+
 #[test]
 fn headers_tell_what_is_left_if_the_file_says_so() {
     let file = format!("listeners: {{grpc: {{address: '127.0.0.1:0', headers: ratelimit}}}}\n{RULES}");
@@ -154,4 +189,38 @@ fn headers_tell_what_is_left_if_the_file_says_so() {
     let names: Vec<_> = told.iter().map(|header| header.key.as_str()).collect();
     assert_eq!(names, ["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"]);
     assert_eq!(client.check(&["x=y"]).response_headers_to_add, []);
+}
+
+/// Who is silent for long is told to go, and asks by another connection: no call is lost.
+#[test]
+fn who_is_silent_is_let_go_and_the_next_call_is_answered() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("grpc.sock");
+    let _running =
+        Running::listening_at(settings(|it| it.idle = Duration::from_millis(40)), None, Some(path.clone()));
+    let mut watching = Client::at(format!("unix:{}", path.display()));
+    let stream = watching.stream::<_, Number>("/grpc.health.v1.Health/Watch", vec![Name::default()]);
+    let mut stream = stream.expect("a stream");
+    let mut next = || watching.runtime.block_on(stream.message()).expect("a message").map(|told| told.number);
+    assert_eq!([next(), next(), next()], [Some(1), Some(2), None], "it heard of it before it was let go");
+    assert_eq!(watching.check(&["key=alice"]).each(), [(OK, 9)]);
+}
+
+/// A call that has begun when the end comes is answered; a call that never ends does not hold it up for ever.
+#[test]
+fn calls_under_way_are_answered_at_the_end() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("grpc.sock");
+    let brief = settings(|it| it.drain = Duration::from_millis(200));
+    let mut running = Running::listening_at(brief, None, Some(path.clone()));
+    let mut client = Client::at(format!("unix:{}", path.display()));
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let (ask, questions) = tokio::sync::mpsc::channel(1);
+    let mut answers = client.converse::<Wondered, Reflected>(path, questions).expect("a stream");
+    let asked = Wondered { services: Some(String::new()), ..Wondered::default() };
+    ask.try_send(asked).expect("there is room");
+    let first = client.runtime.block_on(answers.message()).expect("a message");
+    assert!(first.is_some_and(|told| told.services.is_some()));
+    running.tell_to_end();
+    assert_eq!(client.runtime.block_on(answers.message()).expect("an end"), None, "it ended well");
 }
