@@ -13,7 +13,7 @@
 //! limit, none is charged. That is where this differs from envoyproxy/ratelimit, which charges all of them whatever
 //! comes of it. What a store does that does not answer is said by each rule, and is never an error here.
 //!
-//! The messages are few and simple, so they are [read and written](wire) by a few lines of our own: their structs are
+//! The messages are few and simple, so they are read and written by a few lines of our own: their structs are
 //! generated of the `.proto` files by `tools/protos`, and there is nothing to install and no crate for it.
 
 mod asked;
