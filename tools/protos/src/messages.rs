@@ -1,7 +1,7 @@
 //! # Messages, as plain Rust
 //!
-//! A struct for each message, whose fields are read and written by the traits of `grpc/wire.rs`. There are few messages,
-//! and what they hold is simple, so there is no crate that the service would need for them. Members of a `oneof` are
+//! A struct for each message, whose fields are read and written by the traits of `grpc/wire.rs`. There are few
+//! messages, and what they hold is simple, so there is no crate that the service would need for them. Members of a `oneof` are
 //! fields that may be there; entries of a map are messages of their own, as they are on the wire.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -26,7 +26,7 @@ const MOST_DESCRIPTORS: usize = 256;
 /// So many entries may a descriptor have.
 const MOST_ENTRIES: usize = 128;
 
-/// What each descriptor wants, in their order. The first two sentences are those of envoyproxy/ratelimit, with its code.
+/// What each descriptor wants, in their order. The first two sentences are those of envoyproxy/ratelimit.
 pub(super) fn wanted(asked: &RateLimitRequest) -> Result<Vec<Wanted>, Status> {
     if asked.domain.is_empty() {
         return Err(Status::new(Code::Unknown, "rate limit domain must not be empty"));
