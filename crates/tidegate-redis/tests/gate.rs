@@ -106,7 +106,8 @@ async fn a_gate_that_is_gone_leaves_no_connection_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rule_can_be_asked_what_it_says() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).rule("everybody", hourly(10)).rule("user", hourly(2)));
+    let gate =
+        patient(RedisGate::builder(server.url()).rule("everybody", hourly(10)).rule("user", hourly(2)));
     let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
     let request = [Part::of(everybody), Part::of(user).key("alice")];
     let said = async || {

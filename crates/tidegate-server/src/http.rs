@@ -34,6 +34,7 @@ use crate::engine::Engine;
 use crate::resp::Account;
 pub(crate) use connection::serve;
 pub use route::ROUTES;
+pub(crate) use route::is_known;
 
 /// What all connections share.
 pub struct Service<C = SteadyClock> {

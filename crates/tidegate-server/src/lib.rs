@@ -7,6 +7,7 @@
 //! |---|---|
 //! | the answer to every question | [`engine::Engine`], with the rules that are [in force](engine::InForce) |
 //! | programs that speak HTTP | [`http`]: JSON in, JSON out |
+//! | Envoy | [`grpc`]: its rate limit service |
 //! | clients of Redis | [`resp`]: `CL.THROTTLE` as redis-cell has it, and commands of its own |
 //! | sockets, threads, an end, a file that changes | [`serve`] |
 //! | a file that says what the limits are | [`config`]: everything that can be wrong with it, where each value came from |
@@ -14,6 +15,7 @@
 
 pub mod config;
 pub mod engine;
+pub mod grpc;
 pub mod http;
 pub mod resp;
 pub mod rules;

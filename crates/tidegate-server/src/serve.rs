@@ -38,6 +38,7 @@ use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::config::Address;
+use crate::grpc;
 use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
@@ -76,6 +77,8 @@ pub enum Speaks<C = SteadyClock> {
     Resp(Arc<Service<C>>),
     /// HTTP with JSON.
     Http(Arc<http::Service<C>>),
+    /// gRPC, for Envoy.
+    Grpc(Arc<grpc::Service<C>>),
 }
 
 /// An address that cannot be listened on.
@@ -267,6 +270,7 @@ impl<C> Guest<C> {
         let sentence = match self.speaks {
             Speaks::Resp(_) => TOO_MANY,
             Speaks::Http(_) => http::TOO_MANY,
+            Speaks::Grpc(_) => grpc::TOO_MANY,
         };
         // There is room for a line in a new socket; and if it cannot be told, it will see all the same.
         let _ = match self.stream {
@@ -320,6 +324,7 @@ impl<C> Speaks<C> {
         match self {
             Speaks::Resp(_) => "resp",
             Speaks::Http(_) => "http",
+            Speaks::Grpc(_) => "grpc",
         }
     }
 }
@@ -329,6 +334,7 @@ impl<C> Clone for Speaks<C> {
         match self {
             Speaks::Resp(service) => Speaks::Resp(service.clone()),
             Speaks::Http(service) => Speaks::Http(service.clone()),
+            Speaks::Grpc(service) => Speaks::Grpc(service.clone()),
         }
     }
 }

@@ -55,6 +55,8 @@ table! {
         tls: Option<TlsTable>,
         /// What callers have to know.
         auth: Option<At<AuthTable>>,
+        /// For grpc: whether Envoy's clients are told in headers what is left.
+        headers: Option<At<HeadersWord>>,
     }
 }
 
@@ -225,6 +227,16 @@ choice! {
         Closed = "closed",
         /// This node's share of the limit.
         Local = "local",
+    }
+}
+
+choice! {
+    /// Whether Envoy's clients are told in headers what is left.
+    "a choice for `headers`" HeadersWord {
+        /// They are not, unless Envoy does it by itself.
+        None = "none",
+        /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`; if refused, `Retry-After` too.
+        RateLimit = "ratelimit",
     }
 }
 

@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use super::Reading;
 use super::decode::{OneOrMany, Text};
 use super::fault::Fault;
-use super::file::{AuthTable, ListenerText, Listeners, TlsTable};
+use super::file::{AuthTable, HeadersWord, ListenerText, Listeners, TlsTable};
 use super::flags::Given;
 use super::secret::Secret;
 use super::show::Origin;
 use super::source::{At, Span};
+use crate::grpc::Headers;
 
 /// One place where the service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Listener {
     pub tls: Option<Tls>,
     /// What callers have to know.
     pub auth: Option<Auth>,
+    /// What Envoy's clients are told in headers.
+    pub headers: Headers,
 }
 
 /// What is spoken at a listener.
@@ -226,15 +229,18 @@ impl Reading<'_> {
     }
 
     fn listener(&mut self, protocol: Protocol, text: &ListenerText) -> Option<Placed> {
-        let (address, tls, auth) = match text {
-            ListenerText::Address(text) => (text, None, None),
-            ListenerText::Table(table) => (&table.address, table.tls.as_ref(), table.auth.as_ref()),
+        let (address, tls, auth, headers) = match text {
+            ListenerText::Address(text) => (text, None, None, None),
+            ListenerText::Table(table) => {
+                (&table.address, table.tls.as_ref(), table.auth.as_ref(), table.headers.as_ref())
+            }
         };
+        let headers = headers.map_or(Headers::None, |headers| self.headers(protocol, headers));
         let auth = auth.and_then(|auth| self.auth(protocol, auth));
         let tls = tls.map(Tls::of);
         let place = Some(address.span);
         let address = self.address(address)?;
-        Some((Listener { protocol, address, tls, auth }, place))
+        Some((Listener { protocol, address, tls, auth, headers }, place))
     }
 
     fn address(&mut self, text: &Text) -> Option<Address> {
@@ -249,6 +255,15 @@ impl Reading<'_> {
                 );
             })
             .ok()
+    }
+
+    fn headers(&mut self, protocol: Protocol, headers: &At<HeadersWord>) -> Headers {
+        if protocol != Protocol::Grpc {
+            let name = protocol.name();
+            let fault = Fault::error("headers", format!("{name} tells nobody in headers what is left"));
+            self.fault(fault.at(headers.span).label("only grpc does").help("remove `headers`"));
+        }
+        headers.value.into()
     }
 
     fn auth(&mut self, protocol: Protocol, auth: &At<AuthTable>) -> Option<Auth> {
@@ -357,6 +372,10 @@ impl Reading<'_> {
             self.show(format!("listeners.{name}{at}.address"), listener.address.to_string(), origin);
             if let Some(ListenerText::Table(table)) = text {
                 self.show_safety(&format!("listeners.{name}{at}"), table.tls.as_ref(), table.auth.as_ref());
+                if let Some(headers) = &table.headers {
+                    let origin = self.origin(headers.span, &[]);
+                    self.show(format!("listeners.{name}{at}.headers"), headers.value.word(), origin);
+                }
             }
         }
     }
@@ -424,9 +443,18 @@ impl ListenerText {
     }
 }
 
+impl From<HeadersWord> for Headers {
+    fn from(word: HeadersWord) -> Self {
+        match word {
+            HeadersWord::None => Headers::None,
+            HeadersWord::RateLimit => Headers::RateLimit,
+        }
+    }
+}
+
 impl Listener {
     fn plain(protocol: Protocol, address: Address) -> Self {
-        Listener { protocol, address, tls: None, auth: None }
+        Listener { protocol, address, tls: None, auth: None, headers: Headers::None }
     }
 }
 

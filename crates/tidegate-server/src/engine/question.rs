@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!                       call(&Call)               which rules a request with these descriptors has to pass
+//!                       look(&Call)               the same, and it costs nothing
 //!   rules.ask()  ──►    rule(number, key, cost)   a rule by name, and another, and another
 //!                          │
 //!                          ▼
@@ -77,6 +78,15 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         let compiled = self.force.compiled();
         self.found(|scratch| compiled.find_more(call, scratch));
         self
+    }
+
+    /// With a request that is only looked at: it costs nothing, whatever the rules say, and stands or falls with the
+    /// others all the same.
+    pub fn look(self, call: &Call<'_>) -> Self {
+        let start = self.matched().hits().len();
+        let mut question = self.call(call);
+        question.buffers.scratch.cost_nothing_from(start);
+        question
     }
 
     /// With a rule, by its place in the file, for a key of these parts, one for each that the rule's key has. The

@@ -200,7 +200,11 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
                 Some(admission) => Verdict::Limited(
                     strictest(parts(own).into_iter(), &asked, &admission.rules).unwrap_or(admission.decision),
                 ),
-                None => seen(&gate, own).await?,
+                // Beside one that is refused anyway: if Redis does not tell what is left, nothing is said of it.
+                None => match seen(&gate, own).await {
+                    Err(Fault::Store(_)) => Verdict::Unlimited,
+                    seen => seen?,
+                },
             };
             let verdict = settled.unwrap_or(limited);
             let (would_refuse, _) = watched(&gate, &force, watching, passes).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tidegate::Clock;
 
@@ -13,6 +13,7 @@ use super::asked::{self, Asked, OneOrMany};
 use super::problem::Problem;
 use super::told;
 use crate::engine::{Answer, Engine, Fault, InForce, Question};
+use crate::resp::Account;
 
 /// Every path there is, with its method.
 pub const ROUTES: [(&str, &str); 10] = [
@@ -83,7 +84,7 @@ fn route<C>(service: &Service<C>, request: &Request<Incoming>) -> Result<Verb, P
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
         return Err(Problem { allow: Some(allow), ..problem });
     }
-    if verb != Verb::Health && !is_known(service, request) {
+    if verb != Verb::Health && !is_known(service.token.as_ref(), request.headers()) {
         let detail = "who asks has to say the token; send it as `Authorization: Bearer …`";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
     }
@@ -105,9 +106,10 @@ fn verb(path: &str) -> Option<Verb> {
     })
 }
 
-fn is_known<C>(service: &Service<C>, request: &Request<Incoming>) -> bool {
-    let Some(account) = &service.token else { return true };
-    let said = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+/// Whether a caller with these headers says what it has to know.
+pub(crate) fn is_known(token: Option<&Account>, headers: &HeaderMap) -> bool {
+    let Some(account) = token else { return true };
+    let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let (scheme, token) = said.split_at_checked(7).unwrap_or_default();
     scheme.eq_ignore_ascii_case(b"Bearer ") && account.is(account.user().as_bytes(), token)
 }

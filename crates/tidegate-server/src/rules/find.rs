@@ -108,6 +108,11 @@ impl Scratch {
         self.rules.shrink_to(MOST_KEPT);
     }
 
+    /// Makes all that was found from this place on cost nothing.
+    pub(crate) fn cost_nothing_from(&mut self, start: usize) {
+        self.hits.iter_mut().skip(start).for_each(|hit| hit.cost = 0);
+    }
+
     /// What has been found since it was cleared.
     pub(crate) fn matched(&self) -> Matched<'_> {
         Matched { hits: &self.hits, keys: &self.keys, listed: None }

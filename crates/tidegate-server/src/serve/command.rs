@@ -17,6 +17,7 @@ use crate::config::command::{read, report};
 use crate::config::flags::{Flags, Given};
 use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
 use crate::engine::Engine;
+use crate::grpc;
 use crate::http;
 use crate::resp::{Account, Service};
 use crate::rules::Compiled;
@@ -174,7 +175,14 @@ fn speaks(serve: &Serve, listener: &Listener, engine: &Arc<Engine>) -> Result<Op
             }))
         }
         Protocol::Resp => Speaks::Resp(resp(serve, listener.auth.as_ref(), engine)),
-        Protocol::Grpc | Protocol::Admin => return Ok(None),
+        Protocol::Grpc => {
+            let service = grpc::Service::new(engine.clone()).headers(listener.headers);
+            Speaks::Grpc(Arc::new(match &listener.auth {
+                Some(Auth::Token(token)) => service.token(token.reveal()),
+                _ => service,
+            }))
+        }
+        Protocol::Admin => return Ok(None),
     };
     match &listener.tls {
         // Rather than in the clear where encryption was asked for.

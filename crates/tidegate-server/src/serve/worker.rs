@@ -20,6 +20,7 @@ use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::watch::{Ticks, Told, Watched};
 use super::{Guest, Settings, Speaks};
+use crate::grpc;
 use crate::http;
 use crate::resp::{Service, Session};
 
@@ -123,6 +124,14 @@ fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>
             let now = move || ticking.now.load(Ordering::Relaxed);
             tokio::spawn(async move {
                 http::serve(service, socket, watched, now).await;
+                drop(leaving);
+            });
+        }
+        Speaks::Grpc(service) => {
+            let ticking = leaving.0.clone();
+            let now = move || ticking.now.load(Ordering::Relaxed);
+            tokio::spawn(async move {
+                grpc::serve(service, socket, watched, now).await;
                 drop(leaving);
             });
         }

@@ -11,6 +11,7 @@ pub(crate) struct Binary {
     /// Where clients of Redis are answered.
     pub(crate) address: SocketAddr,
     pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     pub(crate) child: Child,
     pub(crate) said: BufReader<ChildStdout>,
 }
@@ -19,7 +20,11 @@ impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.env("TIDEGATE_RESP", "127.0.0.1:0").env("TIDEGATE_HTTP", "127.0.0.1:0").args(arguments);
+        command
+            .env("TIDEGATE_RESP", "127.0.0.1:0")
+            .env("TIDEGATE_HTTP", "127.0.0.1:0")
+            .env("TIDEGATE_GRPC", "127.0.0.1:0")
+            .args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {
@@ -35,8 +40,8 @@ impl Binary {
                 }
             }
         };
-        let (http, address) = (address("http"), address("resp"));
-        Binary { address, http, child, said }
+        let (http, grpc, address) = (address("http"), address("grpc"), address("resp"));
+        Binary { address, http, grpc, child, said }
     }
 
     /// The next line that it says.

@@ -22,7 +22,7 @@ pub(crate) fn exchange(stream: &mut TcpStream, head: &str, body: &str) -> (u16, 
     answer(stream)
 }
 
-fn answer(stream: &mut TcpStream) -> (u16, String, String) {
+pub(crate) fn answer(stream: &mut TcpStream) -> (u16, String, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

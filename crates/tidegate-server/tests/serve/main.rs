@@ -4,6 +4,11 @@
 
 mod binary;
 mod clients;
+mod envoy;
+mod every_protocol;
+mod grpc;
+mod grpc_client;
+mod grpc_trouble;
 mod http;
 mod reload;
 mod running;

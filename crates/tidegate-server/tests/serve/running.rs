@@ -10,6 +10,7 @@ use std::time::Duration;
 use tidegate::Quota;
 use tidegate_server::config::Address;
 use tidegate_server::engine::{Engine, Rules};
+use tidegate_server::grpc;
 use tidegate_server::http;
 use tidegate_server::resp::Service;
 use tidegate_server::serve::{Server, Settings, Speaks};
@@ -28,10 +29,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Running {
     pub(crate) fn new(settings: Settings) -> Self {
-        Running::listening_at(settings, None)
+        Running::listening_at(settings, None, None)
     }
 
-    pub(crate) fn listening_at(settings: Settings, socket: Option<PathBuf>) -> Self {
+    pub(crate) fn listening_at(settings: Settings, socket: Option<PathBuf>, grpc: Option<PathBuf>) -> Self {
         let ((end, ended), (tell, told)) = (oneshot::channel(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
             let runtime =
@@ -45,9 +46,13 @@ impl Running {
                 if let Some(path) = socket {
                     server = server.unix(path).await.expect("a socket");
                 }
-                let http = Speaks::Http(Arc::new(http::Service::new(engine).token("sesame")));
+                let http = Speaks::Http(Arc::new(http::Service::new(engine.clone()).token("sesame")));
                 let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
                 server = server.listen(http, &address).await.expect("a port");
+                if let Some(path) = grpc {
+                    let grpc = Speaks::Grpc(Arc::new(grpc::Service::new(engine)));
+                    server = server.listen(grpc, &Address::Unix(path)).await.expect("a socket");
+                }
                 let addresses = server.addresses();
                 tell.send((addresses[0], addresses[1])).expect("somebody who waits");
                 let ended = async { drop(ended.await) };

@@ -12,13 +12,13 @@ use crate::binary::Binary;
 use crate::http::post;
 
 /// A Redis of this test's own, killed when it is dropped.
-struct Redis {
+pub(crate) struct Redis {
     port: u16,
     child: Child,
 }
 
 impl Redis {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         // A port that was free a moment ago; whoever is faster makes the server end, and another one is tried.
         for _ in 0..20 {
             let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number");
@@ -50,11 +50,11 @@ impl Redis {
         command
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // it may be gone already
         let _ = self.child.wait();
     }
@@ -71,7 +71,7 @@ impl Drop for Redis {
 }
 
 /// Asks until there is an answer, but not for ever.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     for _ in 0..6_000 {
         if let Some(answer) = ask() {
             return answer;

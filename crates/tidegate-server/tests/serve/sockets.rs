@@ -149,7 +149,7 @@ fn a_protocol_error_is_told_before_the_connection_is_closed() {
 fn sockets_in_the_file_system() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tidegate.sock");
-    let server = Running::listening_at(settings(|_| {}), Some(path.clone()));
+    let server = Running::listening_at(settings(|_| {}), Some(path.clone()), None);
     let mut client = UnixStream::connect(&path).expect("a connection");
     ping(&mut client);
     let taken = bind(&path).expect_err("it is listened on");
@@ -159,7 +159,7 @@ fn sockets_in_the_file_system() {
 
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket")); // as a server that was killed leaves it
     assert!(path.exists());
-    let server = Running::listening_at(settings(|_| {}), Some(path.clone()));
+    let server = Running::listening_at(settings(|_| {}), Some(path.clone()), None);
     ping(&mut UnixStream::connect(&path).expect("a connection"));
     drop(server);
 }

@@ -1,0 +1,74 @@
+//! # From a path to an answer
+
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Response};
+use tidegate::Clock;
+use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
+
+use super::message::Messages;
+use super::reply::Reply;
+use super::status::{Code, Status};
+use super::wire::Message;
+use super::{Service, health, limit, reflection};
+use crate::http::is_known;
+
+/// Every method there is: its path, and whether it needs the token.
+pub const METHODS: [(&str, bool); 5] = [
+    ("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", true),
+    ("/grpc.health.v1.Health/Check", false),
+    ("/grpc.health.v1.Health/Watch", false),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", true),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", true), // what older tools ask for: the same
+];
+
+/// A message that has begun is there by then, or not waited for any longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Answers a call, whatever it is. `ending` is told when the connection is to end.
+pub(super) async fn answer<C: Clock + Send + Sync + 'static>(
+    service: &Service<C>,
+    request: Request<Incoming>,
+    ending: Receiver<bool>,
+) -> Response<Reply> {
+    let is_grpc = |kind: &[u8]| {
+        let rest = kind.strip_prefix(b"application/grpc");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b";") || rest == b"+proto")
+    };
+    let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes()).unwrap_or_default();
+    if request.method() != Method::POST || !is_grpc(kind) {
+        return Reply::not_understood();
+    }
+    called(service, request, ending).await.unwrap_or_else(|status| Reply::failed(&status))
+}
+
+async fn called<C: Clock + Send + Sync + 'static>(
+    service: &Service<C>,
+    request: Request<Incoming>,
+    ending: Receiver<bool>,
+) -> Result<Response<Reply>, Status> {
+    let path = request.uri().path();
+    let place = METHODS.iter().position(|(method, _)| *method == path).ok_or_else(|| {
+        Status::new(Code::Unimplemented, format!("there is no {path}; ask by reflection what there is"))
+    })?;
+    if METHODS[place].1 && !is_known(service.token.as_ref(), request.headers()) {
+        let sentence = "who asks has to say the token; send it as `authorization: Bearer …`";
+        return Err(Status::new(Code::Unauthenticated, sentence));
+    }
+    let messages = Messages::of(request.into_body());
+    Ok(match place {
+        0 => Reply::one(&limit::should_limit(service, in_time(messages).await?).await?),
+        1 => Reply::one(&health::check(&in_time(messages).await?, &ending)?),
+        2 => Reply::many(health::watch(&in_time(messages).await?, ending)),
+        _ => Reply::many(reflection::converse(messages, ending)),
+    })
+}
+
+async fn in_time<M: Message>(messages: Messages) -> Result<M, Status> {
+    let late =
+        |_| Status::new(Code::DeadlineExceeded, "the message did not arrive in time; send all of it at once");
+    timeout(PATIENCE, messages.only()).await.map_err(late)?
+}
