@@ -20,6 +20,7 @@
 mod command;
 mod connection;
 mod farewell;
+mod notify;
 mod reload;
 pub(crate) mod socket;
 pub(crate) mod watch;
@@ -32,12 +33,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::config::Address;
+use crate::admin;
+use crate::config::{Address, Protocol};
+use crate::engine::meter::Meter;
 use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
@@ -76,6 +80,8 @@ pub enum Speaks<C = SteadyClock> {
     Resp(Arc<Service<C>>),
     /// HTTP with JSON.
     Http(Arc<http::Service<C>>),
+    /// Administration, by HTTP.
+    Admin(Arc<admin::Service<C>>),
 }
 
 /// An address that cannot be listened on.
@@ -150,6 +156,10 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     ///
     /// [`CannotListen`] if somebody else does, or it is not ours.
     pub async fn listen(mut self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+        if speaks.is_open_administration() && !address.is_local() {
+            let source = io::Error::from(io::ErrorKind::InvalidInput);
+            return Err(CannotListen { address: address.to_string(), source });
+        }
         let (name, bound) = match address {
             Address::Tcp(address) => {
                 (address.to_string(), TcpListener::bind(address).await.map(Listening::Tcp))
@@ -172,7 +182,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
 
     /// Where it listens, in words, and what is spoken there.
     pub fn places(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.doors.iter().map(|door| (door.speaks.name(), door.name()))
+        self.doors.iter().map(|door| (door.speaks.protocol().name(), door.name()))
     }
 
     /// Answers until `end`. Then nobody is let in any more, who is there gets the answers to what has arrived, and when all
@@ -222,7 +232,7 @@ pub(crate) enum Stream {
     Unix(std::os::unix::net::UnixStream),
 }
 
-async fn accept_all<C>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
+async fn accept_all<C: Clock>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
     let doors = doors.iter().map(|door| Box::pin(accept(door, workers, most)));
     let mut doors: Vec<_> = doors.collect();
     std::future::poll_fn(|cx| {
@@ -234,7 +244,7 @@ async fn accept_all<C>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
     .await
 }
 
-async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
     loop {
         match door.next().await {
             Ok(guest) => hand_over(guest, workers, most),
@@ -245,7 +255,7 @@ async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
 }
 
 /// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
-async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept_the_last<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
     const MOMENT: Duration = Duration::from_millis(5);
     // No more than can stand there: who comes now could come for ever.
     for _ in 0..1_024 {
@@ -254,7 +264,7 @@ async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) 
     }
 }
 
-fn hand_over<C>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
+fn hand_over<C: Clock>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     let open: usize = workers.iter().map(Worker::open).sum();
     match workers.iter().min_by_key(|worker| worker.open()) {
         Some(quietest) if open < most => quietest.take(guest),
@@ -262,11 +272,13 @@ fn hand_over<C>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     }
 }
 
-impl<C> Guest<C> {
+impl<C: Clock> Guest<C> {
     fn turn_away(self) {
+        let door = self.speaks.meter().door(self.speaks.protocol());
+        door.turned_away.fetch_add(1, Ordering::Relaxed);
         let sentence = match self.speaks {
             Speaks::Resp(_) => TOO_MANY,
-            Speaks::Http(_) => http::TOO_MANY,
+            Speaks::Http(_) | Speaks::Admin(_) => http::TOO_MANY,
         };
         // There is room for a line in a new socket; and if it cannot be told, it will see all the same.
         let _ = match self.stream {
@@ -316,10 +328,25 @@ impl Drop for Listening {
 // === impl Speaks ===
 
 impl<C> Speaks<C> {
-    fn name(&self) -> &'static str {
+    pub(crate) fn protocol(&self) -> Protocol {
         match self {
-            Speaks::Resp(_) => "resp",
-            Speaks::Http(_) => "http",
+            Speaks::Resp(_) => Protocol::Resp,
+            Speaks::Http(_) => Protocol::Http,
+            Speaks::Admin(_) => Protocol::Admin,
+        }
+    }
+
+    fn is_open_administration(&self) -> bool {
+        matches!(self, Speaks::Admin(service) if service.is_open())
+    }
+}
+
+impl<C: Clock> Speaks<C> {
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        match self {
+            Speaks::Resp(service) => service.engine.meter(),
+            Speaks::Http(service) => service.engine.meter(),
+            Speaks::Admin(service) => service.engine.meter(),
         }
     }
 }
@@ -329,6 +356,7 @@ impl<C> Clone for Speaks<C> {
         match self {
             Speaks::Resp(service) => Speaks::Resp(service.clone()),
             Speaks::Http(service) => Speaks::Http(service.clone()),
+            Speaks::Admin(service) => Speaks::Admin(service.clone()),
         }
     }
 }
@@ -363,6 +391,9 @@ impl fmt::Display for CannotListen {
                     f,
                     "{address} may not be listened on; choose a port above 1023, or ask for the right to"
                 )
+            }
+            io::ErrorKind::InvalidInput => {
+                write!(f, "{address} would let anybody administer; add a token, or listen at 127.0.0.1")
             }
             io::ErrorKind::AddrNotAvailable => {
                 write!(f, "{address} is not an address of this machine; choose one that is, or 0.0.0.0")

@@ -20,6 +20,8 @@ use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::watch::{Ticks, Told, Watched};
 use super::{Guest, Settings, Speaks};
+use crate::config::Protocol;
+use crate::engine::meter::Meter;
 use crate::http;
 use crate::resp::{Service, Session};
 
@@ -111,22 +113,25 @@ async fn work<C: Clock + Send + Sync + 'static>(
 }
 
 fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>) {
-    let leaving = Leaving(floor.clone(), None);
+    let leaving = Leaving(floor.clone(), None, Present::new(&guest.speaks));
     let Ok((socket, peer)) = Socket::new(guest.stream) else { return };
     let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
     let number = floor.came.fetch_add(1, Ordering::Relaxed);
     let leaving = leaving.watched_as(number, watched.clone());
     match guest.speaks {
         Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
-        Speaks::Http(service) => {
-            let ticking = leaving.0.clone();
-            let now = move || ticking.now.load(Ordering::Relaxed);
-            tokio::spawn(async move {
-                http::serve(service, socket, watched, now).await;
-                drop(leaving);
-            });
-        }
+        Speaks::Http(service) => ask(service, socket, watched, leaving),
+        Speaks::Admin(service) => ask(service, socket, watched, leaving),
     }
+}
+
+fn ask<S: http::Answers>(service: Arc<S>, socket: Socket, watched: Arc<Watched>, leaving: Leaving) {
+    let ticking = leaving.0.clone();
+    let now = move || ticking.now.load(Ordering::Relaxed);
+    tokio::spawn(async move {
+        http::serve(service, socket, watched, now).await;
+        drop(leaving);
+    });
 }
 
 fn talk<C: Clock + Send + Sync + 'static>(
@@ -145,7 +150,25 @@ fn talk<C: Clock + Send + Sync + 'static>(
 }
 
 /// Takes a connection off the list, however it ends.
-struct Leaving(Arc<Floor>, Option<u64>);
+struct Leaving(Arc<Floor>, Option<u64>, #[expect(dead_code, reason = "counted until it is dropped")] Present);
+
+/// Counts a connection for as long as it is there.
+struct Present(Arc<Meter>, Protocol);
+
+impl Present {
+    fn new<C: Clock>(speaks: &Speaks<C>) -> Self {
+        let (meter, protocol) = (speaks.meter().clone(), speaks.protocol());
+        meter.door(protocol).came.fetch_add(1, Ordering::Relaxed);
+        meter.door(protocol).open.fetch_add(1, Ordering::Relaxed);
+        Present(meter, protocol)
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.door(self.1).open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Leaving {
     fn watched_as(mut self, id: u64, watched: Arc<Watched>) -> Self {

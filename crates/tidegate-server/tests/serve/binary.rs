@@ -11,6 +11,7 @@ pub(crate) struct Binary {
     /// Where clients of Redis are answered.
     pub(crate) address: SocketAddr,
     pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
     pub(crate) child: Child,
     pub(crate) said: BufReader<ChildStdout>,
 }
@@ -19,7 +20,10 @@ impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.env("TIDEGATE_RESP", "127.0.0.1:0").env("TIDEGATE_HTTP", "127.0.0.1:0").args(arguments);
+        for protocol in ["HTTP", "RESP", "ADMIN"] {
+            command.env(format!("TIDEGATE_{protocol}"), "127.0.0.1:0");
+        }
+        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {
@@ -35,8 +39,8 @@ impl Binary {
                 }
             }
         };
-        let (http, address) = (address("http"), address("resp"));
-        Binary { address, http, child, said }
+        let (http, address, admin) = (address("http"), address("resp"), address("admin"));
+        Binary { address, http, admin, child, said }
     }
 
     /// The next line that it says.

@@ -2,9 +2,13 @@
 //!
 //! Nothing here measures time. What has to happen is waited for, by reads that the system ends if it does not.
 
+mod admin;
 mod binary;
 mod clients;
+mod end;
 mod http;
+mod metrics;
+mod openapi;
 mod reload;
 mod running;
 mod shared;
