@@ -23,6 +23,7 @@ mod farewell;
 mod notify;
 mod reload;
 pub(crate) mod socket;
+mod tls;
 pub(crate) mod watch;
 mod worker;
 
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
@@ -46,6 +48,7 @@ use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
 pub use reload::{Reloader, Unread};
+pub use tls::{Certificates, Unusable};
 use worker::Worker;
 
 /// How connections are treated.
@@ -155,7 +158,21 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     /// # Errors
     ///
     /// [`CannotListen`] if somebody else does, or it is not ours.
-    pub async fn listen(mut self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+    pub async fn listen(self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+        self.listen_with(speaks, address, None).await
+    }
+
+    /// The same, encrypted if there are certificates.
+    ///
+    /// # Errors
+    ///
+    /// As [`listen`](Server::listen).
+    pub async fn listen_with(
+        mut self,
+        speaks: Speaks<C>,
+        address: &Address,
+        tls: Option<Arc<Certificates>>,
+    ) -> Result<Self, CannotListen> {
         if speaks.is_open_administration() && !address.is_local() {
             let source = io::Error::from(io::ErrorKind::InvalidInput);
             return Err(CannotListen { address: address.to_string(), source });
@@ -170,7 +187,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
             }
         };
         let listening = bound.map_err(|source| CannotListen { address: name, source })?;
-        self.doors.push(Door { listening, speaks });
+        self.doors.push(Door { listening, speaks, tls });
         Ok(self)
     }
 
@@ -178,6 +195,11 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.doors.iter().filter_map(|door| door.address()).collect()
+    }
+
+    /// The certificates of all doors that are encrypted.
+    pub(crate) fn certificates(&self) -> Vec<Arc<Certificates>> {
+        self.doors.iter().filter_map(|door| door.tls.clone()).collect()
     }
 
     /// Where it listens, in words, and what is spoken there.
@@ -212,6 +234,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
 struct Door<C> {
     listening: Listening,
     speaks: Speaks<C>,
+    tls: Option<Arc<Certificates>>,
 }
 
 /// A socket in the file system is removed when it is closed.
@@ -225,6 +248,8 @@ enum Listening {
 pub(crate) struct Guest<C> {
     pub(crate) stream: Stream,
     pub(crate) speaks: Speaks<C>,
+    /// What it is shown, if it is to be encrypted.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 pub(crate) enum Stream {
@@ -280,6 +305,9 @@ impl<C: Clock> Guest<C> {
             Speaks::Resp(_) => TOO_MANY,
             Speaks::Http(_) | Speaks::Admin(_) => http::TOO_MANY,
         };
+        if self.tls.is_some() {
+            return; // a line in the clear is nothing that it would understand
+        }
         // There is room for a line in a new socket; and if it cannot be told, it will see all the same.
         let _ = match self.stream {
             Stream::Tcp(mut stream, _) => stream.write(sentence),
@@ -313,7 +341,8 @@ impl<C> Door<C> {
             }
             Listening::Unix(listener, _) => Stream::Unix(listener.accept().await?.0.into_std()?),
         };
-        Ok(Guest { stream, speaks: self.speaks.clone() })
+        let tls = self.tls.as_ref().map(|certificates| certificates.config());
+        Ok(Guest { stream, speaks: self.speaks.clone(), tls })
     }
 }
 

@@ -107,7 +107,12 @@ impl<N: Fn() -> u64 + Unpin> AsyncWrite for Noting<N> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+        let it = self.get_mut();
+        let flushed = it.socket.poll_flush(cx);
+        if flushed.is_pending() {
+            it.watched.stalled((it.now)());
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

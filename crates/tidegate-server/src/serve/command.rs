@@ -11,7 +11,7 @@ use clap::{ArgMatches, Args};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::notify::{READY, STOPPING, notify};
-use super::{Reloader, Server, Settings, Speaks};
+use super::{Certificates, Reloader, Server, Settings, Speaks};
 use crate::admin;
 use crate::config::command::{read, report};
 use crate::config::flags::{Flags, Given};
@@ -126,7 +126,7 @@ async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn E
     let hangup = signal(SignalKind::hangup())?;
     greet(&serve, &config, &server);
     notify(READY);
-    let watching = tokio::spawn(watch(engine.clone(), reloader, hangup));
+    let watching = tokio::spawn(watch(engine.clone(), reloader, server.certificates(), hangup));
     server.run(end(ends, &engine, notice)).await?;
     watching.abort();
     say("tidegate: ended");
@@ -152,7 +152,12 @@ async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notic
 }
 
 /// Looks after the engine while it is asked: its file, and places whose lease is over.
-async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup: Signal) {
+async fn watch(
+    engine: Arc<Engine>,
+    reloader: Option<Arc<Reloader>>,
+    certificates: Vec<Arc<Certificates>>,
+    mut hangup: Signal,
+) {
     let mut file = reloader.as_ref().map(|reloader| reloader.watched());
     loop {
         let is_told = tokio::select! {
@@ -161,14 +166,27 @@ async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup:
         };
         engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
         crate::metrics::look(&engine);
+        certificates.iter().for_each(|certificates| refresh(certificates, is_told));
         match &reloader {
             Some(reloader) if file.as_mut().is_some_and(|file| file.is_due(is_told)) => {
                 let reloader = reloader.clone();
                 let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
             }
-            None if is_told => say("tidegate: there is no file to read again; start with --config FILE"),
+            None if is_told && certificates.is_empty() => {
+                say("tidegate: there is no file to read again; start with --config FILE")
+            }
             _ => {}
         }
+    }
+}
+
+fn refresh(certificates: &Certificates, is_told: bool) {
+    match certificates.refresh(is_told) {
+        None => {}
+        Some(Ok(())) => {
+            say(&format!("tidegate: the certificate {} is in force", certificates.path().display()))
+        }
+        Some(Err(unusable)) => eprintln!("tidegate: {unusable}; the certificate before it is in force"),
     }
 }
 
@@ -180,8 +198,10 @@ async fn listening(
 ) -> Result<Server, Box<dyn Error>> {
     let mut server = Server::with(settings(serve));
     for listener in &config.listeners {
-        let Some(speaks) = speaks(serve, listener, engine, reloader)? else { continue };
-        server = server.listen(speaks, &listener.address).await?;
+        let Some(speaks) = speaks(serve, listener, engine, reloader) else { continue };
+        let tls =
+            listener.tls.as_ref().map(|files| Certificates::read(files, listener.protocol).map(Arc::new));
+        server = server.listen_with(speaks, &listener.address, tls.transpose()?).await?;
     }
     if let Some(path) = &serve.resp_socket {
         let speaks = Speaks::Resp(resp(serve, None, engine));
@@ -196,7 +216,7 @@ fn speaks(
     listener: &Listener,
     engine: &Arc<Engine>,
     reloader: Option<&Arc<Reloader>>,
-) -> Result<Option<Speaks>, String> {
+) -> Option<Speaks> {
     let speaks = match listener.protocol {
         Protocol::Http => {
             let service = http::Service::new(engine.clone());
@@ -217,16 +237,9 @@ fn speaks(
                 _ => service,
             }))
         }
-        Protocol::Grpc => return Ok(None),
+        Protocol::Grpc => return None,
     };
-    match &listener.tls {
-        // Rather than in the clear where encryption was asked for.
-        Some(_) => Err(format!(
-            "listeners.{}: encryption (tls) is not built yet; remove it, or put a proxy that encrypts in front",
-            listener.protocol.name()
-        )),
-        None => Ok(Some(speaks)),
-    }
+    Some(speaks)
 }
 
 fn resp(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine>) -> Arc<Service> {

@@ -242,6 +242,10 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
                 }
             }
         }
+        if self.socket.poll_flush(cx)?.is_pending() {
+            self.watched.stalled(self.floor.now.load(Ordering::Relaxed));
+            return Poll::Pending;
+        }
         if self.sent > 0 {
             self.sent = 0;
             self.unsent.clear();

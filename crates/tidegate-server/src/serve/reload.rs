@@ -46,7 +46,7 @@ pub enum Unread {
 }
 
 /// What a path leads to, as far as can be seen from outside.
-type Look = Option<(u64, u64, i64, i64, u64)>;
+pub(super) type Look = Option<(u64, u64, i64, i64, u64)>;
 
 /// A file that may change.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Watching {
     }
 }
 
-fn look(path: &Path) -> Look {
+pub(super) fn look(path: &Path) -> Look {
     let seen = fs::metadata(path).ok()?;
     Some((seen.dev(), seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.len()))
 }

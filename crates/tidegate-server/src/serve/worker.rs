@@ -5,16 +5,21 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tidegate::Clock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::TlsAcceptor;
 
 use super::connection::{Connection, Scratch};
 use super::socket::Socket;
@@ -118,7 +123,37 @@ fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>
     let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
     let number = floor.came.fetch_add(1, Ordering::Relaxed);
     let leaving = leaving.watched_as(number, watched.clone());
-    match guest.speaks {
+    match guest.tls {
+        None => greet(guest.speaks, socket, peer, watched, leaving),
+        Some(tls) => {
+            watched.stalled(floor.now.load(Ordering::Relaxed)); // who has come has to say hello in time
+            tokio::spawn(async move {
+                let Some(socket) = shake_hands(tls, socket, &watched).await else { return };
+                watched.moved(leaving.0.now.load(Ordering::Relaxed));
+                greet(guest.speaks, socket, peer, watched, leaving);
+            });
+        }
+    }
+}
+
+/// `None` if the other side does not speak TLS, is not known, or is told to leave.
+async fn shake_hands(tls: Arc<ServerConfig>, socket: Socket, watched: &Watched) -> Option<Socket> {
+    let mut shaking = pin!(TlsAcceptor::from(tls).accept(socket));
+    poll_fn(|cx| match watched.poll_told(cx) {
+        Told::Nothing => shaking.as_mut().poll(cx).map(|stream| Some(Socket::Tls(Box::new(stream.ok()?)))),
+        Told::Finish | Told::Leave => Poll::Ready(None),
+    })
+    .await
+}
+
+fn greet<C: Clock + Send + Sync + 'static>(
+    speaks: Speaks<C>,
+    socket: Socket,
+    peer: String,
+    watched: Arc<Watched>,
+    leaving: Leaving,
+) {
+    match speaks {
         Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
         Speaks::Http(service) => ask(service, socket, watched, leaving),
         Speaks::Admin(service) => ask(service, socket, watched, leaving),

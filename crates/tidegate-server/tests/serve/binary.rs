@@ -119,19 +119,6 @@ fn a_file_that_is_wrong_is_told_and_does_not_start() {
 }
 
 #[test]
-fn encryption_that_is_not_there_is_not_left_out_silently() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let file = folder.path().join("tls.yaml");
-    let tls = "listeners: {http: {address: 127.0.0.1:0, tls: {cert: c.pem, key: k.pem}}}\nrules: [{name: a, quota: 5/s}]\n";
-    std::fs::write(&file, tls).expect("written");
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
-    let output = output.expect("the binary");
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("listeners.http: encryption (tls) is not built yet"), "{said}");
-}
-
-#[test]
 fn a_password_is_asked_for() {
     let binary = Binary::start(&["serve", "--password", "sesame"]);
     let mut client = binary.connect();

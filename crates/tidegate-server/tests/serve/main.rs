@@ -2,6 +2,7 @@
 //!
 //! Nothing here measures time. What has to happen is waited for, by reads that the system ends if it does not.
 
+mod abuse;
 mod admin;
 mod binary;
 mod clients;
@@ -12,4 +13,6 @@ mod openapi;
 mod reload;
 mod running;
 mod shared;
+mod shell;
 mod sockets;
+mod tls;
