@@ -182,11 +182,14 @@ fn certificates_that_cannot_be_used_are_a_sentence() {
     signed(folder.path(), "one");
     signed(folder.path(), "other");
     fs::write(at("empty.pem"), "").expect("written");
+    fs::write(at("empty.key"), "").expect("written");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(at("empty.key"), private).expect("a mode");
     let rows = [
         ("gone.pem", "one.key", "gone.pem cannot be used: No such file"),
         ("empty.pem", "one.key", "there is no certificate in it"),
         ("one.pem", "gone.key", "gone.key cannot be used: No such file"),
-        ("one.pem", "one.pem", "there is not a private key in it"),
+        ("one.pem", "empty.key", "there is not a private key in it"),
         ("one.pem", "other.key", "it does not fit the certificate"),
     ];
     for (cert, key, sentence) in rows {
