@@ -36,12 +36,17 @@
 //! same states; see [`in_force`].
 
 mod answer;
+mod blocks;
 pub mod in_force;
+mod inspect;
 mod memory;
+pub(crate) mod meter;
 mod places;
 mod question;
 mod redis;
+mod refused;
 mod rules;
+pub(crate) mod tally;
 mod throttle;
 mod verdict;
 
@@ -55,11 +60,17 @@ use tidegate::{Clock, KeyedLimiter, SteadyClock, Wait};
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Diff};
 pub use answer::Answer;
+use blocks::Blocks;
+pub use blocks::{Block, TooManyBlocks};
 pub use in_force::{InForce, Watched};
+pub use inspect::Left;
+use meter::Meter;
 use places::Places;
 pub use places::{NoPlaceId, PlaceId};
 pub use question::Question;
+pub use refused::RefusedKey;
 pub use rules::{InvalidRules, Rules};
+pub use tally::Counted;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
 pub use verdict::{Acquired, Decided, Explanation, Fault, RuleExplained, Verdict};
 
@@ -80,6 +91,8 @@ pub struct Engine<C = SteadyClock> {
     force: ArcSwap<InForce<C>>,
     throttles: KeyedLimiter<[u8], Throttle, C>,
     places: Arc<Places>,
+    blocks: Arc<Blocks>,
+    meter: Arc<Meter>,
     clock: C,
     store: StoreConfig,
     /// One at a time.
@@ -129,10 +142,11 @@ impl<C: Clock + Clone> Engine<C> {
             StoreConfig::Memory { max_keys } => throttles.max_keys(*max_keys),
             StoreConfig::Redis(_) => throttles,
         };
-        let places = Arc::new(Places::default());
-        let force = InForce::first(compiled, store, places.clone(), clock.clone())?;
+        let (places, blocks, meter) = <(Arc<Places>, Arc<Blocks>, Arc<Meter>)>::default();
+        let beside = (places.clone(), blocks.clone(), meter.clone());
+        let force = InForce::first(compiled, store, beside, clock.clone())?;
         let (force, replacing) = (ArcSwap::from_pointee(force), Mutex::new(()));
-        Ok(Engine { force, throttles, places, clock, store: store.clone(), replacing })
+        Ok(Engine { force, throttles, places, blocks, meter, clock, store: store.clone(), replacing })
     }
 
     /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its
@@ -177,6 +191,48 @@ impl<C: Clock> Engine<C> {
     /// where places are counted in Redis, for those who ask elsewhere.
     pub fn free_overdue(&self) {
         self.places.free_overdue(self.clock.now());
+        self.blocks.forget_overdue(self.clock.now());
+    }
+
+    /// Refuses every request of a key by a rule, for so long, whatever is left of its limits. In this process alone.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyBlocks`] if as many keys are blocked as can be.
+    pub fn block(&self, rule: &str, key: &[u8], lasting: Duration) -> Result<(), TooManyBlocks> {
+        let (now, lasting) = (self.clock.now(), u64::try_from(lasting.as_micros()).unwrap_or(u64::MAX));
+        self.blocks.block(rule, key, now.plus(lasting), now)
+    }
+
+    /// Lets a key be asked for again; whether it was blocked.
+    pub fn unblock(&self, rule: &str, key: &[u8]) -> bool {
+        self.blocks.unblock(rule, key, self.clock.now())
+    }
+
+    /// For how long a key is still blocked, if it is.
+    pub fn blocked(&self, rule: &str, key: &[u8]) -> Option<Duration> {
+        self.blocks.left(rule, key, || self.clock.now())
+    }
+
+    /// All keys that are blocked.
+    pub fn blocks(&self) -> Vec<Block> {
+        self.blocks.all(self.clock.now())
+    }
+
+    /// The keys that were refused most, in the order of how often; no more than so many.
+    #[must_use]
+    pub fn most_refused(&self, most: usize) -> Vec<RefusedKey> {
+        self.meter.refused.most(most)
+    }
+
+    /// Tells whoever asks `/readyz` that nobody new should come, because the service is about to end. All are answered
+    /// as before.
+    pub fn drain(&self) {
+        self.meter.drain();
+    }
+
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     /// Decides by a limit that comes with the call. These are counted in this process, wherever the rules are.
@@ -184,6 +240,7 @@ impl<C: Clock> Engine<C> {
     pub fn throttle(&self, key: &[u8], call: Throttle) -> Answer<Throttled> {
         let plan = self.throttles.by(call);
         let decision = if call.is_peek() { plan.peek(key) } else { plan.check(key) };
+        self.meter.throttled(&decision);
         Answer::Ready(decision.into())
     }
 

@@ -11,7 +11,7 @@
 //!   POST /v1/renew     {"place": "6b1d…"}                     holds them for another lease
 //!   POST /v1/release   {"place": "6b1d…"}                     gives them back
 //!   POST /v1/explain   as check                               which rules apply, and why not the others
-//!   GET  /livez, /readyz
+//!   GET  /livez, /readyz, /metrics, /openapi.json
 //! ```
 //!
 //! A list in the place of one request is a batch: each is decided for itself, and the answers come in the same order.
@@ -19,11 +19,13 @@
 //! A refusal is an answer, not an error: its status is 200, and it says `"allowed": false`. What cannot be answered
 //! is an error, told as `application/problem+json` in a sentence that names the place, the value and the remedy.
 
-mod asked;
+pub(crate) mod asked;
 mod connection;
-mod problem;
+pub(crate) mod problem;
+pub(crate) mod reply;
 mod route;
-mod told;
+pub(crate) mod routes;
+pub(crate) mod told;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,9 +34,9 @@ use tidegate::SteadyClock;
 
 use crate::engine::Engine;
 use crate::resp::Account;
-pub(crate) use connection::serve;
-pub use route::ROUTES;
-pub(crate) use route::is_known;
+pub(crate) use connection::{Answers, serve};
+pub use route::{OPENAPI, routes};
+pub(crate) use routes::is_known;
 
 /// What all connections share.
 pub struct Service<C = SteadyClock> {

@@ -1,10 +1,13 @@
 //! The program `tidegate`.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use tidegate_server::config;
+use clap_complete::Shell;
+use tidegate_server::conformance::Conformance;
 use tidegate_server::serve::Serve;
+use tidegate_server::{ask, config};
 
 /// Decides who may pass, for programs in any language.
 #[derive(Debug, Parser)]
@@ -21,6 +24,19 @@ enum Command {
     /// Check, show and describe configurations
     #[command(subcommand)]
     Config(config::command::Command),
+    /// Ask a service that runs whether a key may pass: 0 if it may, 3 if it may not
+    Check(ask::Check),
+    /// Ask a service that runs how it is: 0 if it should be asked, 3 if it ends
+    Health(ask::Health),
+    /// Run vector files, and print what differs
+    Conformance(Conformance),
+    /// Print the manual page
+    Man,
+    /// Print what completes commands in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 fn main() -> ExitCode {
@@ -28,6 +44,11 @@ fn main() -> ExitCode {
     match Tidegate::from_arg_matches(&matches).map(|tidegate| tidegate.command) {
         Ok(Some(Command::Serve(serve))) => serve.run(innermost(&matches)),
         Ok(Some(Command::Config(command))) => command.run(innermost(&matches)),
+        Ok(Some(Command::Check(check))) => check.run(),
+        Ok(Some(Command::Health(health))) => health.run(),
+        Ok(Some(Command::Conformance(conformance))) => conformance.run(),
+        Ok(Some(Command::Man)) => print(manual()),
+        Ok(Some(Command::Completions { shell })) => print(completions(shell)),
         Ok(None) => serve_by_default(),
         Err(error) => error.exit(),
     }
@@ -49,4 +70,34 @@ fn innermost(matches: &ArgMatches) -> &ArgMatches {
         Some((_, inner)) => innermost(inner),
         None => matches,
     }
+}
+
+/// One page for the program and all of its commands.
+fn manual() -> Vec<u8> {
+    let mut page = Vec::new();
+    let mut command = Tidegate::command();
+    command.build();
+    let _ = clap_mangen::Man::new(command.clone()).render(&mut page); // into memory nothing can fail
+    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        let man = clap_mangen::Man::new(command.clone());
+        let _ = man.render_synopsis_section(&mut page);
+        let _ = man.render_description_section(&mut page);
+        let _ = man.render_options_section(&mut page);
+    }
+    page.extend_from_slice(
+        b".SH \"EXIT STATUS\"\n0: done, allowed. 1: it failed. 2: the command was not understood. 3: refused.\n",
+    );
+    page
+}
+
+fn completions(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Tidegate::command(), "tidegate", &mut script);
+    script
+}
+
+/// Whoever reads may go away: that is no error.
+fn print(text: Vec<u8>) -> ExitCode {
+    let _ = std::io::stdout().write_all(&text);
+    ExitCode::SUCCESS
 }

@@ -28,6 +28,7 @@ mod transaction;
 pub use account::Account;
 pub use parse::{Bounds, Malformed, Parsed, Places, Request, parse};
 pub use reply::{Dialect, Reply};
+pub(crate) use rules::source as source_name;
 pub use session::{Later, Ran, Service, Session, Then};
 
 /// The version of Redis that clients are told of: what they do with older ones is not needed, and not tested.

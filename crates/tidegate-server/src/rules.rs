@@ -54,4 +54,5 @@ pub use explain::{Explained, Why};
 pub use find::{Call, Hit, Listed, Matched, Refusal, Scratch};
 pub(crate) use index::Index;
 pub use key::KeyPart;
+pub(crate) use key::read_key;
 pub use rule::{Cost, Limit, Missing, Override, Rule, RuleSet, WhenLost};

@@ -20,8 +20,10 @@
 mod command;
 mod connection;
 mod farewell;
+mod notify;
 mod reload;
 pub(crate) mod socket;
+mod tls;
 pub(crate) mod watch;
 mod worker;
 
@@ -32,17 +34,22 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::config::Address;
+use crate::admin;
+use crate::config::{Address, Protocol};
+use crate::engine::meter::Meter;
 use crate::grpc;
 use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
 pub use reload::{Reloader, Unread};
+pub use tls::{Certificates, Unusable};
 use worker::Worker;
 
 /// How connections are treated.
@@ -79,6 +86,8 @@ pub enum Speaks<C = SteadyClock> {
     Http(Arc<http::Service<C>>),
     /// gRPC, for Envoy.
     Grpc(Arc<grpc::Service<C>>),
+    /// Administration, by HTTP.
+    Admin(Arc<admin::Service<C>>),
 }
 
 /// An address that cannot be listened on.
@@ -152,7 +161,25 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     /// # Errors
     ///
     /// [`CannotListen`] if somebody else does, or it is not ours.
-    pub async fn listen(mut self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+    pub async fn listen(self, speaks: Speaks<C>, address: &Address) -> Result<Self, CannotListen> {
+        self.listen_with(speaks, address, None).await
+    }
+
+    /// The same, encrypted if there are certificates.
+    ///
+    /// # Errors
+    ///
+    /// As [`listen`](Server::listen).
+    pub async fn listen_with(
+        mut self,
+        speaks: Speaks<C>,
+        address: &Address,
+        tls: Option<Arc<Certificates>>,
+    ) -> Result<Self, CannotListen> {
+        if speaks.is_open_administration() && !address.is_local() {
+            let source = io::Error::from(io::ErrorKind::InvalidInput);
+            return Err(CannotListen { address: address.to_string(), source });
+        }
         let (name, bound) = match address {
             Address::Tcp(address) => {
                 (address.to_string(), TcpListener::bind(address).await.map(Listening::Tcp))
@@ -163,7 +190,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
             }
         };
         let listening = bound.map_err(|source| CannotListen { address: name, source })?;
-        self.doors.push(Door { listening, speaks });
+        self.doors.push(Door { listening, speaks, tls });
         Ok(self)
     }
 
@@ -173,9 +200,14 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
         self.doors.iter().filter_map(|door| door.address()).collect()
     }
 
+    /// The certificates of all doors that are encrypted.
+    pub(crate) fn certificates(&self) -> Vec<Arc<Certificates>> {
+        self.doors.iter().filter_map(|door| door.tls.clone()).collect()
+    }
+
     /// Where it listens, in words, and what is spoken there.
     pub fn places(&self) -> impl Iterator<Item = (&'static str, String)> {
-        self.doors.iter().map(|door| (door.speaks.name(), door.name()))
+        self.doors.iter().map(|door| (door.speaks.protocol().name(), door.name()))
     }
 
     /// Answers until `end`. Then nobody is let in any more, who is there gets the answers to what has arrived, and when all
@@ -205,6 +237,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
 struct Door<C> {
     listening: Listening,
     speaks: Speaks<C>,
+    tls: Option<Arc<Certificates>>,
 }
 
 /// A socket in the file system is removed when it is closed.
@@ -218,6 +251,8 @@ enum Listening {
 pub(crate) struct Guest<C> {
     pub(crate) stream: Stream,
     pub(crate) speaks: Speaks<C>,
+    /// What it is shown, if it is to be encrypted.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 pub(crate) enum Stream {
@@ -225,7 +260,7 @@ pub(crate) enum Stream {
     Unix(std::os::unix::net::UnixStream),
 }
 
-async fn accept_all<C>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
+async fn accept_all<C: Clock>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
     let doors = doors.iter().map(|door| Box::pin(accept(door, workers, most)));
     let mut doors: Vec<_> = doors.collect();
     std::future::poll_fn(|cx| {
@@ -237,7 +272,7 @@ async fn accept_all<C>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
     .await
 }
 
-async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
     loop {
         match door.next().await {
             Ok(guest) => hand_over(guest, workers, most),
@@ -248,7 +283,7 @@ async fn accept<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
 }
 
 /// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
-async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept_the_last<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
     const MOMENT: Duration = Duration::from_millis(5);
     // No more than can stand there: who comes now could come for ever.
     for _ in 0..1_024 {
@@ -257,7 +292,7 @@ async fn accept_the_last<C>(door: &Door<C>, workers: &[Worker<C>], most: usize) 
     }
 }
 
-fn hand_over<C>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
+fn hand_over<C: Clock>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     let open: usize = workers.iter().map(Worker::open).sum();
     match workers.iter().min_by_key(|worker| worker.open()) {
         Some(quietest) if open < most => quietest.take(guest),
@@ -265,13 +300,18 @@ fn hand_over<C>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     }
 }
 
-impl<C> Guest<C> {
+impl<C: Clock> Guest<C> {
     fn turn_away(self) {
+        let door = self.speaks.meter().door(self.speaks.protocol());
+        door.turned_away.fetch_add(1, Ordering::Relaxed);
         let sentence = match self.speaks {
             Speaks::Resp(_) => TOO_MANY,
-            Speaks::Http(_) => http::TOO_MANY,
+            Speaks::Http(_) | Speaks::Admin(_) => http::TOO_MANY,
             Speaks::Grpc(_) => grpc::TOO_MANY,
         };
+        if self.tls.is_some() {
+            return; // a line in the clear is nothing that it would understand
+        }
         // There is room for a line in a new socket; and if it cannot be told, it will see all the same.
         let _ = match self.stream {
             Stream::Tcp(mut stream, _) => stream.write(sentence),
@@ -305,7 +345,8 @@ impl<C> Door<C> {
             }
             Listening::Unix(listener, _) => Stream::Unix(listener.accept().await?.0.into_std()?),
         };
-        Ok(Guest { stream, speaks: self.speaks.clone() })
+        let tls = self.tls.as_ref().map(|certificates| certificates.config());
+        Ok(Guest { stream, speaks: self.speaks.clone(), tls })
     }
 }
 
@@ -320,11 +361,27 @@ impl Drop for Listening {
 // === impl Speaks ===
 
 impl<C> Speaks<C> {
-    fn name(&self) -> &'static str {
+    pub(crate) fn protocol(&self) -> Protocol {
         match self {
-            Speaks::Resp(_) => "resp",
-            Speaks::Http(_) => "http",
-            Speaks::Grpc(_) => "grpc",
+            Speaks::Resp(_) => Protocol::Resp,
+            Speaks::Http(_) => Protocol::Http,
+            Speaks::Grpc(_) => Protocol::Grpc,
+            Speaks::Admin(_) => Protocol::Admin,
+        }
+    }
+
+    fn is_open_administration(&self) -> bool {
+        matches!(self, Speaks::Admin(service) if service.is_open())
+    }
+}
+
+impl<C: Clock> Speaks<C> {
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        match self {
+            Speaks::Resp(service) => service.engine.meter(),
+            Speaks::Http(service) => service.engine.meter(),
+            Speaks::Grpc(service) => service.engine.meter(),
+            Speaks::Admin(service) => service.engine.meter(),
         }
     }
 }
@@ -335,6 +392,7 @@ impl<C> Clone for Speaks<C> {
             Speaks::Resp(service) => Speaks::Resp(service.clone()),
             Speaks::Http(service) => Speaks::Http(service.clone()),
             Speaks::Grpc(service) => Speaks::Grpc(service.clone()),
+            Speaks::Admin(service) => Speaks::Admin(service.clone()),
         }
     }
 }
@@ -369,6 +427,9 @@ impl fmt::Display for CannotListen {
                     f,
                     "{address} may not be listened on; choose a port above 1023, or ask for the right to"
                 )
+            }
+            io::ErrorKind::InvalidInput => {
+                write!(f, "{address} would let anybody administer; add a token, or listen at 127.0.0.1")
             }
             io::ErrorKind::AddrNotAvailable => {
                 write!(f, "{address} is not an address of this machine; choose one that is, or 0.0.0.0")

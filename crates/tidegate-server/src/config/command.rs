@@ -235,6 +235,6 @@ fn reported(read: &[Loaded]) -> Value {
 }
 
 /// Whoever reads may go away in the middle, as `head` does; that is no error.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }

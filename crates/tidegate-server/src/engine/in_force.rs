@@ -20,13 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Clock, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
+use tidegate::{Clock, Decision, Part, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
 use tidegate_redis::{Health, RedisGate};
 
+use super::blocks::Blocks;
+use super::meter::Meter;
 use super::places::Places;
 use super::question::Question;
 use super::redis;
 use super::rules::InvalidRules;
+use super::tally::{Counted, MANY_RULES, SHARDS, Tally};
+use super::verdict::{Decided, Verdict};
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Identity, Limit, Numbered, Rule};
 
@@ -40,9 +44,19 @@ pub struct InForce<C = SteadyClock> {
     pub(super) store: Store<C>,
     /// Of each rule that only watches: what it has seen.
     watched: Box<[Option<Arc<Watched>>]>,
+    /// Of each rule: what became of requests.
+    tallies: Box<[Arc<Tally>]>,
     pub(super) places: Arc<Places>,
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) meter: Arc<Meter>,
     pub(super) clock: C,
 }
+
+/// What rules that only watch have seen, and what became of requests, by rule.
+type Counts = (Box<[Option<Arc<Watched>>]>, Box<[Arc<Tally>]>);
+
+/// What lies beside the rules, and stays when they are replaced.
+type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>);
 
 /// Where the states of the rules lie.
 pub(super) enum Store<C> {
@@ -63,38 +77,51 @@ impl<C: Clock + Clone> InForce<C> {
     pub(super) fn first(
         compiled: Compiled,
         store: &StoreConfig,
-        places: Arc<Places>,
+        beside: Beside,
         clock: C,
     ) -> Result<Self, InvalidRules> {
         let store = Store::first(&compiled, store, &clock)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(Arc::default)).collect();
-        Ok(InForce::made(compiled, store, watched, places, clock))
+        let tallies = tallies(&compiled, |_| None);
+        Ok(InForce::made(compiled, store, (watched, tallies), beside, clock))
     }
 
     /// The next set, with the states of what is in both.
     pub(super) fn succeeded_by(&self, compiled: Compiled, store: &StoreConfig) -> Result<Self, InvalidRules> {
         let store = self.store.succeeded_by(&compiled, store, &self.clock)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(|| self.watched_as(rule))).collect();
-        Ok(InForce::made(compiled, store, watched, self.places.clone(), self.clock.clone()))
+        let tallies = tallies(&compiled, |rule| self.tally_of(rule));
+        let beside = (self.places.clone(), self.blocks.clone(), self.meter.clone());
+        Ok(InForce::made(compiled, store, (watched, tallies), beside, self.clock.clone()))
     }
 
     fn made(
         compiled: Compiled,
         store: Store<C>,
-        watched: Box<[Option<Arc<Watched>>]>,
-        places: Arc<Places>,
+        (watched, tallies): Counts,
+        (places, blocks, meter): Beside,
         clock: C,
     ) -> Self {
         let numbers = (0..).zip(compiled.rules()).map(|(number, rule)| (rule.name.as_bytes().into(), number));
         let numbers = numbers.collect();
         let leases = compiled.limits().iter().map(lease).collect();
-        InForce { compiled, numbers, leases, store, watched, places, clock }
+        InForce { compiled, numbers, leases, store, watched, tallies, places, blocks, meter, clock }
     }
 
     fn watched_as(&self, rule: &Rule) -> Arc<Watched> {
         let number = self.rule(rule.name.as_bytes());
         number.and_then(|number| self.watched[number as usize].clone()).unwrap_or_default()
     }
+
+    fn tally_of(&self, rule: &Rule) -> Option<Arc<Tally>> {
+        self.rule(rule.name.as_bytes()).map(|number| self.tallies[number as usize].clone())
+    }
+}
+
+fn tallies(compiled: &Compiled, before: impl Fn(&Rule) -> Option<Arc<Tally>>) -> Box<[Arc<Tally>]> {
+    let shards = if compiled.rules().len() > MANY_RULES { 1 } else { SHARDS };
+    let tally = |rule: &Rule| before(rule).unwrap_or_else(|| Arc::new(Tally::new(&rule.name, shards)));
+    compiled.rules().map(tally).collect()
 }
 
 impl<C> InForce<C> {
@@ -141,6 +168,47 @@ impl<C> InForce<C> {
 
     pub(super) fn lease(&self, limit: RuleId) -> Option<Duration> {
         *self.leases.get(usize::from(limit.0))?
+    }
+
+    /// The key of a rule that is made of these parts, one for each that the rule's key has.
+    #[must_use]
+    pub fn key<'k>(&self, rule: u32, mut parts: impl Iterator<Item = &'k [u8]>) -> Vec<u8> {
+        let mut key = Vec::new();
+        for part in self.compiled.rule(rule as usize).into_iter().flat_map(|rule| &rule.key) {
+            part.write_value(parts.next(), &mut key);
+        }
+        key
+    }
+
+    /// What became of requests, by rule.
+    pub(crate) fn tallies(&self) -> &[Arc<Tally>] {
+        &self.tallies
+    }
+
+    /// Counts what became of a request for these parts.
+    #[inline]
+    pub(super) fn count<'p>(&self, decided: &Decided, parts: impl Iterator<Item = Part<'p>>) {
+        match decided.verdict {
+            Verdict::Limited(decision) => self.count_limited(&decision, parts),
+            Verdict::Refused { rule, .. } => {
+                if let Some(tally) = self.tallies.get(rule as usize) {
+                    tally.denied();
+                }
+            }
+            other => self.meter.no_rule(&other),
+        }
+    }
+
+    fn count_limited<'p>(&self, decision: &Decision, mut parts: impl Iterator<Item = Part<'p>>) {
+        let tally = self.limit(decision.rule).and_then(|numbered| self.tallies.get(numbered.rule));
+        let Some(tally) = tally else { return };
+        let counted = Counted::of(decision.outcome);
+        tally.limited(decision.source, counted);
+        if counted == Counted::Refused
+            && let Some(part) = parts.find(|part| part.rule == decision.rule)
+        {
+            self.meter.refused.saw(tally, part.key.bytes());
+        }
     }
 
     pub(super) fn saw(&self, rule: u32, passes: bool) {

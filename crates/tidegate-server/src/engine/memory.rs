@@ -16,7 +16,9 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         self.no_places()?;
         let verdict = self.verdict(self.matched().parts(), |parts| Ok(policy.check(parts)?.decision))?;
         let would_refuse = if verdict.is_allowed() { self.watch(policy, self.watching()) } else { None };
-        Ok(Decided { verdict, would_refuse })
+        let decided = Decided { verdict, would_refuse };
+        self.force.count(&decided, self.matched().parts());
+        Ok(decided)
     }
 
     pub(super) fn peek_now(&self, policy: &Memory<C>) -> Result<Decided, Fault> {
@@ -48,6 +50,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
             permits = admission.permits;
             Ok(admission.decision)
         })?;
+        self.force.count(&Decided::by(verdict), self.matched().parts());
         if !verdict.is_allowed() {
             return Ok(Acquired { decided: Decided::by(verdict), place: None });
         }
@@ -91,7 +94,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     /// A call beside one that was refused whatever the limits say: nothing is charged.
     fn as_found(&self, policy: &Memory<C>, found: &Found) -> Result<Decided, Fault> {
         if let Some(verdict) = self.settled_of(found) {
-            return Ok(Decided::by(verdict));
+            return Ok(self.counted(Decided::by(verdict), found));
         }
         Ok(Decided::by(self.verdict(self.parts_of(found), |parts| Ok(policy.peek(parts)?))?))
     }
@@ -100,7 +103,12 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         let limited = decision.map_or(Verdict::Unlimited, Verdict::Limited);
         let verdict = self.settled_of(found).unwrap_or(limited);
         let watching = self.hits(found).iter().filter(|hit| hit.shadow && passes);
-        Decided { verdict, would_refuse: self.watch(policy, watching) }
+        self.counted(Decided { verdict, would_refuse: self.watch(policy, watching) }, found)
+    }
+
+    fn counted(&self, decided: Decided, found: &Found) -> Decided {
+        self.force.count(&decided, self.parts_of(found));
+        decided
     }
 
     /// The parts of one call that are enforced.

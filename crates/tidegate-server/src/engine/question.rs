@@ -33,7 +33,7 @@ use super::in_force::{InForce, Store};
 use super::memory::Memory;
 use super::verdict::{Acquired, Decided, Explanation, Fault, RuleExplained, Verdict};
 use super::{Answer, redis};
-use crate::rules::{Call, Hit, Listed, Matched, Scratch};
+use crate::rules::{Call, Hit, Listed, Matched, Refusal, Scratch, Why};
 
 /// What is asked of the rules that are in force. Made by [`InForce::ask`].
 #[must_use = "a question that is not put is not answered"]
@@ -42,6 +42,8 @@ pub struct Question<'f, C: Clock + Send + Sync + 'static> {
     buffers: Buffers,
     /// Whether rules were named: then what they are asked for has to make sense for each of them.
     is_named: bool,
+    /// Whether keys that are blocked are refused: by whoever asks to pass.
+    heeds_blocks: bool,
 }
 
 /// What was found, by its call, in buffers that are used again.
@@ -70,7 +72,7 @@ thread_local! {
 
 impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     pub(super) fn new(force: &'f Arc<InForce<C>>) -> Self {
-        Question { force, buffers: SPARE.take(), is_named: false }
+        Question { force, buffers: SPARE.take(), is_named: false, heeds_blocks: true }
     }
 
     /// With a request: all rules that match its descriptors.
@@ -108,7 +110,10 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
 
     /// Decides whether everything in the question may pass now, and charges all of it if it may, else nothing.
     pub fn check(self) -> Answer<Result<Decided, Fault>> {
-        self.put(|it, policy| it.check_now(policy), |it, gate| redis::check(it, gate.clone()))
+        if let Some(decided) = self.decided_already() {
+            return Answer::Ready(Ok(decided));
+        }
+        self.limited(|it, policy| it.check_now(policy), |it, gate| redis::check(it, gate.clone()))
     }
 
     /// Decides as [`check`](Question::check) or [`acquire`](Question::acquire) would, and charges and counts nothing.
@@ -119,7 +124,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// Gives back what a recent charge took, never above the limits, and tells what is left. For places, see
     /// [`release`](super::Engine::release).
     pub fn refund(self) -> Answer<Result<Decided, Fault>> {
-        self.put(
+        self.heedless().put(
             |it, policy| it.change_now(policy, tidegate::Policy::refund),
             |it, gate| redis::change(it, gate.clone(), redis::Back::Refund),
         )
@@ -127,10 +132,27 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
 
     /// Forgets what the keys have used, and tells what is left. For places, see [`release`](super::Engine::release).
     pub fn reset(self) -> Answer<Result<Decided, Fault>> {
-        self.put(
+        self.heedless().put(
             |it, policy| it.change_now(policy, tidegate::Policy::reset),
             |it, gate| redis::change(it, gate.clone(), redis::Back::Reset),
         )
+    }
+
+    /// What is decided without looking at any limit, and counted.
+    #[inline]
+    fn decided_already(&self) -> Option<Decided> {
+        let nothing = matches!(self.force.store, Store::Nothing).then_some(Verdict::Unlimited);
+        self.settled().or(nothing).map(|verdict| self.counting(Decided::by(verdict)))
+    }
+
+    fn counting(&self, decided: Decided) -> Decided {
+        self.force.count(&decided, std::iter::empty());
+        decided
+    }
+
+    fn heedless(mut self) -> Self {
+        self.heeds_blocks = false;
+        self
     }
 
     fn put(
@@ -138,9 +160,17 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         now: impl FnOnce(&Self, &Memory<C>) -> Result<Decided, Fault>,
         later: impl FnOnce(&Self, &RedisGate) -> Answer<Result<Decided, Fault>>,
     ) -> Answer<Result<Decided, Fault>> {
-        if let Some(verdict) = self.settled() {
-            return Answer::Ready(Ok(Decided::by(verdict)));
+        match self.settled() {
+            Some(verdict) => Answer::Ready(Ok(Decided::by(verdict))),
+            None => self.limited(now, later),
         }
+    }
+
+    fn limited(
+        self,
+        now: impl FnOnce(&Self, &Memory<C>) -> Result<Decided, Fault>,
+        later: impl FnOnce(&Self, &RedisGate) -> Answer<Result<Decided, Fault>>,
+    ) -> Answer<Result<Decided, Fault>> {
         match &self.force.store {
             Store::Nothing => Answer::Ready(Ok(Decided::by(Verdict::Unlimited))),
             Store::Memory(policy) => Answer::Ready(now(&self, policy)),
@@ -151,8 +181,8 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// As [`check`](Question::check), for a request that asks for places too. They are held by one id, for the
     /// shortest lease of the rules they are of.
     pub fn acquire(self) -> Answer<Result<Acquired, Fault>> {
-        if let Some(verdict) = self.settled() {
-            return Answer::Ready(Ok(Acquired { decided: Decided::by(verdict), place: None }));
+        if let Some(decided) = self.decided_already() {
+            return Answer::Ready(Ok(Acquired { decided, place: None }));
         }
         if let Err(fault) = self.can_hold() {
             return Answer::Ready(Err(fault));
@@ -170,9 +200,9 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// may pass, else none; those that would have passed without the others are told as they were found. Allocates.
     pub fn check_each(self) -> Answer<Result<Vec<Decided>, Fault>> {
         match &self.force.store {
-            Store::Nothing => Answer::Ready(Ok(
-                self.each(|found| Decided::by(self.settled_of(found).unwrap_or(Verdict::Unlimited)))
-            )),
+            Store::Nothing => Answer::Ready(Ok(self.each(|found| {
+                self.counting(Decided::by(self.settled_of(found).unwrap_or(Verdict::Unlimited)))
+            }))),
             Store::Memory(policy) => Answer::Ready(self.check_each_now(policy)),
             Store::Redis(gate) => redis::check_each(&self, gate.clone()),
         }
@@ -209,7 +239,15 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
             None => {}
         }
         let mut refusals = self.hits(found).iter().filter(|hit| !hit.shadow);
-        refusals.find_map(|hit| Some(Verdict::Refused { rule: hit.rule, refusal: hit.refusal? }))
+        refusals.find_map(|hit| {
+            let refusal = hit.refusal.or_else(|| self.is_blocked(hit).then_some(Refusal::Blocked));
+            Some(Verdict::Refused { rule: hit.rule, refusal: refusal? })
+        })
+    }
+
+    #[inline]
+    fn is_blocked(&self, hit: &Hit) -> bool {
+        self.heeds_blocks && !self.force.blocks.is_empty() && self.force.is_blocked(&self.matched(), hit)
     }
 
     pub(super) fn hits(&self, found: &Found) -> &[Hit] {
@@ -362,7 +400,10 @@ impl<C: Clock + Send + Sync + 'static> InForce<C> {
             why,
             limits: Vec::new(),
         });
-        let explanation = Explanation { listed: explained.listed, rules: rules.collect() };
+        let mut explanation = Explanation { listed: explained.listed, rules: rules.collect() };
+        for hit in matched.hits().iter().filter(|hit| !hit.shadow && self.is_blocked(&matched, hit)) {
+            explanation.rules[hit.rule as usize].why = Why::Refused { refusal: Refusal::Blocked, name: None };
+        }
         match &self.store {
             Store::Nothing => Answer::Ready(explanation),
             Store::Memory(policy) => {
@@ -370,6 +411,11 @@ impl<C: Clock + Send + Sync + 'static> InForce<C> {
             }
             Store::Redis(gate) => redis::with_what_is_left(self, explanation, &matched, gate.clone()),
         }
+    }
+
+    fn is_blocked(&self, matched: &Matched<'_>, hit: &Hit) -> bool {
+        let rule = self.compiled().rule(hit.rule as usize).map_or("", |rule| &rule.name);
+        self.blocks.left(rule, matched.key(hit), || self.clock.now()).is_some()
     }
 
     /// What an explanation calls a limit.

@@ -12,6 +12,7 @@ use tidegate_redis::{Builder, RedisGate, Trouble, WhenLost as Lost};
 
 use super::Answer;
 use super::in_force::InForce;
+use super::inspect::Left;
 use super::memory::strictest;
 use super::question::Question;
 use super::rules::InvalidRules;
@@ -95,10 +96,11 @@ pub(super) fn check<C: Clock + Send + Sync + 'static>(
     };
     let (watching, force) = (watching(question, |hit| !question.has_places(hit)), question.force.clone());
     Answer::Pending(Box::pin(async move {
-        let verdict = match admitted(&gate, &asked).await? {
+        let verdict = match admitted(&gate, &force, &asked).await? {
             Some(admission) => Verdict::Limited(admission.decision),
             None => Verdict::Unlimited,
         };
+        force.count(&Decided::by(verdict), asked.iter().map(Copied::part));
         let (would_refuse, _) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
         Ok(Decided { verdict, would_refuse })
     }))
@@ -159,10 +161,11 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
     let (watching, force, lease) = (watching(question, |_| true), question.force.clone(), question.lease());
     let now = question.force.clock.now();
     Answer::Pending(Box::pin(async move {
-        let (verdict, permits) = match admitted(&gate, &asked).await? {
+        let (verdict, permits) = match admitted(&gate, &force, &asked).await? {
             Some(admission) => (Verdict::Limited(admission.decision), admission.permits),
             None => (Verdict::Unlimited, Permits::none()),
         };
+        force.count(&Decided::by(verdict), asked.iter().map(Copied::part));
         let (would_refuse, others) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
         let permits = permits.and(others);
         let lease = lease.filter(|_| verdict.is_allowed() && !permits.is_empty());
@@ -189,8 +192,12 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
     Answer::Pending(Box::pin(async move {
         let is_refused = calls.iter().any(|(settled, ..)| settled.is_some_and(|it| !it.is_allowed()));
         let asked = parts(&asked);
+        let started = Instant::now();
         let admission =
             if asked.is_empty() || is_refused { None } else { Some(gate.check_each(&asked).await?) };
+        if admission.is_some() {
+            force.meter.store.saw(started.elapsed());
+        }
         let passes = !is_refused && admission.as_ref().is_none_or(Admission::is_allowed);
         let mut all = Vec::with_capacity(calls.len());
         for (settled, own, watching) in &calls {
@@ -207,6 +214,10 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
                 },
             };
             let verdict = settled.unwrap_or(limited);
+            // Beside one that was refused whatever the limits say, the others were only looked at.
+            if settled.is_some() || !is_refused {
+                force.count(&Decided::by(verdict), own.iter().map(Copied::part));
+            }
             let (would_refuse, _) = watched(&gate, &force, watching, passes).await;
             all.push(Decided { verdict, would_refuse });
         }
@@ -236,14 +247,36 @@ pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
     }))
 }
 
+pub(super) fn left<'p>(
+    wanted: impl Iterator<Item = (String, Part<'p>)>,
+    gate: RedisGate,
+) -> Answer<Vec<Left>> {
+    let wanted: Vec<_> = wanted.map(|(name, part)| (name, Copied::of(part))).collect();
+    Answer::Pending(Box::pin(async move {
+        let mut all = Vec::with_capacity(wanted.len());
+        for (name, part) in wanted {
+            let left = gate.peek(&[part.part()]).await.ok().and_then(Result::ok);
+            all.push((name, left));
+        }
+        all
+    }))
+}
+
 // === asking ===
 
 /// The answer of the gate; `None` if there is nothing to ask for.
-async fn admitted(gate: &RedisGate, asked: &[Copied]) -> Result<Option<Admission>, Fault> {
+async fn admitted<C>(
+    gate: &RedisGate,
+    force: &InForce<C>,
+    asked: &[Copied],
+) -> Result<Option<Admission>, Fault> {
     if asked.is_empty() {
         return Ok(None);
     }
-    Ok(Some(gate.check(&parts(asked)).await?))
+    let started = Instant::now();
+    let admission = gate.check(&parts(asked)).await?;
+    force.meter.store.saw(started.elapsed());
+    Ok(Some(admission))
 }
 
 async fn seen(gate: &RedisGate, asked: &[Copied]) -> Result<Verdict, Fault> {

@@ -16,7 +16,7 @@ use crate::rules::{Call, Descriptor};
 /// One request.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     #[serde(borrow)]
     descriptors: Option<Descriptors<'a>>,
     #[serde(borrow)]
@@ -32,7 +32,7 @@ pub(super) struct Asked<'a> {
 
 /// One, or a batch.
 #[derive(Debug)]
-pub(super) enum OneOrMany<'a> {
+pub(crate) enum OneOrMany<'a> {
     One(Box<Asked<'a>>),
     Many(Vec<Asked<'a>>),
 }
@@ -42,6 +42,19 @@ pub(super) enum OneOrMany<'a> {
 struct Held<'a> {
     #[serde(borrow)]
     place: Text<'a>,
+}
+
+/// A rule and a key, for administrators.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Named<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    key: Option<Key<'a>>,
+    /// For how many seconds.
+    #[serde(rename = "for")]
+    pub(crate) lasting: Option<u64>,
 }
 
 /// A text, as it stands in the body if nothing in it is escaped.
@@ -62,7 +75,7 @@ const MOST_ASKED: usize = 256;
 const MOST_VALUES: usize = 128;
 
 /// What is asked, one or many.
-pub(super) fn read(body: &[u8]) -> Result<OneOrMany<'_>, Problem> {
+pub(crate) fn read(body: &[u8]) -> Result<OneOrMany<'_>, Problem> {
     let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
     match first {
         None => Err(Problem::bad(
@@ -77,9 +90,14 @@ pub(super) fn read(body: &[u8]) -> Result<OneOrMany<'_>, Problem> {
 }
 
 /// The place that is meant.
-pub(super) fn place(body: &[u8]) -> Result<PlaceId, Problem> {
+pub(crate) fn place(body: &[u8]) -> Result<PlaceId, Problem> {
     let held: Held<'_> = serde_json::from_slice(body).map_err(no_json)?;
     held.place.0.parse().map_err(|error| Problem::bad(format!("place {:?}: {error}", held.place.0)))
+}
+
+/// The rule and the key that are meant.
+pub(crate) fn named(body: &[u8]) -> Result<Named<'_>, Problem> {
+    serde_json::from_slice(body).map_err(no_json)
 }
 
 fn no_json(error: serde_json::Error) -> Problem {
@@ -88,7 +106,7 @@ fn no_json(error: serde_json::Error) -> Problem {
 
 impl Asked<'_> {
     /// Puts it to the rules.
-    pub(super) fn question<'f, C: Clock + Send + Sync + 'static>(
+    pub(crate) fn question<'f, C: Clock + Send + Sync + 'static>(
         &self,
         rules: &'f std::sync::Arc<InForce<C>>,
     ) -> Result<Question<'f, C>, Problem> {
@@ -112,7 +130,7 @@ impl Asked<'_> {
     }
 
     /// What it says, for an explanation.
-    pub(super) fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> Result<R, Problem> {
+    pub(crate) fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> Result<R, Problem> {
         let Some(descriptors) = self.descriptors.as_ref().filter(|_| self.rule.is_none()) else {
             return Err(Problem::bad(
                 "no `descriptors`; which rules apply is explained by what a request says",
@@ -127,20 +145,44 @@ impl Asked<'_> {
         rules: &'f std::sync::Arc<InForce<C>>,
         name: &str,
     ) -> Result<Question<'f, C>, Problem> {
-        let number = rules.rule(name.as_bytes());
-        let number = number.ok_or_else(|| {
-            Problem::bad(format!("there is no rule {name:?}; the configuration has the names"))
-        })?;
         let given: &[Text<'_>] = self.key.as_ref().map_or(&[], |key| &key.0);
-        let parts = rules.compiled().rule(number as usize).map_or(0, |rule| rule.key.len());
-        if parts != given.len() {
-            return Err(Problem::bad(format!(
-                "`key` has {} parts, and the key of rule {name:?} has {parts}; give all of them, as a list",
-                given.len()
-            )));
-        }
+        let number = numbered(rules, name, given)?;
         Ok(rules.ask().rule(number, given.iter().map(|part| part.0.as_bytes()), self.cost))
     }
+}
+
+impl Named<'_> {
+    /// The rule, by its place in the file.
+    pub(crate) fn number<C>(&self, rules: &InForce<C>) -> Result<u32, Problem> {
+        numbered(rules, &self.rule.0, self.given())
+    }
+
+    pub(crate) fn rule(&self) -> &str {
+        &self.rule.0
+    }
+
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.given().iter().map(|part| part.0.as_bytes())
+    }
+
+    fn given(&self) -> &[Text<'_>] {
+        self.key.as_ref().map_or(&[], |key| &key.0)
+    }
+}
+
+/// The place of a rule in the file, whose key has as many parts as are given.
+fn numbered<C>(rules: &InForce<C>, name: &str, given: &[Text<'_>]) -> Result<u32, Problem> {
+    let number = rules
+        .rule(name.as_bytes())
+        .ok_or_else(|| Problem::bad(format!("there is no rule {name:?}; the configuration has the names")))?;
+    let parts = rules.compiled().rule(number as usize).map_or(0, |rule| rule.key.len());
+    if parts != given.len() {
+        return Err(Problem::bad(format!(
+            "`key` has {} parts, and the key of rule {name:?} has {parts}; give all of them, as a list",
+            given.len()
+        )));
+    }
+    Ok(number)
 }
 
 impl<'a> Descriptors<'a> {

@@ -10,24 +10,35 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tidegate::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Service;
-use super::route::answer;
+use super::reply::Sent;
+use crate::engine::meter::DoorMeter;
 use crate::serve::socket::Socket;
 use crate::serve::watch::{Told, Watched};
 
 /// The longest head of a request, and how much is read at once.
 const HEAD: usize = 16 << 10;
 
+/// Whoever is asked by HTTP.
+pub(crate) trait Answers: Send + Sync + 'static {
+    /// Answers a request, whatever it is.
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Sent> + Send;
+
+    /// What is counted here.
+    fn door(&self) -> &DoorMeter;
+}
+
 /// Answers until the client goes, or is told to.
-pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
-    service: Arc<Service<C>>,
+pub(crate) async fn serve<S: Answers>(
+    service: Arc<S>,
     socket: Socket,
     watched: Arc<Watched>,
     now: impl Fn() -> u64 + Clone + Send + Sync + Unpin + 'static,
@@ -37,7 +48,9 @@ pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
     let answering = service_fn(move |request| {
         let (service, noted, now) = (service.clone(), noted.clone(), now.clone());
         async move {
-            let answer = answer(&service, request).await;
+            let started = Instant::now();
+            let answer = service.answer(request).await;
+            service.door().answers.saw(started.elapsed());
             noted.moved(now());
             noted.active(now());
             Ok::<_, Infallible>(answer)
@@ -94,7 +107,12 @@ impl<N: Fn() -> u64 + Unpin> AsyncWrite for Noting<N> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+        let it = self.get_mut();
+        let flushed = it.socket.poll_flush(cx);
+        if flushed.is_pending() {
+            it.watched.stalled((it.now)());
+        }
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -8,23 +8,23 @@ use crate::engine::Fault;
 
 /// Why a request cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) status: StatusCode,
-    pub(super) detail: String,
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: String,
     /// The methods that would have been right, if that is it.
-    pub(super) allow: Option<&'static str>,
+    pub(crate) allow: Option<&'static str>,
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Problem { status, detail: detail.into(), allow: None }
     }
 
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    pub(super) fn body(&self) -> String {
+    pub(crate) fn body(&self) -> String {
         let title = self.status.canonical_reason().unwrap_or_default();
         serde_json::json!({ "title": title, "status": self.status.as_u16(), "detail": self.detail })
             .to_string()

@@ -2,32 +2,21 @@
 
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::Request;
+use hyper::body::Incoming;
 use tidegate::Clock;
 
 use super::Service;
 use super::asked::{self, Asked, OneOrMany};
+use super::connection::Answers;
 use super::problem::Problem;
+use super::reply::{Said, Sent, body, sent};
+use super::routes::{Route, find};
 use super::told;
+use crate::config::Protocol;
+use crate::engine::meter::DoorMeter;
 use crate::engine::{Answer, Engine, Fault, InForce, Question};
-use crate::resp::Account;
-
-/// Every path there is, with its method.
-pub const ROUTES: [(&str, &str); 10] = [
-    ("POST", "/v1/check"),
-    ("POST", "/v1/peek"),
-    ("POST", "/v1/refund"),
-    ("POST", "/v1/reset"),
-    ("POST", "/v1/acquire"),
-    ("POST", "/v1/renew"),
-    ("POST", "/v1/release"),
-    ("POST", "/v1/explain"),
-    ("GET", "/livez"),
-    ("GET", "/readyz"),
-];
+use crate::metrics;
 
 /// What is to be done to what is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,94 +29,61 @@ enum Verb {
     Renew,
     Release,
     Explain,
-    Health,
+    Live,
+    Ready,
+    Metrics,
+    OpenApi,
 }
 
-/// The longest body, in bytes.
-const BODY: usize = 256 << 10;
+/// Every path there is.
+const ALL: [Route<Verb>; 12] = [
+    Route::post("/v1/check", Verb::Check),
+    Route::post("/v1/peek", Verb::Peek),
+    Route::post("/v1/refund", Verb::Refund),
+    Route::post("/v1/reset", Verb::Reset),
+    Route::post("/v1/acquire", Verb::Acquire),
+    Route::post("/v1/renew", Verb::Renew),
+    Route::post("/v1/release", Verb::Release),
+    Route::post("/v1/explain", Verb::Explain),
+    Route::get("/metrics", Verb::Metrics),
+    Route::get_by_all("/livez", Verb::Live),
+    Route::get_by_all("/readyz", Verb::Ready),
+    Route::get_by_all("/openapi.json", Verb::OpenApi),
+];
+
+/// What can be asked and what is told, for programs that write clients.
+pub const OPENAPI: &str = include_str!("../../openapi.json");
+
+/// Every method and path there is.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ALL.iter().map(|route| (route.method, route.path))
+}
 
 type Told = Answer<Result<String, Problem>>;
 
-/// Answers a request, whatever it is.
-pub(super) async fn answer<C: Clock + Send + Sync + 'static>(
+impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
+    async fn answer(&self, request: Request<Incoming>) -> Sent {
+        sent(answer(self, request).await)
+    }
+
+    fn door(&self) -> &DoorMeter {
+        self.engine.meter().door(Protocol::Http)
+    }
+}
+
+async fn answer<C: Clock + Send + Sync + 'static>(
     service: &Service<C>,
     request: Request<Incoming>,
-) -> Response<Full<Bytes>> {
-    let told = match route(service, &request) {
-        Ok(Verb::Health) => Ok("{\"status\":\"ok\"}".to_owned()),
-        Ok(verb) => match body(request.into_body()).await {
-            Ok(body) => put(&service.engine, verb, &body).wait().await,
-            Err(problem) => Err(problem),
-        },
-        Err(problem) => Err(problem),
-    };
-    match told {
-        Ok(json) => response(StatusCode::OK, "application/json", json),
-        Err(problem) => problem_of(&problem),
-    }
-}
-
-fn route<C>(service: &Service<C>, request: &Request<Incoming>) -> Result<Verb, Problem> {
-    let path = request.uri().path();
-    let verb = verb(path).ok_or_else(|| {
-        let paths: Vec<_> = ROUTES.iter().map(|(_, path)| *path).collect();
-        Problem::new(
-            StatusCode::NOT_FOUND,
-            format!("there is nothing at {path:?}; use one of {}", paths.join(", ")),
-        )
-    })?;
-    let method = if verb == Verb::Health { Method::GET } else { Method::POST };
-    let is_right = *request.method() == method || (verb == Verb::Health && request.method() == Method::HEAD);
-    if !is_right {
-        let detail = format!("{} is not for {path}; use {method}", request.method());
-        let allow = if verb == Verb::Health { "GET, HEAD" } else { "POST" };
-        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
-        return Err(Problem { allow: Some(allow), ..problem });
-    }
-    if verb != Verb::Health && !is_known(service.token.as_ref(), request.headers()) {
-        let detail = "who asks has to say the token; send it as `Authorization: Bearer …`";
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, detail));
-    }
-    Ok(verb)
-}
-
-fn verb(path: &str) -> Option<Verb> {
-    Some(match path {
-        "/v1/check" => Verb::Check,
-        "/v1/peek" => Verb::Peek,
-        "/v1/refund" => Verb::Refund,
-        "/v1/reset" => Verb::Reset,
-        "/v1/acquire" => Verb::Acquire,
-        "/v1/renew" => Verb::Renew,
-        "/v1/release" => Verb::Release,
-        "/v1/explain" => Verb::Explain,
-        "/livez" | "/readyz" => Verb::Health,
-        _ => return None,
-    })
-}
-
-/// Whether a caller with these headers says what it has to know.
-pub(crate) fn is_known(token: Option<&Account>, headers: &HeaderMap) -> bool {
-    let Some(account) = token else { return true };
-    let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    let (scheme, token) = said.split_at_checked(7).unwrap_or_default();
-    scheme.eq_ignore_ascii_case(b"Bearer ") && account.is(account.user().as_bytes(), token)
-}
-
-async fn body(body: Incoming) -> Result<Bytes, Problem> {
-    let too_long = || {
-        Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is too long; send at most {BODY} bytes"),
-        )
-    };
-    if body.size_hint().lower() > BODY as u64 {
-        return Err(too_long());
-    }
-    match Limited::new(body, BODY).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_long()),
-        Err(error) => Err(Problem::bad(format!("the body ended early ({error}); send all of it"))),
+) -> Result<Said, Problem> {
+    match find(&ALL, service.token.as_ref(), &request)? {
+        Verb::Live => Ok(Said::json("{\"status\":\"ok\"}".to_owned())),
+        Verb::Ready => Ok(metrics::readiness(&service.engine)),
+        Verb::Metrics => Ok(Said::metrics(metrics::text(&service.engine))),
+        Verb::OpenApi => Ok(Said::document(OPENAPI)),
+        verb => {
+            let body = body(request.into_body()).await?;
+            put(&service.engine, verb, &body).wait().await.map(Said::json)
+        }
     }
 }
 
@@ -209,24 +165,4 @@ fn told_by<C: Clock + Send + Sync + 'static, T: 'static>(
             pending.map(move |answer| write(&rules, answer))
         }
     }
-}
-
-fn problem_of(problem: &Problem) -> Response<Full<Bytes>> {
-    let mut response = response(problem.status, "application/problem+json", problem.body());
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Some(allow) = problem.allow {
-        headers.insert(ALLOW, HeaderValue::from_static(allow));
-    }
-    if problem.status == StatusCode::UNAUTHORIZED {
-        headers.insert(hyper::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
-    response
-}
-
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

@@ -11,12 +11,12 @@ use crate::engine::{Acquired, Decided, Explanation, InForce, Verdict};
 use crate::rules::{Listed, Refusal, Why};
 
 /// An object that is being written.
-pub(super) struct Object {
+pub(crate) struct Object {
     text: String,
 }
 
 impl Object {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut text = String::with_capacity(192);
         text.push('{');
         Object { text }
@@ -29,16 +29,16 @@ impl Object {
         let _ = write!(self.text, "\"{name}\":"); // into a string nothing can fail
     }
 
-    pub(super) fn raw(&mut self, name: &str, json: &str) {
+    pub(crate) fn raw(&mut self, name: &str, json: &str) {
         self.name(name);
         self.text.push_str(json);
     }
 
-    pub(super) fn flag(&mut self, name: &str, value: bool) {
+    pub(crate) fn flag(&mut self, name: &str, value: bool) {
         self.raw(name, if value { "true" } else { "false" });
     }
 
-    pub(super) fn text(&mut self, name: &str, value: &str) {
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
             let _ = write!(self.text, "\"{value}\"");
@@ -60,17 +60,17 @@ impl Object {
         };
     }
 
-    pub(super) fn lease(&mut self, lease: Duration) {
+    pub(crate) fn lease(&mut self, lease: Duration) {
         self.seconds("lease", u64::try_from(lease.as_micros()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         self.text.push('}');
         self.text
     }
 }
 
-pub(super) fn decided<C>(rules: &InForce<C>, decided: &Decided) -> Object {
+pub(crate) fn decided<C>(rules: &InForce<C>, decided: &Decided) -> Object {
     let mut object = Object::new();
     object.flag("allowed", decided.is_allowed());
     let rule_name = |rule: u32| rules.compiled().rule(rule as usize).map_or("", |rule| rule.name.as_str());
@@ -129,11 +129,12 @@ fn reason(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Denied => "the request is on the list `deny` of the rule",
         Refusal::KeyMissing => "a part of the key is missing; send the descriptor it is made of",
+        Refusal::Blocked => "an administrator has blocked the key",
         Refusal::CostMissing => "there is no number for the cost; send the descriptor it is taken from",
     }
 }
 
-pub(super) fn acquired<C>(rules: &InForce<C>, acquired: &Acquired) -> Object {
+pub(crate) fn acquired<C>(rules: &InForce<C>, acquired: &Acquired) -> Object {
     let mut object = decided(rules, &acquired.decided);
     if let Some((id, lease)) = acquired.place {
         object.text("place", &id.to_string());
@@ -142,7 +143,7 @@ pub(super) fn acquired<C>(rules: &InForce<C>, acquired: &Acquired) -> Object {
     object
 }
 
-pub(super) fn explained(explanation: &Explanation) -> Object {
+pub(crate) fn explained(explanation: &Explanation) -> Object {
     let mut object = Object::new();
     match explanation.listed {
         Some(Listed::Allowed) => object.text("listed", "allowed"),
@@ -170,6 +171,6 @@ pub(super) fn explained(explanation: &Explanation) -> Object {
     object
 }
 
-pub(super) fn list(items: impl Iterator<Item = String>) -> String {
+pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
 }

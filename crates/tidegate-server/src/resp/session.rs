@@ -24,6 +24,8 @@ use super::call::{Call, find};
 use super::parse::{Bounds, Parsed, Places, Request, parse};
 use super::reply::{Dialect, Reply};
 use super::transaction::{Queued, Transaction};
+use crate::config::Protocol;
+use crate::engine::meter::DoorMeter;
 use crate::engine::{Answer, Engine};
 
 /// What all sessions share.
@@ -116,6 +118,13 @@ impl<C> Service<C> {
     /// What answers.
     pub fn engine(&self) -> &Arc<Engine<C>> {
         &self.engine
+    }
+}
+
+impl<C: Clock> Service<C> {
+    /// What is counted at its doors.
+    pub(crate) fn door(&self) -> &DoorMeter {
+        self.engine.meter().door(Protocol::Resp)
     }
 }
 

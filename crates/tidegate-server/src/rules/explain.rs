@@ -140,6 +140,7 @@ impl fmt::Display for Why {
                 let name = name.as_deref().unwrap_or_default();
                 match refusal {
                     Refusal::Denied => f.write_str("refuses: the request is on the list `deny`"),
+                    Refusal::Blocked => f.write_str("refuses: an administrator has blocked the key"),
                     Refusal::KeyMissing => write!(f, "refuses: there is no `{name}` for the key"),
                     Refusal::CostMissing => write!(f, "refuses: there is no number in `{name}` for the cost"),
                 }

@@ -79,6 +79,8 @@ pub enum Refusal {
     KeyMissing,
     /// The descriptor that should say what it takes says no number.
     CostMissing,
+    /// An administrator has blocked the key.
+    Blocked,
 }
 
 /// What a rule says of a request.

@@ -65,6 +65,39 @@ impl KeyPart {
     }
 }
 
+/// The values that a key was made of, for people; `None` for one that is missing. Of a key that was cut, what is there.
+pub(crate) fn read_key(parts: &[KeyPart], mut key: &[u8]) -> Vec<Option<String>> {
+    let mut values = Vec::new();
+    while let Some((length, rest)) = read_length(key) {
+        let (value, after) = rest.split_at(rest.len().min(length.saturating_sub(1)));
+        let is_network = matches!(parts.get(values.len()), Some(KeyPart::Network { .. }));
+        let text = read_network(value).filter(|_| is_network);
+        let text = || text.unwrap_or_else(|| String::from_utf8_lossy(value).into_owned());
+        values.push((length > 0).then(text));
+        key = after;
+    }
+    values
+}
+
+fn read_length(key: &[u8]) -> Option<(usize, &[u8])> {
+    let end = key.iter().position(|byte| byte & 0x80 == 0)?;
+    let (length, rest) = key.split_at(end + 1);
+    let bits = |(place, byte): (u32, &u8)| usize::from(byte & 0x7f).checked_shl(7 * place);
+    Some(((0..).zip(length).filter_map(bits).sum(), rest))
+}
+
+fn read_network(value: &[u8]) -> Option<String> {
+    match value {
+        [4, bits, address @ ..] => {
+            Some(format!("{}/{bits}", IpAddr::from(<[u8; 4]>::try_from(address).ok()?)))
+        }
+        [6, bits, address @ ..] => {
+            Some(format!("{}/{bits}", IpAddr::from(<[u8; 16]>::try_from(address).ok()?)))
+        }
+        _ => None,
+    }
+}
+
 fn write_bytes(bytes: &[u8], key: &mut Vec<u8>) {
     write_length(bytes.len() + 1, key);
     key.extend_from_slice(bytes);
@@ -138,6 +171,21 @@ mod tests {
         let long = "x".repeat(300);
         assert_eq!(two(&long, "")[..2], [0xad, 0x02], "301 = 0b10_0101101");
         assert_eq!(two(&long, "").len(), 2 + 300 + 1);
+    }
+
+    #[test]
+    fn a_key_can_be_read_again() {
+        let parts = [KeyPart::Value("a".into()), KeyPart::Network { name: "ip".into(), v4: 24, v6: 64 }];
+        let read = |descriptors: &[Descriptor<'_>]| read_key(&parts, &key(&parts, descriptors));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(read(&[("a", "acme"), ("ip", "10.1.2.3")]), [some("acme"), some("10.1.2.0/24")]);
+        assert_eq!(
+            read(&[("a", &"x".repeat(300)), ("ip", "2001:db8::1")]),
+            [Some("x".repeat(300)), some("2001:db8::/64")]
+        );
+        assert_eq!(read(&[("a", "")]), [some(""), None]);
+        assert_eq!(read_key(&parts, b"\x05ac"), [some("ac")], "one that was cut");
+        assert_eq!(read_key(&parts, &[0xff; 40]), [], "and one that was never one");
     }
 
     #[test]

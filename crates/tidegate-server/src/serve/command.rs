@@ -1,18 +1,18 @@
 //! # `tidegate serve`
 
 use std::error::Error;
-use std::future::poll_fn;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Reloader, Server, Settings, Speaks};
+use super::notify::{READY, STOPPING, notify};
+use super::{Certificates, Reloader, Server, Settings, Speaks};
+use crate::admin;
 use crate::config::command::{read, report};
 use crate::config::flags::{Flags, Given};
 use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
@@ -51,6 +51,10 @@ pub struct Serve {
     /// Seconds after which a client that asks nothing is let go.
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     idle: u64,
+    /// Seconds between being told to end (SIGTERM) and closing the doors. Meanwhile `/readyz` says that it ends, and
+    /// all are answered, so that others can be asked instead. A second signal, or SIGINT, ends it at once.
+    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_NOTICE", default_value_t = 1)]
+    notice: u64,
 }
 
 /// How often it is looked after.
@@ -111,28 +115,50 @@ fn example(given: &Given) -> Loaded {
 
 async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
     let engine = Arc::new(Engine::of(Compiled::new(config.rules.clone()), &config.store)?);
-    let server = listening(&serve, &config, &engine).await?;
+    let file = serve.flags.config.clone().filter(|path| path.as_os_str() != "-");
+    let reloader = file.map(|path| {
+        let (listeners, store) = (config.listeners.clone(), config.store.clone());
+        Arc::new(Reloader::new(path, given, engine.clone(), listeners, store))
+    });
+    let server = listening(&serve, &config, &engine, reloader.as_ref()).await?;
     // Before it says that it is ready: from then on it may be told to end, or to read its file again.
-    let mut ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let notice = Duration::from_secs(serve.notice);
     let hangup = signal(SignalKind::hangup())?;
     greet(&serve, &config, &server);
-    let file = serve.flags.config.filter(|path| path.as_os_str() != "-");
-    let Config { listeners, store, .. } = config;
-    let its = engine.clone();
-    let reloader = file.map(|path| Arc::new(Reloader::new(path, given, its, listeners, store)));
-    let watching = tokio::spawn(watch(engine, reloader, hangup));
-    server.run(poll_fn(|cx| any(&mut ends, cx))).await?;
+    notify(READY);
+    let watching = tokio::spawn(watch(engine.clone(), reloader, server.certificates(), hangup));
+    server.run(end(ends, &engine, notice)).await?;
     watching.abort();
+    say("tidegate: ended");
     Ok(())
 }
 
-fn any(signals: &mut [Signal], cx: &mut std::task::Context<'_>) -> Poll<()> {
-    let told = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-    if told { Poll::Ready(()) } else { Poll::Pending }
+/// Waits until it is to end: first nobody new is to come, and a moment later the doors are closed.
+async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notice: Duration) {
+    let is_urgent = tokio::select! {
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => true,
+    };
+    engine.drain();
+    notify(STOPPING);
+    say("tidegate: told to end; who is there is answered");
+    if !is_urgent {
+        tokio::select! {
+            () = tokio::time::sleep(notice) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
 }
 
 /// Looks after the engine while it is asked: its file, and places whose lease is over.
-async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup: Signal) {
+async fn watch(
+    engine: Arc<Engine>,
+    reloader: Option<Arc<Reloader>>,
+    certificates: Vec<Arc<Certificates>>,
+    mut hangup: Signal,
+) {
     let mut file = reloader.as_ref().map(|reloader| reloader.watched());
     loop {
         let is_told = tokio::select! {
@@ -140,22 +166,43 @@ async fn watch(engine: Arc<Engine>, reloader: Option<Arc<Reloader>>, mut hangup:
             () = tokio::time::sleep(EVERY) => false,
         };
         engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
+        crate::metrics::look(&engine);
+        certificates.iter().for_each(|certificates| refresh(certificates, is_told));
         match &reloader {
             Some(reloader) if file.as_mut().is_some_and(|file| file.is_due(is_told)) => {
                 let reloader = reloader.clone();
                 let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
             }
-            None if is_told => say("tidegate: there is no file to read again; start with --config FILE"),
+            None if is_told && certificates.is_empty() => {
+                say("tidegate: there is no file to read again; start with --config FILE")
+            }
             _ => {}
         }
     }
 }
 
-async fn listening(serve: &Serve, config: &Config, engine: &Arc<Engine>) -> Result<Server, Box<dyn Error>> {
+fn refresh(certificates: &Certificates, is_told: bool) {
+    match certificates.refresh(is_told) {
+        None => {}
+        Some(Ok(())) => {
+            say(&format!("tidegate: the certificate {} is in force", certificates.path().display()))
+        }
+        Some(Err(unusable)) => eprintln!("tidegate: {unusable}; the certificate before it is in force"),
+    }
+}
+
+async fn listening(
+    serve: &Serve,
+    config: &Config,
+    engine: &Arc<Engine>,
+    reloader: Option<&Arc<Reloader>>,
+) -> Result<Server, Box<dyn Error>> {
     let mut server = Server::with(settings(serve));
     for listener in &config.listeners {
-        let Some(speaks) = speaks(serve, listener, engine)? else { continue };
-        server = server.listen(speaks, &listener.address).await?;
+        let Some(speaks) = speaks(serve, listener, engine, reloader) else { continue };
+        let tls =
+            listener.tls.as_ref().map(|files| Certificates::read(files, listener.protocol).map(Arc::new));
+        server = server.listen_with(speaks, &listener.address, tls.transpose()?).await?;
     }
     if let Some(path) = &serve.resp_socket {
         let speaks = Speaks::Resp(resp(serve, None, engine));
@@ -165,7 +212,12 @@ async fn listening(serve: &Serve, config: &Config, engine: &Arc<Engine>) -> Resu
 }
 
 /// What is spoken at a listener; nothing yet at some.
-fn speaks(serve: &Serve, listener: &Listener, engine: &Arc<Engine>) -> Result<Option<Speaks>, String> {
+fn speaks(
+    serve: &Serve,
+    listener: &Listener,
+    engine: &Arc<Engine>,
+    reloader: Option<&Arc<Reloader>>,
+) -> Option<Speaks> {
     let speaks = match listener.protocol {
         Protocol::Http => {
             let service = http::Service::new(engine.clone());
@@ -182,16 +234,19 @@ fn speaks(serve: &Serve, listener: &Listener, engine: &Arc<Engine>) -> Result<Op
                 _ => service,
             }))
         }
-        Protocol::Admin => return Ok(None),
+        Protocol::Admin => {
+            let service = admin::Service::new(engine.clone());
+            let service = match reloader {
+                Some(reloader) => service.reloader(reloader.clone()),
+                None => service,
+            };
+            Speaks::Admin(Arc::new(match &listener.auth {
+                Some(Auth::Token(token)) => service.token(token.reveal()),
+                _ => service,
+            }))
+        }
     };
-    match &listener.tls {
-        // Rather than in the clear where encryption was asked for.
-        Some(_) => Err(format!(
-            "listeners.{}: encryption (tls) is not built yet; remove it, or put a proxy that encrypts in front",
-            listener.protocol.name()
-        )),
-        None => Ok(Some(speaks)),
-    }
+    Some(speaks)
 }
 
 fn resp(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine>) -> Arc<Service> {

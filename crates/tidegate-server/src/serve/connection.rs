@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use tidegate::Clock;
 
@@ -36,6 +37,8 @@ pub(crate) struct Connection<C> {
     unsent: Vec<u8>,
     sent: usize,
     then: Next,
+    /// When that was asked which is waited for.
+    asked: Option<Instant>,
     watched: Arc<Watched>,
     floor: Arc<Floor>,
 }
@@ -67,8 +70,19 @@ impl Scratch {
 
 impl<C: Clock + Send + Sync + 'static> Connection<C> {
     pub(crate) fn new(socket: Socket, session: Session<C>, watched: Arc<Watched>, floor: Arc<Floor>) -> Self {
-        let (left, unsent) = Default::default();
-        Connection { socket, session, left, needs: 1, unsent, sent: 0, then: Next::Read, watched, floor }
+        let (left, unsent, asked) = Default::default();
+        Connection {
+            socket,
+            session,
+            left,
+            needs: 1,
+            unsent,
+            sent: 0,
+            then: Next::Read,
+            asked,
+            watched,
+            floor,
+        }
     }
 
     /// Goes on as far as it can. Ready when the connection is to be closed.
@@ -100,6 +114,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
             Next::Answer => self.answer_left(cx, scratch),
             Next::Wait(later) => {
                 self.unsent = ready!(later.as_mut().poll(cx));
+                self.answered();
                 self.then = Next::Answer;
                 Poll::Ready(Ok(true))
             }
@@ -151,6 +166,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         scratch: &mut Scratch,
     ) -> Poll<io::Result<bool>> {
         scratch.out.clear();
+        self.asked = Some(Instant::now());
         let ran = self.session.run(bytes, &mut scratch.places, &mut scratch.out);
         self.left.extend_from_slice(&bytes[ran.consumed..]);
         self.go_on(cx, ran.then, scratch)
@@ -160,6 +176,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
     /// byte must not have it copied for each of them.
     fn answer_left(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
         scratch.out.clear();
+        self.asked = Some(Instant::now());
         let ran = self.session.run(&self.left, &mut scratch.places, &mut scratch.out);
         if ran.consumed == self.left.len() {
             self.left = Vec::new();
@@ -180,11 +197,21 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
             Then::Later(later) => Next::Wait(later),
             Then::Close => Next::End,
         };
+        if !matches!(self.then, Next::Wait(_)) {
+            self.answered();
+        }
         let sent = self.send(cx, out);
         if out.capacity() > 2 * READ {
             *out = Vec::new();
         }
         sent
+    }
+
+    /// Notes how long all that had arrived together took: a clock is read for each turn, and not for each request.
+    fn answered(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            self.session.service.door().answers.saw(asked.elapsed());
+        }
     }
 
     /// Sends replies; what the system does not take is kept.
@@ -214,6 +241,10 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
                     return Poll::Pending;
                 }
             }
+        }
+        if self.socket.poll_flush(cx)?.is_pending() {
+            self.watched.stalled(self.floor.now.load(Ordering::Relaxed));
+            return Poll::Pending;
         }
         if self.sent > 0 {
             self.sent = 0;

@@ -12,7 +12,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tidegate::{Clock, SteadyClock};
 
@@ -32,6 +32,8 @@ pub struct Reloader<C = SteadyClock> {
     /// What was read when the service started, and stays so until it starts again.
     listeners: Vec<Listener>,
     store: Store,
+    /// One at a time: whoever has read the file last has the last word.
+    reloading: Mutex<()>,
 }
 
 /// Why a file was not put in force. The rules before it are.
@@ -44,7 +46,7 @@ pub enum Unread {
 }
 
 /// What a path leads to, as far as can be seen from outside.
-type Look = Option<(u64, u64, i64, i64, u64)>;
+pub(super) type Look = Option<(u64, u64, i64, i64, u64)>;
 
 /// A file that may change.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         listeners: Vec<Listener>,
         store: Store,
     ) -> Self {
-        Reloader { path, given, engine, listeners, store }
+        Reloader { path, given, engine, listeners, store, reloading: Mutex::new(()) }
     }
 
     /// Reads the file again and puts its rules in force, if all of it is right. Blocks: call it where that is allowed.
@@ -76,6 +78,13 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
     ///
     /// [`Unread`]. Then nothing has changed.
     pub fn reload(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloaded = self.put_in_force();
+        self.engine.meter().reloaded(reloaded.is_ok());
+        reloaded
+    }
+
+    fn put_in_force(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
         let mut loaded = read(&self.path, &self.given);
         let Some(config) = loaded.config.take() else { return Err(Unread::Faults(Box::new(loaded))) };
         let changes = [
@@ -93,9 +102,15 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         Watching { path: self.path.clone(), read: now, last: now }
     }
 
-    pub(crate) fn reload_and_say(&self) {
+    /// As [`reload`](Reloader::reload), and says what came of it where the service says everything.
+    ///
+    /// # Errors
+    ///
+    /// As [`reload`](Reloader::reload).
+    pub fn reload_and_say(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
         let name = self.path.display();
-        match self.reload() {
+        let reloaded = self.reload();
+        match &reloaded {
             Ok((diff, waiting)) => {
                 super::command::say(&format!("tidegate: {name} is in force: {diff}"));
                 for what in waiting {
@@ -106,6 +121,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
             }
             Err(unread) => eprintln!("{unread}tidegate: {name} is not in force; the rules before it are"),
         }
+        reloaded
     }
 }
 
@@ -123,7 +139,7 @@ impl Watching {
     }
 }
 
-fn look(path: &Path) -> Look {
+pub(super) fn look(path: &Path) -> Look {
     let seen = fs::metadata(path).ok()?;
     Some((seen.dev(), seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.len()))
 }

@@ -1,4 +1,4 @@
-//! # A socket of either kind
+//! # A socket of any kind, encrypted or not
 
 use std::io;
 use std::pin::Pin;
@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 use super::Stream;
 
@@ -13,6 +14,8 @@ use super::Stream;
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// One of the others, encrypted.
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl Socket {
@@ -29,6 +32,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Socket::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
@@ -38,6 +42,7 @@ impl Socket {
         ready!(match self {
             Socket::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
             Socket::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
         })?;
         Poll::Ready(Ok(buffer.filled().len()))
     }
@@ -47,6 +52,15 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Socket::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Socket::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    /// Hands over what was written and is kept back: what is encrypted may be.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Tcp(_) | Socket::Unix(_) => Poll::Ready(Ok(())),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 }
@@ -60,6 +74,7 @@ impl AsyncRead for Socket {
         match self.get_mut() {
             Socket::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
             Socket::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 }
@@ -69,8 +84,8 @@ impl AsyncWrite for Socket {
         Socket::poll_write(self.get_mut(), cx, bytes)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(())) // nothing is kept back
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Socket::poll_flush(self.get_mut(), cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

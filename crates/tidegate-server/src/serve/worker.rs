@@ -5,21 +5,28 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tidegate::Clock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::TlsAcceptor;
 
 use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::watch::{Ticks, Told, Watched};
 use super::{Guest, Settings, Speaks};
+use crate::config::Protocol;
+use crate::engine::meter::Meter;
 use crate::grpc;
 use crate::http;
 use crate::resp::{Service, Session};
@@ -112,30 +119,70 @@ async fn work<C: Clock + Send + Sync + 'static>(
 }
 
 fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>) {
-    let leaving = Leaving(floor.clone(), None);
+    let leaving = Leaving(floor.clone(), None, Present::new(&guest.speaks));
     let Ok((socket, peer)) = Socket::new(guest.stream) else { return };
     let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
     let number = floor.came.fetch_add(1, Ordering::Relaxed);
     let leaving = leaving.watched_as(number, watched.clone());
-    match guest.speaks {
-        Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
-        Speaks::Http(service) => {
-            let ticking = leaving.0.clone();
-            let now = move || ticking.now.load(Ordering::Relaxed);
+    match guest.tls {
+        None => greet(guest.speaks, socket, peer, watched, leaving),
+        Some(tls) => {
+            watched.stalled(floor.now.load(Ordering::Relaxed)); // who has come has to say hello in time
             tokio::spawn(async move {
-                http::serve(service, socket, watched, now).await;
-                drop(leaving);
-            });
-        }
-        Speaks::Grpc(service) => {
-            let ticking = leaving.0.clone();
-            let now = move || ticking.now.load(Ordering::Relaxed);
-            tokio::spawn(async move {
-                grpc::serve(service, socket, watched, now).await;
-                drop(leaving);
+                let Some(socket) = shake_hands(tls, socket, &watched).await else { return };
+                watched.moved(leaving.0.now.load(Ordering::Relaxed));
+                greet(guest.speaks, socket, peer, watched, leaving);
             });
         }
     }
+}
+
+/// `None` if the other side does not speak TLS, is not known, or is told to leave.
+async fn shake_hands(tls: Arc<ServerConfig>, socket: Socket, watched: &Watched) -> Option<Socket> {
+    let mut shaking = pin!(TlsAcceptor::from(tls).accept(socket));
+    poll_fn(|cx| match watched.poll_told(cx) {
+        Told::Nothing => shaking.as_mut().poll(cx).map(|stream| Some(Socket::Tls(Box::new(stream.ok()?)))),
+        Told::Finish | Told::Leave => Poll::Ready(None),
+    })
+    .await
+}
+
+fn greet<C: Clock + Send + Sync + 'static>(
+    speaks: Speaks<C>,
+    socket: Socket,
+    peer: String,
+    watched: Arc<Watched>,
+    leaving: Leaving,
+) {
+    match speaks {
+        Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
+        Speaks::Http(service) => ask(service, socket, watched, leaving),
+        Speaks::Grpc(service) => call(service, socket, watched, leaving),
+        Speaks::Admin(service) => ask(service, socket, watched, leaving),
+    }
+}
+
+fn call<C: Clock + Send + Sync + 'static>(
+    service: Arc<grpc::Service<C>>,
+    socket: Socket,
+    watched: Arc<Watched>,
+    leaving: Leaving,
+) {
+    let ticking = leaving.0.clone();
+    let now = move || ticking.now.load(Ordering::Relaxed);
+    tokio::spawn(async move {
+        grpc::serve(service, socket, watched, now).await;
+        drop(leaving);
+    });
+}
+
+fn ask<S: http::Answers>(service: Arc<S>, socket: Socket, watched: Arc<Watched>, leaving: Leaving) {
+    let ticking = leaving.0.clone();
+    let now = move || ticking.now.load(Ordering::Relaxed);
+    tokio::spawn(async move {
+        http::serve(service, socket, watched, now).await;
+        drop(leaving);
+    });
 }
 
 fn talk<C: Clock + Send + Sync + 'static>(
@@ -154,7 +201,25 @@ fn talk<C: Clock + Send + Sync + 'static>(
 }
 
 /// Takes a connection off the list, however it ends.
-struct Leaving(Arc<Floor>, Option<u64>);
+struct Leaving(Arc<Floor>, Option<u64>, #[expect(dead_code, reason = "counted until it is dropped")] Present);
+
+/// Counts a connection for as long as it is there.
+struct Present(Arc<Meter>, Protocol);
+
+impl Present {
+    fn new<C: Clock>(speaks: &Speaks<C>) -> Self {
+        let (meter, protocol) = (speaks.meter().clone(), speaks.protocol());
+        meter.door(protocol).came.fetch_add(1, Ordering::Relaxed);
+        meter.door(protocol).open.fetch_add(1, Ordering::Relaxed);
+        Present(meter, protocol)
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.door(self.1).open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Leaving {
     fn watched_as(mut self, id: u64, watched: Arc<Watched>) -> Self {

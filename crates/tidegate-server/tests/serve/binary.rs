@@ -12,6 +12,7 @@ pub(crate) struct Binary {
     pub(crate) address: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    pub(crate) admin: SocketAddr,
     pub(crate) child: Child,
     pub(crate) said: BufReader<ChildStdout>,
 }
@@ -20,11 +21,10 @@ impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command
-            .env("TIDEGATE_RESP", "127.0.0.1:0")
-            .env("TIDEGATE_HTTP", "127.0.0.1:0")
-            .env("TIDEGATE_GRPC", "127.0.0.1:0")
-            .args(arguments);
+        for protocol in ["HTTP", "GRPC", "RESP", "ADMIN"] {
+            command.env(format!("TIDEGATE_{protocol}"), "127.0.0.1:0");
+        }
+        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {
@@ -40,8 +40,9 @@ impl Binary {
                 }
             }
         };
-        let (http, grpc, address) = (address("http"), address("grpc"), address("resp"));
-        Binary { address, http, grpc, child, said }
+        let (http, grpc, address, admin) =
+            (address("http"), address("grpc"), address("resp"), address("admin"));
+        Binary { address, http, grpc, admin, child, said }
     }
 
     /// The next line that it says.
@@ -117,19 +118,6 @@ fn a_file_that_is_wrong_is_told_and_does_not_start() {
         said.contains("bad.yaml:2:") && said.contains("bad.yaml:3:") && said.contains("`quota`"),
         "{said}"
     );
-}
-
-#[test]
-fn encryption_that_is_not_there_is_not_left_out_silently() {
-    let folder = tempfile::tempdir().expect("there is room");
-    let file = folder.path().join("tls.yaml");
-    let tls = "listeners: {http: {address: 127.0.0.1:0, tls: {cert: c.pem, key: k.pem}}}\nrules: [{name: a, quota: 5/s}]\n";
-    std::fs::write(&file, tls).expect("written");
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
-    let output = output.expect("the binary");
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("listeners.http: encryption (tls) is not built yet"), "{said}");
 }
 
 #[test]

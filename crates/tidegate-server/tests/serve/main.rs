@@ -2,15 +2,22 @@
 //!
 //! Nothing here measures time. What has to happen is waited for, by reads that the system ends if it does not.
 
+mod abuse;
+mod admin;
 mod binary;
 mod clients;
+mod end;
 mod envoy;
 mod every_protocol;
 mod grpc;
 mod grpc_client;
 mod grpc_trouble;
 mod http;
+mod metrics;
+mod openapi;
 mod reload;
 mod running;
 mod shared;
+mod shell;
 mod sockets;
+mod tls;

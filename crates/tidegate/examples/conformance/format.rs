@@ -8,11 +8,11 @@
 
 use tidegate::{InvalidQuota, Micros, Pacing, Quota, Rule, TokenBucket};
 
-use crate::line::Line;
-use crate::mistake::Mistake;
-use crate::pace::{self, Begins, PaceRow};
-use crate::row::{self, Row, Rules};
-use crate::time;
+use super::line::Line;
+use super::mistake::Mistake;
+use super::pace::{self, Begins, PaceRow};
+use super::row::{self, Row, Rules};
+use super::time;
 
 /// A limit and a story about it, from a key never seen.
 #[derive(Clone, Debug)]
@@ -388,7 +388,7 @@ fn has_name(line: &Line<'_>) -> bool {
 }
 
 fn rule_name(line: &mut Line<'_>) -> Result<String, Mistake> {
-    let name = line.next_of(crate::line::Kind::Word).ok_or_else(|| line.mistake(RULE_NAME))?;
+    let name = line.next_of(super::line::Kind::Word).ok_or_else(|| line.mistake(RULE_NAME))?;
     line.takes("=");
     Ok(name.text.to_owned())
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::mistake::Mistake;
+use super::mistake::Mistake;
 
 /// A line without its comment, and how far it has been read.
 #[derive(Debug)]

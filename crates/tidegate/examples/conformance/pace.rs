@@ -10,11 +10,11 @@
 
 use tidegate::{InvalidQuota, Micros, Pacing, Quota};
 
-use crate::format::invalid_rule;
-use crate::line::Line;
-use crate::mistake::Mistake;
-use crate::row::{self, Columns, Expected};
-use crate::time;
+use super::format::invalid_rule;
+use super::line::Line;
+use super::mistake::Mistake;
+use super::row::{self, Columns, Expected};
+use super::time;
 
 /// What is asked of a pacer, and what is expected.
 #[derive(Clone, Debug)]

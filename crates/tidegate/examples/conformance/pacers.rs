@@ -7,10 +7,10 @@ use std::panic::{self, AssertUnwindSafe};
 
 use tidegate::{Clock, ManualClock, Micros, Outcome, Pacer, Pacing, Quota, TooLong, Wait};
 
-use crate::format::{Act, Case, Step};
-use crate::pace::{Begins, PaceRow, PaceVerb};
-use crate::row::Expected;
-use crate::run::{Difference, difference, outcome_fits, outcome_said};
+use super::format::{Act, Case, Step};
+use super::pace::{Begins, PaceRow, PaceVerb};
+use super::row::Expected;
+use super::run::{Difference, difference, outcome_fits, outcome_said};
 
 /// A pacer just made at instant zero. Each verb happens at an instant, and none is before the last.
 pub(crate) trait Paced {

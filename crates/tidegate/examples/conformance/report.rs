@@ -5,12 +5,12 @@
 use std::fmt::Write;
 use std::{fs, io};
 
-use crate::format;
-use crate::mistake::Mistake;
-use crate::pacers::{self, PACERS};
-use crate::run::{Difference, run};
-use crate::subject::Kind;
-use crate::table::table;
+use super::format;
+use super::mistake::Mistake;
+use super::pacers::{self, PACERS};
+use super::run::{Difference, run};
+use super::subject::Kind;
+use super::table::table;
 
 /// What was found in all files together.
 #[derive(Debug, Default)]

@@ -9,9 +9,9 @@
 
 use tidegate::Micros;
 
-use crate::line::{Kind, Line};
-use crate::mistake::Mistake;
-use crate::time;
+use super::line::{Kind, Line};
+use super::mistake::Mistake;
+use super::time;
 
 /// What is asked, how often, and what is expected.
 #[derive(Clone, Debug)]

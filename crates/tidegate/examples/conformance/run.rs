@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tidegate::{Decision, Micros, Outcome, Rule};
 
-use crate::format::{Act, Case, Step};
-use crate::row::{self, Expected, Row, Values, Verb, Within};
-use crate::subject::{Answer, Kind, Subject};
+use super::format::{Act, Case, Step};
+use super::row::{self, Expected, Row, Values, Verb, Within};
+use super::subject::{Answer, Kind, Subject};
 
 /// Something that did not come out as the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tidegate::{
     Algorithm, Clock, Decision, KeyedLimiter, Limiter, ManualClock, Micros, Rule, RuleId, SettableClock,
 };
 
-use crate::format::Case;
+use super::format::Case;
 
 /// One key under some rules. Each verb happens at an instant that the vector file gives.
 pub(crate) trait Subject {

@@ -3,7 +3,7 @@
 //! One line for each difference: where, what was asked, which column, and the two values side by side, so that the eye
 //! finds the pattern ("every reset is one cell too long") that a list of sentences would hide.
 
-use crate::run::Difference;
+use super::run::Difference;
 
 const HEADINGS: [&str; 7] = ["where", "case", "subject", "row", "column", "got", "want"];
 

@@ -6,8 +6,8 @@
 
 use tidegate::Micros;
 
-use crate::line::{Kind, Line};
-use crate::mistake::Mistake;
+use super::line::{Kind, Line};
+use super::mistake::Mistake;
 
 /// Every spelling of a unit, and its length in microseconds.
 const UNITS: [(&[&str], u64); 7] = [

@@ -1,0 +1,240 @@
+//! # What Prometheus is told
+//!
+//! Its text format, written by hand: a name, labels, a number. Everything that is counted is counted elsewhere, without
+//! locks; here it is added up when somebody asks. There are as many lines as the rules in force make, and no more:
+//! no label holds a key, or anything else that callers choose.
+
+mod text;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use tidegate::{Clock, RuleId, Source};
+
+use crate::config::Protocol;
+use crate::engine::meter::Meter;
+use crate::engine::tally::{ALL_SOURCES, Tally};
+use crate::engine::{Counted, Engine, InForce};
+use crate::http::reply::Said;
+use crate::resp::source_name;
+use text::{Kind, Lines};
+
+/// All of it.
+pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> String {
+    let (rules, meter) = (engine.in_force(), engine.meter());
+    let mut lines = Lines::default();
+    lines.family("tidegate_build_info", Kind::Gauge, "Which program this is.");
+    lines.one("tidegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    decisions(&mut lines, &rules, meter);
+    shadows(&mut lines, &rules);
+    tables(&mut lines, engine, &rules);
+    redis(&mut lines, &rules, meter);
+    let ratio = protection(&rules, meter);
+    lines.family(
+        "tidegate_protection_ratio",
+        Kind::Gauge,
+        "Of the decisions of the last seconds, the part that was enforced; 0 if the canary says that nothing is.",
+    );
+    lines.float("tidegate_protection_ratio", &[], ratio);
+    reloads(&mut lines, meter);
+    doors(&mut lines, meter);
+    lines.end()
+}
+
+/// Notes how many decisions there were by now, so that there is a ratio of the last few seconds. To be called every
+/// half second.
+pub(crate) fn look<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) {
+    let (decisions, open) = decided(&engine.in_force());
+    engine.meter().look(decisions, open);
+}
+
+/// Whether requests should be sent here.
+pub(crate) fn readiness<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Said {
+    if engine.meter().is_draining() {
+        return Said::unavailable("{\"status\":\"draining\"}".to_owned());
+    }
+    let is_degraded = engine.in_force().redis().is_some_and(|health| health.enforced != Some(true));
+    let status = if is_degraded { "degraded" } else { "ok" };
+    Said::json(format!("{{\"status\":\"{status}\"}}"))
+}
+
+fn protection<C: Clock>(rules: &InForce<C>, meter: &Meter) -> f64 {
+    if rules.redis().is_some_and(|health| health.enforced == Some(false)) {
+        return 0.0;
+    }
+    let (decisions, open) = decided(rules);
+    meter.protection(decisions, open).unwrap_or(1.0)
+}
+
+/// How many decisions of rules there were, and how many of them were let through uncounted.
+fn decided<C>(rules: &InForce<C>) -> (u64, u64) {
+    let of =
+        |tally: &Tally, source| Counted::ALL.iter().map(|counted| tally.sum(source, *counted)).sum::<u64>();
+    let all = rules.tallies().iter().map(|tally| {
+        let all: u64 = ALL_SOURCES.iter().map(|source| of(tally, *source)).sum();
+        (all, of(tally, Source::Open))
+    });
+    all.fold((0, 0), |(all, open), (more, more_open)| (all + more, open + more_open))
+}
+
+fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
+    const NAME: &str = "tidegate_decisions_total";
+    lines.family(NAME, Kind::Counter, "Requests by the rule that was binding, who decided, and what.");
+    for tally in rules.tallies() {
+        for source in ALL_SOURCES {
+            for counted in Counted::ALL {
+                let sum = tally.sum(source, counted);
+                // What ordinarily happens is there from the beginning; all else once it has happened.
+                if sum > 0 || (source == Source::Strict && counted != Counted::Delayed) {
+                    let labels = [
+                        ("rule", &*tally.name),
+                        ("source", source_name(source)),
+                        ("outcome", counted.name()),
+                    ];
+                    lines.one(NAME, &labels, sum);
+                }
+            }
+        }
+    }
+    const DENIED: &str = "tidegate_denied_total";
+    lines.family(
+        DENIED,
+        Kind::Counter,
+        "Requests that a rule refused without looking at a limit: its list, a missing key or cost, a block.",
+    );
+    for tally in rules.tallies() {
+        lines.one(DENIED, &[("rule", &tally.name)], tally.sum_denied());
+    }
+    const LISTED: &str = "tidegate_unruled_total";
+    lines.family(LISTED, Kind::Counter, "Requests that no rule was asked about, by what became of them.");
+    for (outcome, number) in ["unlimited", "exempt", "denied"].iter().zip(&meter.listed) {
+        lines.one(LISTED, &[("outcome", outcome)], number.sum());
+    }
+    const THROTTLED: &str = "tidegate_throttle_decisions_total";
+    lines.family(THROTTLED, Kind::Counter, "Requests whose limit came with the call (CL.THROTTLE).");
+    for (outcome, number) in ["allowed", "refused"].iter().zip(&meter.throttled) {
+        lines.one(THROTTLED, &[("outcome", outcome)], number.sum());
+    }
+}
+
+fn shadows<C>(lines: &mut Lines, rules: &InForce<C>) {
+    const NAME: &str = "tidegate_shadow_decisions_total";
+    lines.family(NAME, Kind::Counter, "What rules that only watch would have done.");
+    for (number, rule) in (0..).zip(rules.compiled().rules()) {
+        let Some(watched) = rules.watched(number) else { continue };
+        for (outcome, count) in [("allowed", watched.passed()), ("refused", watched.refused())] {
+            lines.one(NAME, &[("rule", &rule.name), ("outcome", outcome)], count);
+        }
+    }
+}
+
+type OfStats = fn(&tidegate::Stats) -> u64;
+
+fn tables<C: Clock + Send + Sync + 'static>(lines: &mut Lines, engine: &Engine<C>, rules: &InForce<C>) {
+    let limits = (0..).zip(rules.compiled().limits());
+    let stats: Vec<_> = limits
+        .filter_map(|(number, numbered)| Some((&numbered.identity.name, rules.stats(RuleId(number))?)))
+        .collect();
+    let families: [(&str, Kind, &str, OfStats); 4] = [
+        ("tidegate_keys", Kind::Gauge, "Keys that have a state in memory.", |stats| stats.keys as u64),
+        ("tidegate_keys_evicted_total", Kind::Counter, "Idle keys that made room for others.", |stats| {
+            stats.evicted
+        }),
+        (
+            "tidegate_keys_refused_total",
+            Kind::Counter,
+            "Decisions refused for want of room for a key.",
+            |stats| stats.refused,
+        ),
+        ("tidegate_table_bytes", Kind::Gauge, "Memory that the states take.", |stats| stats.bytes as u64),
+    ];
+    for (name, kind, help, value) in families {
+        lines.family(name, kind, help);
+        for (limit, stats) in &stats {
+            lines.one(name, &[("limit", limit)], value(stats));
+        }
+    }
+    lines.family("tidegate_throttle_keys", Kind::Gauge, "Keys whose limit comes with the call.");
+    lines.one("tidegate_throttle_keys", &[], engine.keys());
+    lines.family("tidegate_places", Kind::Gauge, "Requests that hold places at work.");
+    lines.one("tidegate_places", &[], engine.places() as u64);
+    lines.family("tidegate_blocks", Kind::Gauge, "Keys that an administrator has blocked.");
+    lines.one("tidegate_blocks", &[], engine.blocks().len() as u64);
+}
+
+fn redis<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
+    let Some(health) = rules.redis() else { return };
+    let (open, wanted) = health.connections;
+    let gauges = [
+        ("tidegate_redis_connections", "Connections to Redis.", open as u64),
+        ("tidegate_redis_connections_wanted", "Connections to Redis that there should be.", wanted as u64),
+        (
+            "tidegate_redis_breaker_open",
+            "1 while Redis is not asked, having failed too often.",
+            health.not_asked.into(),
+        ),
+        (
+            "tidegate_redis_canary_enforced",
+            "1 if the canary was refused when it should be, the last time it was asked.",
+            (health.enforced == Some(true)).into(),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        lines.family(name, Kind::Gauge, help);
+        lines.one(name, &[], value);
+    }
+    lines.family("tidegate_redis_breaker_openings_total", Kind::Counter, "How often that has begun.");
+    lines.one("tidegate_redis_breaker_openings_total", &[], health.openings);
+    const TOOK: &str = "tidegate_redis_duration_seconds";
+    lines.family(TOOK, Kind::Histogram, "From asking Redis to the decision, whoever made it.");
+    lines.histogram(TOOK, &[], &meter.store.seen());
+}
+
+fn reloads(lines: &mut Lines, meter: &Meter) {
+    let reloads = &meter.reloads;
+    lines.family("tidegate_reloads_total", Kind::Counter, "How often the file was read again.");
+    for (result, count) in [("in_force", &reloads.good), ("rejected", &reloads.bad)] {
+        lines.one("tidegate_reloads_total", &[("result", result)], count.load(Relaxed));
+    }
+    lines.family(
+        "tidegate_reload_last_rejected",
+        Kind::Gauge,
+        "1 if the file, as last read, is not in force.",
+    );
+    lines.one("tidegate_reload_last_rejected", &[], reloads.is_last_bad.load(Relaxed).into());
+    lines.family(
+        "tidegate_reload_timestamp_seconds",
+        Kind::Gauge,
+        "When a file last came into force while running; 0 if none has.",
+    );
+    lines.one("tidegate_reload_timestamp_seconds", &[], reloads.at.load(Relaxed));
+}
+
+fn doors(lines: &mut Lines, meter: &Meter) {
+    let doors = || Protocol::ALL.iter().map(|protocol| (protocol.name(), meter.door(*protocol)));
+    lines.family("tidegate_connections", Kind::Gauge, "Connections that are open.");
+    for (protocol, door) in doors() {
+        lines.one("tidegate_connections", &[("protocol", protocol)], door.open.load(Relaxed) as u64);
+    }
+    lines.family("tidegate_connections_total", Kind::Counter, "Connections that were let in.");
+    for (protocol, door) in doors() {
+        lines.one("tidegate_connections_total", &[("protocol", protocol)], door.came.load(Relaxed));
+    }
+    lines.family(
+        "tidegate_connections_refused_total",
+        Kind::Counter,
+        "Connections for which there was no room.",
+    );
+    for (protocol, door) in doors() {
+        let labels = [("protocol", protocol)];
+        lines.one("tidegate_connections_refused_total", &labels, door.turned_away.load(Relaxed));
+    }
+    const TOOK: &str = "tidegate_answer_duration_seconds";
+    lines.family(
+        TOOK,
+        Kind::Histogram,
+        "From a request to its answer; of resp, from all that arrived together to the answers.",
+    );
+    for (protocol, door) in doors() {
+        lines.histogram(TOOK, &[("protocol", protocol)], &door.answers.seen());
+    }
+}

@@ -1,0 +1,31 @@
+//! # Telling systemd
+//!
+//! Whoever is started by systemd with `Type=notify` finds the path of a socket in `NOTIFY_SOCKET`, and says there when
+//! it is ready and when it ends. Everybody else finds nothing, and says nothing.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// It answers from now on.
+pub(super) const READY: &str = "READY=1";
+/// It answers those who are there, and ends.
+pub(super) const STOPPING: &str = "STOPPING=1";
+
+/// Says it to whoever has started us, if they want to know.
+pub(super) fn notify(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else { return };
+    if let Err(error) = send(&socket, state) {
+        eprintln!("tidegate: systemd cannot be told {state}: {error}; it is used without that");
+    }
+}
+
+fn send(socket: &OsStr, state: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(|_| ())
+}

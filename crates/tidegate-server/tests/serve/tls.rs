@@ -1,0 +1,211 @@
+//! Encrypted connections, with certificates that change.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::binary::Binary;
+use crate::http::connect;
+use crate::running::{PATIENCE, ping};
+
+fn openssl(folder: &Path, arguments: &str) {
+    let mut command = Command::new("openssl");
+    let output =
+        command.args(arguments.split(' ')).current_dir(folder).output().expect("openssl is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+
+/// A root in `root.pem`, which signs.
+fn root(folder: &Path) {
+    openssl(folder, &format!("req -x509 {EC} -days 2 -subj /CN=root -keyout root.key -out root.pem"));
+    fs::write(folder.join("names"), "subjectAltName=DNS:localhost").expect("written");
+}
+
+/// A key and a certificate, put in the place of those before at once.
+fn signed(folder: &Path, name: &str) {
+    openssl(folder, &format!("req {EC} -subj /CN=localhost -keyout new.key -out new.csr"));
+    let by_root = "x509 -req -in new.csr -CA root.pem -CAkey root.key -CAcreateserial";
+    openssl(folder, &format!("{by_root} -days 2 -extfile names -out new.pem"));
+    for kind in ["key", "pem"] {
+        fs::rename(folder.join(format!("new.{kind}")), folder.join(format!("{name}.{kind}")))
+            .expect("renamed");
+    }
+}
+
+type Encrypted = StreamOwned<ClientConnection, TcpStream>;
+
+fn encrypted(address: SocketAddr, folder: &Path, with_certificate: Option<&str>) -> Encrypted {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join("root.pem")).expect("a root")).expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.expect("versions").with_root_certificates(roots);
+    let config = match with_certificate {
+        None => builder.with_no_client_auth(),
+        Some(name) => {
+            let own =
+                CertificateDer::from_pem_file(folder.join(format!("{name}.pem"))).expect("a certificate");
+            let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key"))).expect("a key");
+            builder.with_client_auth_cert(vec![own], key).expect("a client")
+        }
+    };
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream)
+}
+
+fn livez(stream: &mut Encrypted) -> std::io::Result<String> {
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
+fn serving(folder: &Path, more: &str) -> Binary {
+    let tls = |more: &str| {
+        let path = |name: &str| folder.join(name).display().to_string();
+        format!(
+            "{{address: 127.0.0.1:0, tls: {{cert: {}, key: {}{more}}}}}",
+            path("server.pem"),
+            path("server.key")
+        )
+    };
+    let (http, other) = (tls(more), tls(""));
+    let file = folder.join("tidegate.yaml");
+    let listeners = format!("{{http: {http}, resp: {other}, admin: {other}}}");
+    fs::write(&file, format!("listeners: {listeners}\nrules: [{{name: all, quota: 9/day}}]\n"))
+        .expect("written");
+    let mut server = Binary::start(&["serve", "--config", file.to_str().expect("a name")]);
+    while !server.line().contains("redis-cli") {}
+    server
+}
+
+#[test]
+fn every_door_is_encrypted_and_who_speaks_in_the_clear_is_not_answered() {
+    let folder = tempfile::tempdir().expect("there is room");
+    root(folder.path());
+    signed(folder.path(), "server");
+    let server = serving(folder.path(), "");
+    let mut redis = encrypted(server.address, folder.path(), None);
+    ping(&mut redis);
+    // More than fits into what is kept back of an encrypted connection, and pieces of every size.
+    let many = b"PING\r\n".repeat(20_000);
+    let mut other = encrypted(server.address, folder.path(), None);
+    let mut got = 0;
+    for some in many.chunks(30_011) {
+        other.write_all(some).expect("sent");
+        let mut replies = vec![0; some.len() / 12 * 7];
+        other.read_exact(&mut replies).expect("replies");
+        got += replies.len();
+    }
+    let mut replies = vec![0; 20_000 * 7 - got];
+    other.read_exact(&mut replies).expect("all replies");
+    for address in [server.http, server.admin] {
+        let said = livez(&mut encrypted(address, folder.path(), None)).expect("an answer");
+        assert!(said.starts_with("HTTP/1.1 "), "{said}");
+        let mut clear = connect(address);
+        clear.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").expect("sent");
+        let mut said = Vec::new();
+        let _ = clear.read_to_end(&mut said); // closed, or reset
+        assert!(!said.starts_with(b"HTTP"), "{said:?}");
+    }
+    ping(&mut redis);
+}
+
+#[test]
+fn a_certificate_that_changes_is_shown_and_a_bad_one_is_not() {
+    let folder = tempfile::tempdir().expect("there is room");
+    root(folder.path());
+    signed(folder.path(), "server");
+    let mut server = serving(folder.path(), "");
+    let shown = || {
+        let mut stream = encrypted(server.http, folder.path(), None);
+        let _ = livez(&mut stream).expect("an answer");
+        stream.conn.peer_certificates().expect("a certificate")[0].clone().into_owned()
+    };
+    let there = || CertificateDer::from_pem_file(folder.path().join("server.pem")).expect("a certificate");
+    let first = there();
+    assert_eq!(shown(), first);
+    let mut redis = encrypted(server.address, folder.path(), None);
+    ping(&mut redis);
+    signed(folder.path(), "server");
+    let second = there();
+    assert_ne!(first, second);
+    for _ in 0..3 {
+        let line = server.line();
+        assert!(line.contains("server.pem is in force"), "{line}");
+    }
+    let mut stream = encrypted(server.http, folder.path(), None);
+    let _ = livez(&mut stream).expect("an answer");
+    assert_eq!(stream.conn.peer_certificates().expect("a certificate")[0], second);
+    ping(&mut redis); // who was there stays
+
+    fs::write(folder.path().join("server.pem"), "nonsense").expect("written");
+    let mut said = std::io::BufReader::new(server.child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    assert!(
+        line.contains("server.pem cannot be used") && line.contains("the certificate before it"),
+        "{line}"
+    );
+    assert!(livez(&mut encrypted(server.http, folder.path(), None)).is_ok());
+}
+
+#[test]
+fn who_has_to_show_a_certificate_and_does_not_is_not_let_in() {
+    let folder = tempfile::tempdir().expect("there is room");
+    root(folder.path());
+    signed(folder.path(), "server");
+    signed(folder.path(), "client");
+    let root = folder.path().join("root.pem");
+    let server = serving(folder.path(), &format!(", client_ca: {}", root.display()));
+    let said = livez(&mut encrypted(server.http, folder.path(), Some("client"))).expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    assert!(livez(&mut encrypted(server.http, folder.path(), None)).is_err());
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_a_sentence() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name);
+    root(folder.path());
+    signed(folder.path(), "one");
+    signed(folder.path(), "other");
+    fs::write(at("empty.pem"), "").expect("written");
+    fs::write(at("empty.key"), "").expect("written");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(at("empty.key"), private).expect("a mode");
+    let rows = [
+        ("gone.pem", "one.key", "gone.pem cannot be used: No such file"),
+        ("empty.pem", "one.key", "there is no certificate in it"),
+        ("one.pem", "gone.key", "gone.key cannot be used: No such file"),
+        ("one.pem", "empty.key", "there is not a private key in it"),
+        ("one.pem", "other.key", "it does not fit the certificate"),
+    ];
+    for (cert, key, sentence) in rows {
+        let (cert, key) = (at(cert), at(key));
+        let tls = format!("{{cert: {}, key: {}}}", cert.display(), key.display());
+        let file = at("tls.yaml");
+        let listeners =
+            format!("{{http: {{address: 127.0.0.1:0, tls: {tls}}}, resp: off, grpc: off, admin: off}}");
+        fs::write(&file, format!("listeners: {listeners}\nrules: [{{name: a, quota: 5/s}}]\n"))
+            .expect("written");
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["serve", "--config"]).arg(&file).output();
+        let output = output.expect("the binary");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("tidegate: listeners.http.tls: ") && said.contains(sentence), "{said}");
+        assert!(!said.contains("PRIVATE"), "{said}");
+    }
+}
