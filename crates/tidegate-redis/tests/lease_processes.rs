@@ -20,7 +20,7 @@ const NODES: usize = 8;
 #[derive(Clone, Copy)]
 struct Limit {
     rate: u64,
-    burst: u64,
+    burst: u32,
     keys: u64,
     /// Milliseconds of a lease.
     ttl: u64,
@@ -39,9 +39,13 @@ fn passed(log: &Log) -> HashMap<String, Vec<u64>> {
 }
 
 impl Limit {
+    fn burst(self) -> usize {
+        usize::try_from(self.burst).expect("a small number")
+    }
+
     /// How many of those who passed at these instants were too many.
     fn too_many(self, instants: &[u64]) -> usize {
-        let rule = Rule::from(Quota::per_second(self.rate).burst(self.burst + 1));
+        let rule = Rule::from(Quota::per_second(self.rate).burst(u64::from(self.burst) + 1));
         let mut state = vec![0; rule.words()];
         let fits = |at: &&u64| rule.decide(state.as_mut_slice(), Micros::new(**at), 1).is_allowed();
         instants.len() - instants.iter().filter(fits).count()
@@ -60,7 +64,7 @@ impl Limit {
         let log = Log::default();
         let mut workers: Vec<Worker> = (0..NODES).map(|_| self.start(url, &log)).collect();
         for round in 0..rounds {
-            let more = log.lines().len() + self.burst as usize;
+            let more = log.lines().len() + self.burst();
             until("some pass", || (log.lines().len() >= more).then_some(()));
             happens(round, &mut workers, &log);
         }
@@ -115,5 +119,5 @@ fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
         }
     });
     let too_many = HOT.too_many(&passed(&log)["0"]);
-    assert!(too_many <= restarts * HOT.burst as usize, "{too_many} too many after {restarts} restarts");
+    assert!(too_many <= restarts * HOT.burst(), "{too_many} too many after {restarts} restarts");
 }

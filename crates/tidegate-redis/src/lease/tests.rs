@@ -85,11 +85,11 @@ fn lots_grow_with_the_demand_and_shrink_with_it() {
 fn the_next_lot_is_asked_for_before_the_last_is_spent() {
     let mut account = Account::new(at(0));
     let sizes = [1, 2, 4];
-    for (n, size) in sizes.into_iter().enumerate() {
-        let now = at(100_000 + n as u64);
+    for (n, size) in (0_u8..).zip(sizes) {
+        let now = at(100_000 + u64::from(n));
         assert!(matches!(account.spend(1, now), Spend::Ask));
         let order = account.order(1, &DEAL, now);
-        account.granted(grant(n as u8, size, size, 0), &order, 0, now);
+        account.granted(grant(n, size, size, 0), &order, 0, now);
         let asks: Vec<Spend> = (0..size).map(|_| account.spend(1, now)).collect();
         let expected = size == 4;
         assert_eq!(

@@ -21,7 +21,7 @@ const RULES: &[&str] = &[
     "1/s burst 1",
     "1000000/s burst 100",
 ];
-const NODES: u64 = 3;
+const NODES: usize = 3;
 
 /// What a node may spend.
 #[derive(Clone, Debug)]
@@ -55,6 +55,10 @@ enum Message {
     Lease { node: usize, id: [u8; 16], sent: Micros, want: u32, older: Vec<u8> },
     Return { id: [u8; 16], unspent: u32 },
     Granted { node: usize, lot: Lot, wait: u64 },
+}
+
+fn small(number: u64) -> u32 {
+    u32::try_from(number).expect("a small number")
 }
 
 struct Run {
@@ -101,7 +105,7 @@ impl Run {
         self.ttl = self.pace * self.random.one_of(&[1, 4, 9, 40]);
         (self.rule, self.now) = (rule, NOON.plus(self.random.below(self.pace)));
         self.right = vec![0; rule.words()];
-        self.lots = vec![Vec::new(); NODES as usize];
+        self.lots = vec![Vec::new(); NODES];
         self.under_way.clear();
     }
 
@@ -123,8 +127,12 @@ impl Run {
         }
     }
 
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.random.below(end as u64)).expect("a small number")
+    }
+
     fn node(&mut self) -> usize {
-        self.random.below(NODES) as usize
+        self.below(NODES)
     }
 
     fn wants(&mut self) {
@@ -137,7 +145,7 @@ impl Run {
         let older: Vec<u8> =
             older.flat_map(|lot| [&lot.id[..], &lot.left().to_be_bytes()].concat()).collect();
         self.lots[node].retain(|lot| lot.left() > 0);
-        let want = 1 + self.random.below(self.stock + 2) as u32;
+        let want = 1 + small(self.random.below(self.stock + 2));
         self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, older });
     }
 
@@ -166,7 +174,7 @@ impl Run {
         if self.under_way.is_empty() {
             return;
         }
-        let which = self.random.below(self.under_way.len() as u64) as usize;
+        let which = self.below(self.under_way.len());
         let Some(message) = self.under_way.remove(which) else { return };
         match (self.random.below(10), &message) {
             (0, _) => return,
@@ -179,7 +187,7 @@ impl Run {
                 let (told, numbers) = self.ask('k', cost, Some(&[&id[..], &older].concat()));
                 let [.., amount, ready] = numbers[..] else { panic!("{numbers:?}") };
                 let until = sent.plus(told.wait).plus(self.ttl);
-                let (ready, amount) = (ready as u32, amount as u32);
+                let (ready, amount) = (small(ready), small(amount));
                 assert!(ready <= amount && amount <= want && u64::from(amount) <= self.stock, "{numbers:?}");
                 if amount > 0 {
                     let lot = Lot { id, ready, later: amount - ready, from: self.now, until };
