@@ -80,9 +80,24 @@ async fn lost(gate: &RedisGate) -> Micros {
     lost
 }
 
-/// Asks for all shares again and again.
+/// Asks for all shares again and again. An answer that was under way when Redis was lost may come late and end that loss: then the
+/// next is another one, and all begins anew.
 async fn shares(gate: RedisGate) -> Vec<Share> {
-    let lost = lost(&gate).await;
+    loop {
+        let openings = gate.health().openings;
+        let shares = shares_of_one_loss(&gate).await;
+        if gate.health().not_asked && gate.health().openings == openings {
+            return shares;
+        }
+        let open = [Part::of(number(RULES.len()))];
+        while !gate.health().not_asked {
+            let _ = gate.check(&open).await.expect("a request");
+        }
+    }
+}
+
+async fn shares_of_one_loss(gate: &RedisGate) -> Vec<Share> {
+    let lost = lost(gate).await;
     let mut shares = vec![Share { lost, decided: Vec::new() }; RULES.len()];
     while SteadyClock::new().now() < lost.plus(ASKING) || shares[0].decided.len() < 100 {
         for (index, share) in shares.iter_mut().enumerate() {
