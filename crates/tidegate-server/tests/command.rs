@@ -57,6 +57,7 @@ fn every_fault_is_said_with_its_place() {
     assert!(err.ends_with("tidegate.yaml: fine, 5 rules\n"), "{err}");
     let (_, err) = said(&run(&["config", "check", "/nowhere/at/all"]));
     assert!(err.starts_with("error[unreadable]: /nowhere/at/all cannot be read: No such file"), "{err}");
+    assert!(err.contains("; name a file that is there and may be read"), "{err}");
 }
 
 #[test]

@@ -139,7 +139,10 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
 
 fn unreadable(name: String, error: &io::Error) -> Loaded {
     let mut faults = super::Faults::default();
-    faults.push(Fault::error("unreadable", format!("{name} cannot be read: {error}")));
+    faults.push(Fault::error(
+        "unreadable",
+        format!("{name} cannot be read: {error}; name a file that is there and may be read"),
+    ));
     Loaded { config: None, faults, source: Source::new(name, "") }
 }
 
