@@ -21,6 +21,12 @@ pub(crate) struct Call {
     args: Vec<Vec<u8>>,
 }
 
+/// What is sent in one go.
+struct Batch {
+    bytes: Vec<u8>,
+    calls: usize,
+}
+
 /// What many calls took.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
@@ -44,22 +50,20 @@ impl Raw {
         Call { sha, rules: rules.to_vec(), args: args.iter().map(|arg| arg.to_vec()).collect() }
     }
 
-    /// Makes `n` requests of `calls` each, so many requests together; if that is one, each call after the other. While the
-    /// answers to some are awaited the next are under way, so that the server is never without work.
-    pub(crate) fn run(&mut self, calls: &[Call], n: usize, together: usize) -> Took {
-        let (in_batch, ahead) = if together == 1 { (1, 0) } else { (together * calls.len(), 1) };
-        let batches: Vec<Vec<u8>> = match together {
-            1 => (0..n).flat_map(|_| self.apart(calls)).collect(),
-            _ => (0..n / together).map(|_| self.batch(calls, together)).collect(),
-        };
+    /// Makes `n` requests, so many together, each of some steps with some calls in every step; a step's calls are sent
+    /// together. Unless requests go one by one, the next step is under way while the answers to one are awaited, so that
+    /// the server is never without work.
+    pub(crate) fn run(&mut self, steps: &[Vec<Call>], n: usize, together: usize) -> Took {
+        let ahead = usize::from(together > 1);
+        let batches: Vec<Batch> = (0..n / together).flat_map(|_| self.batches(steps, together)).collect();
         let (before, started) = (self.cpu(), Instant::now());
         for (number, batch) in batches.iter().enumerate() {
-            self.connection.send_packed_command(batch).expect("a connection");
+            self.connection.send_packed_command(&batch.bytes).expect("a connection");
             if number >= ahead {
-                self.receive(in_batch);
+                self.receive(batches[number - ahead].calls);
             }
         }
-        self.receive(in_batch * ahead);
+        batches[batches.len() - ahead..].iter().for_each(|batch| self.receive(batch.calls));
         let wall = started.elapsed();
         Took { wall, cpu: self.cpu().saturating_sub(before) }
     }
@@ -70,20 +74,10 @@ impl Raw {
         }
     }
 
-    fn apart(&mut self, calls: &[Call]) -> Vec<Vec<u8>> {
-        let key = self.key();
-        calls.iter().map(|call| call.cmd(&key).get_packed_command()).collect()
-    }
-
-    fn batch(&mut self, calls: &[Call], together: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for _ in 0..together {
-            let key = self.key();
-            for call in calls {
-                call.cmd(&key).write_packed_command(&mut bytes);
-            }
-        }
-        bytes
+    /// One for each step, of so many requests.
+    fn batches(&mut self, steps: &[Vec<Call>], together: usize) -> Vec<Batch> {
+        let keys: Vec<String> = (0..together).map(|_| self.key()).collect();
+        steps.iter().map(|calls| Batch::of(calls, &keys)).collect()
     }
 
     /// As long as those of Tidegate are.
@@ -119,6 +113,16 @@ impl Raw {
     fn used_memory(&mut self) -> f64 {
         let info: String = redis::cmd("INFO").arg("memory").query(&mut self.connection).expect("an answer");
         number(&info, "used_memory:")
+    }
+}
+
+impl Batch {
+    fn of(calls: &[Call], keys: &[String]) -> Self {
+        let mut bytes = Vec::new();
+        for key in keys {
+            calls.iter().for_each(|call| call.cmd(key).write_packed_command(&mut bytes));
+        }
+        Batch { bytes, calls: calls.len() * keys.len() }
     }
 }
 
