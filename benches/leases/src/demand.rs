@@ -8,12 +8,12 @@ use bench_harness::rounds::Measured;
 use tidegate::{Part, Quota, RuleId};
 use tidegate_redis::Leased;
 
+use crate::Plan;
+use crate::node::{STRICT, leased};
 use crate::support::{Kind, Server};
-use crate::{Plan, nodes};
 
 const COMMANDS: &str = "commands per 100 decisions";
 const USED: &str = "of what could pass, % that did";
-const STRICT: &str = "**tidegate**, strict";
 
 /// By then the burst is used and lots have found their size.
 const SETTLES: Duration = Duration::from_millis(1_500);
@@ -105,7 +105,7 @@ impl Load {
     /// Commands for each decision, and the share that passed of what could.
     async fn round(&self, lasts: Duration) -> (f64, f64) {
         let server = Server::start(Kind::Redis, &[]);
-        let gates = nodes(&server, self.nodes, Quota::per_second(self.rate).burst(self.burst)).await;
+        let gates = leased(&server, self.nodes, Quota::per_second(self.rate).burst(self.burst)).await;
         let each = self.rate as f64 * self.demand as f64 / 10.0 / f64::from(self.nodes);
         let tasks: Vec<_> = gates.iter().map(|gate| tokio::spawn(ask(gate.clone(), each))).collect();
         tokio::time::sleep(SETTLES).await;

@@ -6,7 +6,9 @@
 //! ```
 
 mod demand;
+mod exact;
 mod hot;
+mod node;
 #[allow(dead_code, unused_imports, reason = "written for tests, which use all of it")]
 #[path = "../../../crates/tidegate-redis/tests/support/mod.rs"]
 mod support;
@@ -17,9 +19,6 @@ use std::time::Duration;
 
 use bench_harness::machine;
 use bench_harness::report::{page, version, warn_of_surprises};
-use support::Server;
-use tidegate::Quota;
-use tidegate_redis::{Lease, Leased, RedisGate};
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -51,7 +50,9 @@ fn run(plan: Plan) {
     let machine = machine::description();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let sections = vec![runtime.block_on(hot::section(plan)), runtime.block_on(demand::section(plan))];
+    let sections = runtime.block_on(async {
+        vec![hot::section(plan).await, exact::section(plan).await, demand::section(plan).await]
+    });
     print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }
@@ -60,8 +61,9 @@ fn opening(machine: &str) -> String {
     format!(
         "# Benchmarks: leases\n\n\
          Written by `scripts/bench leases`; to be run again rather than edited.\n\n\
-         Tidegate {}, redis-server as installed. Measured on: {machine}\n",
+         Tidegate {}, limitador {}, redis-server as installed. Measured on: {machine}\n",
         version("tidegate"),
+        version("limitador"),
     )
 }
 
@@ -74,16 +76,4 @@ fn method(plan: Plan) -> String {
          * Commands are all that leases have sent, returns included, for each decision, refusals included.\n",
         plan.rounds
     )
-}
-
-/// So many nodes that share a leased limit.
-pub(crate) async fn nodes(server: &Server, nodes: u32, quota: Quota) -> Vec<Leased> {
-    let mut gates = Vec::new();
-    for _ in 0..nodes {
-        let builder = RedisGate::builder(server.url()).rule("abc", quota).lease(Lease::on()).nodes(nodes);
-        let gate = builder.deadline(Duration::from_secs(5)).build().expect("a gate");
-        assert!(gate.ready(Duration::from_secs(10)).await, "{:?}", gate.health());
-        gates.push(gate.leased());
-    }
-    gates
 }
