@@ -26,12 +26,12 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     /// Decisions of each round of a hot key.
     pub(crate) decisions: usize,
-    /// How long demand lasts in each round.
+    /// How long demand lasts in each round: many lots, as where it begins and ends there may be one more or less.
     pub(crate) lasts: Duration,
 }
 
-const FULL: Plan = Plan { rounds: 9, decisions: 2_000_000, lasts: Duration::from_secs(2) };
-const QUICK: Plan = Plan { rounds: 3, decisions: 500_000, lasts: Duration::from_secs(1) };
+const FULL: Plan = Plan { rounds: 9, decisions: 2_000_000, lasts: Duration::from_secs(6) };
+const QUICK: Plan = Plan { rounds: 3, decisions: 500_000, lasts: Duration::from_secs(3) };
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

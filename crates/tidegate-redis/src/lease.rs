@@ -42,7 +42,7 @@ use tidegate_core::{Decision, Outcome, RuleId, Wait};
 use crate::gate::{Kept, RedisGate};
 use crate::trouble::Trouble;
 pub(crate) use account::Deal;
-use account::{Account, Spend};
+use account::Spend;
 use accounts::Accounts;
 use clock::BootClock;
 use office::{Counts, Office, add};
@@ -188,7 +188,7 @@ impl Leased {
         let deals: Box<[Option<Deal>]> = gate.shared.rules.iter().map(|rule| rule.deal).collect();
         let shortest = deals.iter().flatten().map(|deal| deal.ttl).min();
         let office = Arc::new(Office {
-            accounts: Accounts::new(deals.len(), MOST_KEYS),
+            accounts: Accounts::new(MOST_KEYS),
             clock: BootClock,
             counts: Counts::default(),
             deals,
@@ -238,7 +238,7 @@ impl Leased {
 
     /// Gives everything back that is unspent. Whoever asks afterwards takes it anew.
     pub async fn give_back(&self) {
-        self.office.give_back(self.office.accounts.close()).await;
+        self.office.close().await;
     }
 
     /// The decision, if all parts are leased and it can be made without asking anybody.
@@ -315,7 +315,9 @@ impl Leased {
 
     fn is_asking(&self, part: &Part<'_>) -> bool {
         let accounts = &self.office.accounts;
-        accounts.with_open(usize::from(part.rule.0), part.key.bytes(), Account::is_asking).unwrap_or(false)
+        accounts
+            .with_open(usize::from(part.rule.0), part.key.bytes(), |account| account.is_asking())
+            .unwrap_or(false)
     }
 
     fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
@@ -390,7 +392,7 @@ impl Drop for Held<'_, '_> {
 
 impl Drop for Closes {
     fn drop(&mut self) {
-        let back = self.0.accounts.close();
+        let back = self.0.accounts.close().back; // what is on its way is given back by who asked for it
         if !back.is_empty() {
             let office = self.0.clone();
             self.0.gate.shared.runtime.spawn(async move { office.give_back(back).await });

@@ -19,7 +19,7 @@ const NODES: usize = 8;
 /// A limit, and for whom.
 #[derive(Clone, Copy)]
 struct Limit {
-    rate: u64,
+    rate: &'static str,
     burst: u32,
     keys: u64,
     /// Milliseconds of a lease.
@@ -45,7 +45,8 @@ impl Limit {
 
     /// How many of those who passed at these instants were too many.
     fn too_many(self, instants: &[u64]) -> usize {
-        let rule = Rule::from(Quota::per_second(self.rate).burst(u64::from(self.burst) + 1));
+        let quota = format!("{} burst {}", self.rate, self.burst + 1);
+        let rule = Rule::from(quota.parse::<Quota>().expect("a quota"));
         let mut state = vec![0; rule.words()];
         let fits = |at: &&u64| rule.decide(state.as_mut_slice(), Micros::new(**at), 1).is_allowed();
         instants.len() - instants.iter().filter(fits).count()
@@ -53,7 +54,7 @@ impl Limit {
 
     fn start(self, url: &str, log: &Log) -> Worker {
         let [nodes, ttl, keys] = [NODES as u64, self.ttl, self.keys].map(|number| number.to_string());
-        let rule = format!("{}/s burst {}", self.rate, self.burst);
+        let rule = format!("{} burst {}", self.rate, self.burst);
         let mut worker = Worker::start(&["lease", url, &nodes, &ttl, &keys, &rule]);
         log.hear(&mut worker);
         worker
@@ -73,9 +74,11 @@ impl Limit {
     }
 }
 
-const HOT: Limit = Limit { rate: 400, burst: 100, keys: 1, ttl: 2_000 };
-const MANY: Limit = Limit { rate: 60, burst: 60, keys: 12, ttl: 300 };
+const HOT: Limit = Limit { rate: "400/s", burst: 100, keys: 1, ttl: 2_000 };
+const MANY: Limit = Limit { rate: "60/s", burst: 60, keys: 12, ttl: 300 };
 const SHORT: Limit = Limit { ttl: 100, ..HOT };
+/// Nothing comes in again while a test looks.
+const ONCE: Limit = Limit { rate: "1/d", burst: 400, keys: 1, ttl: 2_000 };
 
 #[test]
 fn whoever_is_killed_and_whatever_is_lost_never_do_too_many_pass() {
@@ -120,4 +123,23 @@ fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
     });
     let too_many = HOT.too_many(&passed(&log)["0"]);
     assert!(too_many <= restarts * HOT.burst(), "{too_many} too many after {restarts} restarts");
+}
+
+const KILLED: usize = 3;
+
+#[test]
+fn who_is_killed_takes_one_lot_along_and_all_else_passes() {
+    let server = Server::start(Kind::Redis, &[]);
+    let (url, log) = (server.url(), Log::default());
+    let mut workers: Vec<Worker> = (0..NODES).map(|_| ONCE.start(&url, &log)).collect();
+    for (killed, worker) in workers.iter_mut().take(KILLED).enumerate() {
+        until("some pass", || (log.lines().len() > (killed + 1) * 60).then_some(()));
+        *worker = ONCE.start(&url, &log); // and who was there is killed
+    }
+    let largest = ONCE.burst() / NODES; // where more is wanted than there is
+    let least = ONCE.burst() - KILLED * largest;
+    until("all others pass", || (log.lines().len() >= least).then_some(()));
+    workers.clear();
+    let passed = passed(&log)["0"].len();
+    assert!((least..=ONCE.burst()).contains(&passed), "{passed} passed; at least {least} of {}", ONCE.burst);
 }

@@ -96,6 +96,25 @@ async fn everything_comes_back_when_a_gate_is_gone_or_asked_to_give_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_comes_back_too() {
+    let server = Server::start(Kind::Redis, &[]);
+    let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
+    server.pause();
+    let first = [Part::of(FIRST).key("alice")];
+    let asked = tokio::time::timeout(Duration::from_millis(20), one.check(&first)).await;
+    assert!(asked.is_err(), "who asks does not wait for the lot any more");
+    let closing = tokio::spawn({
+        let one = one.clone();
+        async move { one.give_back().await }
+    });
+    server.resume();
+    closing.await.expect("no panic");
+    let stats = one.stats();
+    assert!(stats.granted > 0 && stats.returned == stats.granted, "{stats:?}");
+    assert_eq!(left(&two, "alice").await, 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_the_strict_rules_refuse_is_put_back() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(

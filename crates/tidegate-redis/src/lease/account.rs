@@ -134,7 +134,7 @@ impl Account {
         self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest));
     }
 
-    pub(crate) fn is_asking(&mut self) -> bool {
+    pub(crate) fn is_asking(&self) -> bool {
         self.is_asking
     }
 

@@ -2,11 +2,12 @@
 //!
 //! In drawers, so that those who ask for different keys seldom meet. Nobody holds a drawer open while Redis is asked.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashTable;
 use tidegate::Micros;
+use tokio::sync::futures::OwnedNotified;
 
 use super::account::{Account, Deal};
 use super::lot::Lot;
@@ -18,19 +19,32 @@ pub(crate) struct Accounts {
     most: usize,
 }
 
-/// One map for each rule.
-type Drawer = Vec<HashMap<Box<[u8]>, Account>>;
+type Drawer = HashTable<Entry>;
+
+#[derive(Debug)]
+struct Entry {
+    hash: u64,
+    rule: usize,
+    key: Box<[u8]>,
+    account: Account,
+}
 
 /// What is to be given back, of which key.
 pub(crate) type Back = (usize, Box<[u8]>, Vec<Lot>);
 
+/// What was held when everything was closed.
+pub(crate) struct Closed {
+    pub(crate) back: Vec<Back>,
+    /// Rings when a lot that was on its way has gone back.
+    pub(crate) asking: Vec<OwnedNotified>,
+}
+
 const DRAWERS: usize = 64;
 
 impl Accounts {
-    pub(crate) fn new(rules: usize, most: usize) -> Self {
-        let drawer = || Mutex::new((0..rules).map(|_| HashMap::new()).collect());
+    pub(crate) fn new(most: usize) -> Self {
         Accounts {
-            drawers: (0..DRAWERS).map(|_| drawer()).collect(),
+            drawers: (0..DRAWERS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             most: most / DRAWERS + 1,
         }
@@ -45,14 +59,16 @@ impl Accounts {
         now: Micros,
         act: impl FnOnce(&mut Account) -> T,
     ) -> Option<T> {
-        let mut drawer = self.drawer(rule, key);
-        if let Some(account) = drawer[rule].get_mut(key) {
-            return Some(act(account));
+        let hash = self.hash(rule, key);
+        let mut drawer = self.drawer(hash);
+        if let Some(entry) = drawer.find_mut(hash, |entry| entry.is_of(rule, key)) {
+            return Some(act(&mut entry.account));
         }
-        if drawer[rule].len() >= self.most {
+        if drawer.len() >= self.most {
             return None;
         }
-        Some(act(drawer[rule].entry(key.into()).or_insert_with(|| Account::new(now))))
+        let entry = Entry { hash, rule, key: key.into(), account: Account::new(now) };
+        Some(act(&mut drawer.insert_unique(hash, entry, |entry| entry.hash).into_mut().account))
     }
 
     /// Does something with an account if there is one.
@@ -62,12 +78,23 @@ impl Accounts {
         key: &[u8],
         act: impl FnOnce(&mut Account) -> T,
     ) -> Option<T> {
-        self.drawer(rule, key)[rule].get_mut(key).map(act)
+        let hash = self.hash(rule, key);
+        self.drawer(hash).find_mut(hash, |entry| entry.is_of(rule, key)).map(|entry| act(&mut entry.account))
     }
 
-    fn drawer(&self, rule: usize, key: &[u8]) -> MutexGuard<'_, Drawer> {
-        let drawer = self.hasher.hash_one((rule, key)) % DRAWERS as u64;
-        open(&self.drawers[usize::try_from(drawer).unwrap_or(0)])
+    /// Nobody who chooses keys can aim it: they go through a keyed hash. The number of a rule nobody chooses.
+    #[inline]
+    fn hash(&self, rule: usize, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish().wrapping_add((rule as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// By bits that the table inside does not go by.
+    #[inline]
+    fn drawer(&self, hash: u64) -> MutexGuard<'_, Drawer> {
+        let drawer = usize::try_from(hash >> 32).unwrap_or(0) % DRAWERS;
+        open(&self.drawers[drawer])
     }
 
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
@@ -79,8 +106,14 @@ impl Accounts {
     }
 
     /// Everything.
-    pub(crate) fn close(&self) -> Vec<Back> {
-        self.each(|_, account| account.close(), |_, _| true)
+    pub(crate) fn close(&self) -> Closed {
+        let mut asking = Vec::new();
+        let give = |_, account: &mut Account| {
+            asking.extend(account.is_asking().then(|| account.bell.clone().notified_owned()));
+            account.close()
+        };
+        let back = self.each(give, |_, _| true);
+        Closed { back, asking }
     }
 
     fn each(
@@ -90,17 +123,22 @@ impl Accounts {
     ) -> Vec<Back> {
         let mut back = Vec::new();
         for drawer in &self.drawers {
-            for (rule, accounts) in open(drawer).iter_mut().enumerate() {
-                accounts.retain(|key, account| {
-                    let lots = give(rule, account);
-                    if !lots.is_empty() {
-                        back.push((rule, key.clone(), lots));
-                    }
-                    !is_closed(rule, account)
-                });
-            }
+            open(drawer).retain(|entry| {
+                let lots = give(entry.rule, &mut entry.account);
+                if !lots.is_empty() {
+                    back.push((entry.rule, entry.key.clone(), lots));
+                }
+                !is_closed(entry.rule, &entry.account)
+            });
         }
         back
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn is_of(&self, rule: usize, key: &[u8]) -> bool {
+        self.rule == rule && *self.key == *key
     }
 }
 

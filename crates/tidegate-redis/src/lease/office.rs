@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tidegate::Clock;
 use tidegate_core::{Decision, Outcome};
+use tokio::sync::Notify;
 
-use super::account::{Deal, Order};
+use super::account::{Account, Deal, Order};
 use super::accounts::{Accounts, Back};
 use super::clock::BootClock;
 use super::lot::{Grant, Lot};
@@ -51,31 +52,44 @@ impl Office {
     async fn fetch(&self, rule: usize, key: &[u8], cost: u32) {
         let Some(deal) = self.deals[rule] else { return };
         let now = self.clock.now();
-        let Some(order) = self.accounts.with_open(rule, key, |account| account.order(cost, &deal, now))
-        else {
-            return;
-        };
+        let begin = |account: &mut Account| (account.order(cost, &deal, now), account.bell.clone());
+        let Some((order, bell)) = self.accounts.with_open(rule, key, begin) else { return };
         let id: [u8; 16] = self.gate.shared.ids.next().try_into().unwrap_or_default();
         let answer = self.send(rule, key, &deal, &order, id).await;
         add(&self.counts.asked, 1);
-        let now = self.clock.now();
-        let bell = self.accounts.with_open(rule, key, |account| {
-            match &answer {
-                Ok(reply) => {
-                    let (grant, told) = (granted(reply, &deal, id), reply.decisions[0]);
-                    add(&self.counts.granted, grant.amount);
-                    account.granted(grant, &order, told.reset_after().as_micros(), now);
-                }
-                Err(_) => {
-                    add(&self.counts.stranded, order.want);
-                    account.failed();
-                }
-            }
-            account.bell.clone()
-        });
-        if let Some(bell) = bell {
-            bell.notify_waiters();
+        let answer =
+            answer.map(|reply| (granted(&reply, &deal, id), reply.decisions[0].reset_after().as_micros()));
+        match &answer {
+            Ok((grant, _)) => add(&self.counts.granted, grant.amount),
+            Err(_) => add(&self.counts.stranded, order.want),
         }
+        if let Some(lot) = self.settle(rule, key, answer.ok(), &order, &bell) {
+            self.give_back_one(rule, key, &lot).await;
+        }
+        bell.notify_waiters();
+    }
+
+    /// Tells an account what came of its order. If it has been closed meanwhile, nobody is there to spend the lot.
+    fn settle(
+        &self,
+        rule: usize,
+        key: &[u8],
+        answer: Option<(Grant, u64)>,
+        order: &Order,
+        bell: &Arc<Notify>,
+    ) -> Option<Lot> {
+        let now = self.clock.now();
+        let told = self.accounts.with_open(rule, key, |account| {
+            let is_the_same = Arc::ptr_eq(&account.bell, bell);
+            match answer {
+                _ if !is_the_same => {}
+                Some((grant, whole_in)) => account.granted(grant, order, whole_in, now),
+                None => account.failed(),
+            }
+            is_the_same
+        });
+        let (grant, _) = answer.filter(|(grant, _)| told != Some(true) && grant.amount > 0)?;
+        Some(Lot::of(grant, order.sent, now))
     }
 
     async fn send(
@@ -100,6 +114,15 @@ impl Office {
     fn line(&self, rule: usize, key: &[u8], cost: u32, terms: Terms) -> Line<'_> {
         let shape = &self.gate.shared.rules[rule];
         Line { key: self.gate.shared.keys.name(&shape.name, key), cost, terms, rule: &shape.described }
+    }
+
+    /// Closes all accounts, and ends when everything that was granted is back, or was lost on its way.
+    pub(crate) async fn close(&self) {
+        let closed = self.accounts.close();
+        self.give_back(closed.back).await;
+        for bell in closed.asking {
+            bell.await;
+        }
     }
 
     /// Gives lots back that are not spent any more. What does not arrive ends by its time.
