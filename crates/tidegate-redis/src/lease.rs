@@ -19,14 +19,18 @@
 //! | `lot` | what one answer has granted, and when it may be spent |
 //! | `account` | the lots of one key, and how many to ask for |
 //! | `accounts` | all of them |
+//! | `purse` | what is spent without opening the drawer of an account |
+//! | `hand` | the purses that a thread has used lately |
 //! | `office` | who asks Redis and gives back |
 //! | `clock` | what ends are judged by |
 
 mod account;
 mod accounts;
 mod clock;
+mod hand;
 mod lot;
 mod office;
+mod purse;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +49,7 @@ pub(crate) use account::Deal;
 use account::Spend;
 use accounts::Accounts;
 use clock::BootClock;
+use hand::Name;
 use office::{Counts, Office, add};
 
 /// How a rule is leased.
@@ -315,9 +320,8 @@ impl Leased {
 
     fn is_asking(&self, part: &Part<'_>) -> bool {
         let accounts = &self.office.accounts;
-        accounts
-            .with_open(usize::from(part.rule.0), part.key.bytes(), |account| account.is_asking())
-            .unwrap_or(false)
+        let name = accounts.name(usize::from(part.rule.0), part.key.bytes());
+        accounts.with_open(name, |account| account.is_asking()).unwrap_or(false)
     }
 
     fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
@@ -325,21 +329,26 @@ impl Leased {
         if !self.office.deals[rule].is_some_and(|deal| cost > 0 && cost <= deal.most) {
             return Tried::Strict;
         }
-        let spent = self.office.accounts.with(rule, key, now, |account| {
-            let spent = account.spend(cost, now);
+        let name = self.office.accounts.name(rule, key);
+        if let Some((left, whole_at)) = hand::spend(name, cost, now.get()) {
+            let whole_in = whole_at.saturating_sub(now.get());
+            return Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in));
+        }
+        self.try_account(part, name, now)
+    }
+
+    /// What is not at hand is in a drawer.
+    fn try_account(&self, part: &Part<'_>, name: Name<'_>, now: Micros) -> Tried {
+        let spent = self.office.accounts.with(name, now, |account| {
+            let spent = account.spend(part.cost, now);
             let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
             (spent, account.whole_in(now), bell)
         });
         let Some((spent, whole_in, bell)) = spent else { return Tried::Strict };
         if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
-            self.office.ask(rule, key, cost);
+            self.office.ask(name.rule, name.key, part.cost);
         }
-        let decided = |outcome, left: u32| {
-            let limit = self.strict().shared.rules[rule].described.limit();
-            let mut decision = Decision::counted(outcome, now, limit, left.into(), Wait::micros(whole_in));
-            decision.source = Source::Lease;
-            Tried::Decided(decision.of_rule(part.rule))
-        };
+        let decided = |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, whole_in));
         match (spent, bell) {
             (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
             (Spend::NotBefore(then), _) => match then.get().saturating_sub(now.get()).max(1) {
@@ -349,6 +358,13 @@ impl Leased {
             (_, Some(bell)) => Tried::Wait(bell),
             (_, None) => Tried::Strict,
         }
+    }
+
+    fn decision(&self, part: &Part<'_>, outcome: Outcome, now: Micros, left: u32, whole_in: u64) -> Decision {
+        let limit = self.strict().shared.rules[usize::from(part.rule.0)].described.limit();
+        let mut decision = Decision::counted(outcome, now, limit, left.into(), Wait::micros(whole_in));
+        decision.source = Source::Lease;
+        decision.of_rule(part.rule)
     }
 
     fn count(&self, decision: &Decision) {
@@ -383,9 +399,9 @@ impl Held<'_, '_> {
 impl Drop for Held<'_, '_> {
     fn drop(&mut self) {
         for part in &self.parts {
-            let (rule, key) = (usize::from(part.rule.0), part.key.bytes());
             let accounts = &self.leased.office.accounts;
-            accounts.with_open(rule, key, |account| account.put_back(part.cost, self.now));
+            let name = accounts.name(usize::from(part.rule.0), part.key.bytes());
+            accounts.with_open(name, |account| account.put_back(part.cost, self.now));
         }
     }
 }

@@ -15,6 +15,7 @@ mod ahead;
 mod concurrency;
 mod policy;
 mod policy_wait;
+mod purse;
 mod shared;
 mod sketch;
 mod table;

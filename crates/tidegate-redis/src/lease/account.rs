@@ -19,6 +19,7 @@ use tidegate::Micros;
 use tokio::sync::Notify;
 
 use super::lot::{Grant, Lot};
+use super::purse::{Filling, Purse};
 
 /// How a rule is leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +114,32 @@ impl Account {
         if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
     }
 
-    /// Whether it is time to ask for the next lot. Who asks for one at a time is in no hurry.
+    /// Whether it is time to ask for the next lot.
     fn runs_out(&self) -> bool {
-        self.size >= 4 && self.left() <= self.size / 4
+        self.spare() == 0
+    }
+
+    /// How many can be spent before it is time to ask for the next lot. Who asks for one at a time is in no hurry.
+    fn spare(&self) -> u32 {
+        if self.size >= 4 { self.left().saturating_sub(self.size / 4) } else { u32::MAX }
+    }
+
+    /// Takes everything out of the purse.
+    pub(crate) fn collect(&mut self, purse: &Purse) {
+        let left = purse.empty();
+        self.spent_at = self.spent_at.max(Micros::new(purse.spent_at()));
+        self.lots.iter_mut().for_each(|lot| lot.collect(left));
+    }
+
+    /// Puts into the purse what can be spent without anybody having to ask for more.
+    pub(crate) fn lay_out(&mut self, purse: &Purse) {
+        let most = if self.is_asking { u32::MAX } else { self.spare().saturating_sub(1) };
+        let ready: u32 = self.lots.iter().map(Lot::is_ready).sum();
+        let Some(lot) = self.lots.iter_mut().find(|lot| lot.is_ready() > 0) else { return };
+        let (tokens, until) = lot.lay_out(most);
+        let filling =
+            Filling { tokens, until: until.get(), beside: ready - tokens, whole_at: self.whole_at.get() };
+        purse.fill(filling);
     }
 
     /// When so much more will be ready, if it is already granted.

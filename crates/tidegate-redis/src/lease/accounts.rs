@@ -1,31 +1,36 @@
 //! # All accounts, by rule and key
 //!
-//! In drawers, so that those who ask for different keys seldom meet. Nobody holds a drawer open while Redis is asked.
+//! In drawers, so that those who ask for different keys seldom meet. Nobody holds a drawer open while Redis is asked. While a
+//! drawer is shut, what can be spent at once lies in a [purse](super::purse).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 use tidegate::Micros;
 use tokio::sync::futures::OwnedNotified;
 
 use super::account::{Account, Deal};
+use super::hand::{self, Name, Owned};
 use super::lot::Lot;
 
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    drawers: Box<[Mutex<Drawer>]>,
+    drawers: Box<[Drawer]>,
     hasher: RandomState,
     most: usize,
+    house: u64,
 }
 
-type Drawer = HashTable<Entry>;
+/// On cache lines of its own, as neighbours are opened by others.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Drawer(Mutex<HashTable<Entry>>);
 
 #[derive(Debug)]
 struct Entry {
-    hash: u64,
-    rule: usize,
-    key: Box<[u8]>,
+    owned: Arc<Owned>,
     account: Account,
 }
 
@@ -43,58 +48,56 @@ const DRAWERS: usize = 64;
 
 impl Accounts {
     pub(crate) fn new(most: usize) -> Self {
+        static HOUSES: AtomicU64 = AtomicU64::new(0);
         Accounts {
-            drawers: (0..DRAWERS).map(|_| Mutex::default()).collect(),
+            drawers: (0..DRAWERS).map(|_| Drawer::default()).collect(),
             hasher: RandomState::new(),
             most: most / DRAWERS + 1,
+            house: HOUSES.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// Does something with the account of a key, which is opened if there is none. `None` if there are too many.
+    /// Nobody who chooses keys can aim the hash: they go through a keyed one. The number of a rule nobody chooses.
     #[inline]
+    pub(crate) fn name<'a>(&self, rule: usize, key: &'a [u8]) -> Name<'a> {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        let hash = hasher.finish().wrapping_add((rule as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        Name { house: self.house, hash, rule, key }
+    }
+
+    /// Does something with an account, which is opened if there is none, and keeps its purse at hand. `None` if there are too
+    /// many.
     pub(crate) fn with<T>(
         &self,
-        rule: usize,
-        key: &[u8],
+        name: Name<'_>,
         now: Micros,
         act: impl FnOnce(&mut Account) -> T,
     ) -> Option<T> {
-        let hash = self.hash(rule, key);
-        let mut drawer = self.drawer(hash);
-        if let Some(entry) = drawer.find_mut(hash, |entry| entry.is_of(rule, key)) {
-            return Some(act(&mut entry.account));
+        let mut drawer = self.drawer(name.hash);
+        if let Some(entry) = drawer.find_mut(name.hash, |entry| entry.owned.is_of(name)) {
+            let done = entry.act(act);
+            hand::keep(&entry.owned);
+            return Some(done);
         }
         if drawer.len() >= self.most {
             return None;
         }
-        let entry = Entry { hash, rule, key: key.into(), account: Account::new(now) };
-        Some(act(&mut drawer.insert_unique(hash, entry, |entry| entry.hash).into_mut().account))
+        let entry = Entry { owned: Arc::new(Owned::new(name)), account: Account::new(now) };
+        Some(drawer.insert_unique(name.hash, entry, |entry| entry.owned.hash).into_mut().act(act))
     }
 
     /// Does something with an account if there is one.
-    pub(crate) fn with_open<T>(
-        &self,
-        rule: usize,
-        key: &[u8],
-        act: impl FnOnce(&mut Account) -> T,
-    ) -> Option<T> {
-        let hash = self.hash(rule, key);
-        self.drawer(hash).find_mut(hash, |entry| entry.is_of(rule, key)).map(|entry| act(&mut entry.account))
-    }
-
-    /// Nobody who chooses keys can aim it: they go through a keyed hash. The number of a rule nobody chooses.
-    #[inline]
-    fn hash(&self, rule: usize, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(key);
-        hasher.finish().wrapping_add((rule as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    pub(crate) fn with_open<T>(&self, name: Name<'_>, act: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        let mut drawer = self.drawer(name.hash);
+        drawer.find_mut(name.hash, |entry| entry.owned.is_of(name)).map(|entry| entry.act(act))
     }
 
     /// By bits that the table inside does not go by.
     #[inline]
-    fn drawer(&self, hash: u64) -> MutexGuard<'_, Drawer> {
+    fn drawer(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
         let drawer = usize::try_from(hash >> 32).unwrap_or(0) % DRAWERS;
-        open(&self.drawers[drawer])
+        self.drawers[drawer].open()
     }
 
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
@@ -123,12 +126,17 @@ impl Accounts {
     ) -> Vec<Back> {
         let mut back = Vec::new();
         for drawer in &self.drawers {
-            open(drawer).retain(|entry| {
-                let lots = give(entry.rule, &mut entry.account);
+            drawer.open().retain(|Entry { owned, account }| {
+                account.collect(&owned.purse);
+                let lots = give(owned.rule, account);
                 if !lots.is_empty() {
-                    back.push((entry.rule, entry.key.clone(), lots));
+                    back.push((owned.rule, owned.key.clone(), lots));
                 }
-                !is_closed(entry.rule, &entry.account)
+                let stays = !is_closed(owned.rule, account);
+                if stays {
+                    account.lay_out(&owned.purse);
+                }
+                stays
             });
         }
         back
@@ -136,12 +144,17 @@ impl Accounts {
 }
 
 impl Entry {
-    #[inline]
-    fn is_of(&self, rule: usize, key: &[u8]) -> bool {
-        self.rule == rule && *self.key == *key
+    /// Whoever acts finds everything in the account, and nothing in the purse.
+    fn act<T>(&mut self, act: impl FnOnce(&mut Account) -> T) -> T {
+        self.account.collect(&self.owned.purse);
+        let done = act(&mut self.account);
+        self.account.lay_out(&self.owned.purse);
+        done
     }
 }
 
-fn open(drawer: &Mutex<Drawer>) -> MutexGuard<'_, Drawer> {
-    drawer.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drawer {
+    fn open(&self) -> MutexGuard<'_, HashTable<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

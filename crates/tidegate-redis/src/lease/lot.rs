@@ -14,6 +14,8 @@ use tidegate::Micros;
 pub(crate) struct Lot {
     pub(crate) id: [u8; 16],
     ready: u32,
+    /// Of what is left, so much was put into the purse.
+    out: u32,
     later: u32,
     from: Micros,
     until: Micros,
@@ -42,6 +44,7 @@ impl Lot {
         Lot {
             id,
             ready: there,
+            out: 0,
             later: amount.saturating_sub(there),
             from: received.plus(wait),
             until: sent.plus(wait).plus(lasts),
@@ -56,6 +59,25 @@ impl Lot {
             self.ready += std::mem::take(&mut self.later);
         }
         self.ready
+    }
+
+    /// How much is known to be ready.
+    pub(crate) const fn is_ready(&self) -> u32 {
+        self.ready
+    }
+
+    /// Takes out what is ready, and at most so much of it, for the purse; until when it may be spent.
+    pub(crate) fn lay_out(&mut self, most: u32) -> (u32, Micros) {
+        self.out = self.ready.min(most);
+        self.ready -= self.out;
+        (self.out, self.until)
+    }
+
+    /// Takes back what is left of what it has laid out, if it has.
+    pub(crate) fn collect(&mut self, left: u32) {
+        if std::mem::take(&mut self.out) > 0 {
+            self.ready += left;
+        }
     }
 
     /// What is not spent, ready or not.

@@ -28,7 +28,9 @@ pub(crate) struct Office {
     pub(crate) counts: Counts,
 }
 
+/// Everybody writes them, so they have cache lines of their own: what stands beside is read by everybody.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Counts {
     pub(crate) spent: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -53,7 +55,9 @@ impl Office {
         let Some(deal) = self.deals[rule] else { return };
         let now = self.clock.now();
         let begin = |account: &mut Account| (account.order(cost, &deal, now), account.bell.clone());
-        let Some((order, bell)) = self.accounts.with_open(rule, key, begin) else { return };
+        let Some((order, bell)) = self.accounts.with_open(self.accounts.name(rule, key), begin) else {
+            return;
+        };
         let id: [u8; 16] = self.gate.shared.ids.next().try_into().unwrap_or_default();
         let answer = self.send(rule, key, &deal, &order, id).await;
         add(&self.counts.asked, 1);
@@ -79,7 +83,7 @@ impl Office {
         bell: &Arc<Notify>,
     ) -> Option<Lot> {
         let now = self.clock.now();
-        let told = self.accounts.with_open(rule, key, |account| {
+        let told = self.accounts.with_open(self.accounts.name(rule, key), |account| {
             let is_the_same = Arc::ptr_eq(&account.bell, bell);
             match answer {
                 _ if !is_the_same => {}
