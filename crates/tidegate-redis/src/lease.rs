@@ -20,20 +20,24 @@
 //! | `account` | the lots of one key, and how many to ask for |
 //! | `accounts` | all of them |
 //! | `office` | who asks Redis and gives back |
+//! | `grant` | lots for somebody else, who spends them in another program |
+//! | `verbs` | looking, giving back, forgetting, and asking what each part says |
 //! | `clock` | what ends are judged by |
 
 mod account;
 mod accounts;
 mod clock;
+mod grant;
 mod lot;
 mod office;
 #[cfg(test)]
 mod tests;
+mod verbs;
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
@@ -45,7 +49,9 @@ pub(crate) use account::Deal;
 use account::{Account, Spend};
 use accounts::Accounts;
 use clock::BootClock;
-use office::{Counts, Office, add};
+pub use grant::{Granted, Receipt};
+pub(crate) use office::Counts;
+use office::{Office, add};
 
 /// How a rule is leased.
 ///
@@ -93,9 +99,9 @@ pub struct Leased {
 /// Gives everything back when the last clone is gone.
 struct Closes(Arc<Office>);
 
-/// Why a rule cannot be leased.
+/// Why a rule cannot be leased, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CannotLease(String);
+pub struct CannotLease(String);
 
 /// What leases have done so far, in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +117,8 @@ pub struct LeaseStats {
     pub granted: u64,
     /// Tokens that went back unspent.
     pub returned: u64,
+    /// Tokens that ended by their time, unspent.
+    pub expired: u64,
     /// Tokens of which nobody knows whether they were granted or went back; they end by their time.
     pub stranded: u64,
 }
@@ -140,22 +148,37 @@ impl Lease {
         Lease { ttl, ..self }
     }
 
+    /// How much a node takes at a time at most, of a rule of this limit that so many nodes share; nothing if lots would be too
+    /// small, so that the rule stays strict.
+    ///
+    /// ```
+    /// use tidegate_redis::Lease;
+    ///
+    /// assert_eq!(Lease::on().lot(300, 2), Some(100));
+    /// assert_eq!(Lease::on().stock(30).lot(300, 2), Some(10));
+    /// assert_eq!(Lease::on().lot(11, 2), None);
+    /// ```
+    #[must_use]
+    pub fn lot(&self, limit: u64, nodes: u32) -> Option<u32> {
+        self.deal(b'b', limit, nodes).map(|deal| deal.most)
+    }
+
     /// What that means for a rule with this letter and limit; nothing if lots would be too small.
     pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
+        let shares = u64::from(nodes.max(1)) + 1;
+        let deal = self.terms(letter, limit, shares);
+        (u64::from(deal.stock) >= WORTH_IT * shares).then_some(deal)
+    }
+
+    /// The same, however small lots are.
+    pub(crate) fn terms(&self, letter: u8, limit: u64, shares: u64) -> Deal {
         let stock =
             u32::try_from(self.stock.map_or(limit, |stock| limit.min(stock.into()))).unwrap_or(u32::MAX);
-        let shares = u64::from(nodes.max(1)) + 1;
         let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
         let share = |shares: u64| u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
-        let (most, most_if_scarce) = (share(shares), share(shares - 1));
+        let (most, most_if_scarce) = (share(shares), share(shares.saturating_sub(1).max(1)));
         let is_window = matches!(letter, b'w' | b'h');
-        (u64::from(stock) >= WORTH_IT * shares).then_some(Deal {
-            stock,
-            most,
-            most_if_scarce,
-            ttl,
-            is_window,
-        })
+        Deal { stock, most, most_if_scarce, ttl, is_window }
     }
 
     /// Why a rule with this letter cannot be leased.
@@ -190,7 +213,7 @@ impl Leased {
         let office = Arc::new(Office {
             accounts: Accounts::new(deals.len(), MOST_KEYS),
             clock: BootClock,
-            counts: Counts::default(),
+            asking: AtomicUsize::new(0),
             deals,
             gate,
         });
@@ -210,17 +233,18 @@ impl Leased {
     /// What leases have done so far.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        let counts = &self.office.counts;
-        let [spent, refused, asked, granted, returned, stranded] = [
+        let counts = self.office.counts();
+        let [spent, refused, asked, granted, returned, expired, stranded] = [
             &counts.spent,
             &counts.refused,
             &counts.asked,
             &counts.granted,
             &counts.returned,
+            &counts.expired,
             &counts.stranded,
         ]
         .map(|count| count.load(Ordering::Relaxed));
-        LeaseStats { spent, refused, asked, granted, returned, stranded }
+        LeaseStats { spent, refused, asked, granted, returned, expired, stranded }
     }
 
     /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
@@ -229,16 +253,33 @@ impl Leased {
     ///
     /// As [`RedisGate::check`].
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.strict().shared.validate(request)?;
-        match self.at_once(request) {
-            Some(decision) => Ok(Admission::bare(decision)),
+        match self.try_check(request)? {
+            Some(admission) => Ok(admission),
             None => self.check_slowly(request).await,
         }
     }
 
-    /// Gives everything back that is unspent. Whoever asks afterwards takes it anew.
+    /// The same, if it can be decided without asking anybody; else nothing, and nothing was charged.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Leased::check).
+    pub fn try_check(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        Ok(self.at_once(request).map(Admission::bare))
+    }
+
+    /// Gives everything back that is unspent, and waits for what is being asked for, which goes back too. Whoever asks
+    /// afterwards takes it anew.
     pub async fn give_back(&self) {
-        self.office.give_back(self.office.accounts.close()).await;
+        let office = &self.office;
+        office.give_back(office.accounts.close(office.clock.now())).await;
+        let nobody_asks = async {
+            while office.asking.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(self.strict().shared.deadline, nobody_asks).await; // nobody is waited for any longer
     }
 
     /// The decision, if all parts are leased and it can be made without asking anybody.
@@ -326,18 +367,17 @@ impl Leased {
         let spent = self.office.accounts.with(rule, key, now, |account| {
             let spent = account.spend(cost, now);
             let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
-            (spent, account.whole_in(now), bell)
+            (spent, account.whole_in(now), bell, account.take_expired())
         });
-        let Some((spent, whole_in, bell)) = spent else { return Tried::Strict };
+        let Some((spent, whole_in, bell, expired)) = spent else { return Tried::Strict };
+        if expired > 0 {
+            add(&self.office.counts().expired, expired);
+        }
         if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
             self.office.ask(rule, key, cost);
         }
-        let decided = |outcome, left: u32| {
-            let limit = self.strict().shared.rules[rule].described.limit();
-            let mut decision = Decision::counted(outcome, now, limit, left.into(), Wait::micros(whole_in));
-            decision.source = Source::Lease;
-            Tried::Decided(decision.of_rule(part.rule))
-        };
+        let decided =
+            |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, Wait::micros(whole_in)));
         match (spent, bell) {
             (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
             (Spend::NotBefore(then), _) => match then.get().saturating_sub(now.get()).max(1) {
@@ -349,8 +389,22 @@ impl Leased {
         }
     }
 
+    fn decision(
+        &self,
+        part: &Part<'_>,
+        outcome: Outcome,
+        now: Micros,
+        left: u32,
+        whole_in: Wait,
+    ) -> Decision {
+        let limit = self.strict().shared.shape(part).described.limit();
+        let mut decision = Decision::counted(outcome, now, limit, left.into(), whole_in);
+        decision.source = Source::Lease;
+        decision.of_rule(part.rule)
+    }
+
     fn count(&self, decision: &Decision) {
-        let counts = &self.office.counts;
+        let counts = self.office.counts();
         add(if decision.is_allowed() { &counts.spent } else { &counts.refused }, 1);
     }
 }
@@ -390,11 +444,12 @@ impl Drop for Held<'_, '_> {
 
 impl Drop for Closes {
     fn drop(&mut self) {
-        let back = self.0.accounts.close();
-        if !back.is_empty() {
-            let office = self.0.clone();
-            self.0.gate.shared.runtime.spawn(async move { office.give_back(back).await });
+        let swept = self.0.accounts.close(self.0.clock.now());
+        if swept.back.is_empty() && swept.expired == 0 {
+            return;
         }
+        let office = self.0.clone();
+        self.0.gate.shared.runtime.spawn(async move { office.give_back(swept).await });
     }
 }
 

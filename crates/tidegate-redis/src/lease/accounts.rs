@@ -24,6 +24,13 @@ type Drawer = Vec<HashMap<Box<[u8]>, Account>>;
 /// What is to be given back, of which key.
 pub(crate) type Back = (usize, Box<[u8]>, Vec<Lot>);
 
+/// What is to be given back, and how many tokens ended by their time.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    pub(crate) back: Vec<Back>,
+    pub(crate) expired: u64,
+}
+
 const DRAWERS: usize = 64;
 
 impl Accounts {
@@ -71,7 +78,7 @@ impl Accounts {
     }
 
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
-    pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Vec<Back> {
+    pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Swept {
         self.each(
             |rule, account| deals[rule].map_or_else(Vec::new, |deal| account.idle(deal.ttl / 2, now)),
             |rule, account| deals[rule].is_none_or(|deal| account.is_forgotten(deal.ttl, now)),
@@ -79,28 +86,36 @@ impl Accounts {
     }
 
     /// Everything.
-    pub(crate) fn close(&self) -> Vec<Back> {
-        self.each(|_, account| account.close(), |_, _| true)
+    pub(crate) fn close(&self, now: Micros) -> Swept {
+        self.each(|_, account| account.close(now), |_, _| true)
+    }
+
+    /// Everything of one key, which is forgotten.
+    pub(crate) fn close_one(&self, rule: usize, key: &[u8], now: Micros) -> Swept {
+        let Some(mut account) = self.drawer(rule, key)[rule].remove(key) else { return Swept::default() };
+        let lots = account.close(now);
+        Swept { back: vec![(rule, key.into(), lots)], expired: account.take_expired().into() }
     }
 
     fn each(
         &self,
         mut give: impl FnMut(usize, &mut Account) -> Vec<Lot>,
         mut is_closed: impl FnMut(usize, &Account) -> bool,
-    ) -> Vec<Back> {
-        let mut back = Vec::new();
+    ) -> Swept {
+        let mut swept = Swept::default();
         for drawer in &self.drawers {
             for (rule, accounts) in open(drawer).iter_mut().enumerate() {
                 accounts.retain(|key, account| {
                     let lots = give(rule, account);
+                    swept.expired += u64::from(account.take_expired());
                     if !lots.is_empty() {
-                        back.push((rule, key.clone(), lots));
+                        swept.back.push((rule, key.clone(), lots));
                     }
                     !is_closed(rule, account)
                 });
             }
         }
-        back
+        swept
     }
 }
 

@@ -58,6 +58,11 @@ impl Lot {
         self.ready
     }
 
+    /// How much of it is ready, or would be if somebody let it.
+    pub(crate) fn ready_at(&self, now: Micros) -> u32 {
+        if now >= self.from { self.left() } else { self.ready }
+    }
+
     /// What is not spent, ready or not.
     pub(crate) const fn left(&self) -> u32 {
         self.ready + self.later

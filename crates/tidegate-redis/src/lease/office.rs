@@ -2,15 +2,16 @@
 //!
 //! Tasks of their own: who gives up waiting for a lot does not take it from the others who wait.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tidegate::Clock;
 use tidegate_core::{Decision, Outcome};
+use tokio::sync::Notify;
 
 use super::account::{Deal, Order};
-use super::accounts::{Accounts, Back};
+use super::accounts::{Accounts, Swept};
 use super::clock::BootClock;
 use super::lot::{Grant, Lot};
 use crate::gate::RedisGate;
@@ -24,7 +25,8 @@ pub(crate) struct Office {
     pub(crate) deals: Box<[Option<Deal>]>,
     pub(crate) accounts: Accounts,
     pub(crate) clock: BootClock,
-    pub(crate) counts: Counts,
+    /// How many lots are being asked for.
+    pub(crate) asking: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +36,7 @@ pub(crate) struct Counts {
     pub(crate) asked: AtomicU64,
     pub(crate) granted: AtomicU64,
     pub(crate) returned: AtomicU64,
+    pub(crate) expired: AtomicU64,
     pub(crate) stranded: AtomicU64,
 }
 
@@ -45,7 +48,11 @@ impl Office {
     pub(crate) fn ask(self: &Arc<Self>, rule: usize, key: &[u8], cost: u32) {
         let (office, key): (_, Box<[u8]>) = (self.clone(), key.into());
         let runtime = self.gate.shared.runtime.clone();
-        runtime.spawn(async move { office.fetch(rule, &key, cost).await });
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        runtime.spawn(async move {
+            office.fetch(rule, &key, cost).await;
+            office.asking.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 
     async fn fetch(&self, rule: usize, key: &[u8], cost: u32) {
@@ -57,25 +64,45 @@ impl Office {
         };
         let id: [u8; 16] = self.gate.shared.ids.next().try_into().unwrap_or_default();
         let answer = self.send(rule, key, &deal, &order, id).await;
-        add(&self.counts.asked, 1);
-        let now = self.clock.now();
-        let bell = self.accounts.with_open(rule, key, |account| {
-            match &answer {
-                Ok(reply) => {
-                    let (grant, told) = (granted(reply, &deal, id), reply.decisions[0]);
-                    add(&self.counts.granted, grant.amount);
-                    account.granted(grant, &order, told.reset_after().as_micros(), now);
-                }
-                Err(_) => {
-                    add(&self.counts.stranded, order.want);
+        add(&self.counts().asked, 1);
+        let bell = match &answer {
+            Ok(reply) => self.received(rule, key, granted(reply, &deal, id), &order, reply).await,
+            Err(_) => {
+                add(&self.counts().stranded, order.want);
+                self.accounts.with_open(rule, key, |account| {
                     account.failed();
-                }
+                    account.bell.clone()
+                })
             }
-            account.bell.clone()
-        });
+        };
         if let Some(bell) = bell {
             bell.notify_waiters();
         }
+    }
+
+    /// Puts a grant into the account that it was asked for; if that was closed meanwhile, it goes back at once.
+    async fn received(
+        &self,
+        rule: usize,
+        key: &[u8],
+        grant: Grant,
+        order: &Order,
+        reply: &Reply,
+    ) -> Option<Arc<Notify>> {
+        add(&self.counts().granted, grant.amount);
+        let (now, whole_in) = (self.clock.now(), reply.decisions[0].reset_after().as_micros());
+        let bell = self.accounts.with_open(rule, key, |account| {
+            account.granted(grant, order, whole_in, now);
+            account.bell.clone()
+        });
+        if bell.is_none() && grant.amount > 0 {
+            self.give_back_one(rule, key, &Lot::of(grant, order.sent, now)).await;
+        }
+        bell
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.gate.shared.counts.numbers.leases
     }
 
     async fn send(
@@ -103,8 +130,9 @@ impl Office {
     }
 
     /// Gives lots back that are not spent any more. What does not arrive ends by its time.
-    pub(crate) async fn give_back(&self, back: Vec<Back>) {
-        for (rule, key, lots) in back {
+    pub(crate) async fn give_back(&self, swept: Swept) {
+        self.counts().expired.fetch_add(swept.expired, Ordering::Relaxed);
+        for (rule, key, lots) in swept.back {
             for lot in lots {
                 self.give_back_one(rule, &key, &lot).await;
             }
@@ -121,8 +149,8 @@ impl Office {
             let line = [self.line(rule, key, left, Terms::Plain)];
             shared.ask(Verb::Return, &line, Some(&lot.id), shared.deadline).await
         };
-        add(&self.counts.asked, 1);
-        let count = if answer.is_ok() { &self.counts.returned } else { &self.counts.stranded };
+        add(&self.counts().asked, 1);
+        let count = if answer.is_ok() { &self.counts().returned } else { &self.counts().stranded };
         add(count, left);
     }
 
@@ -131,8 +159,8 @@ impl Office {
         loop {
             tokio::time::sleep(every).await;
             let Some(office) = office.upgrade() else { return };
-            let back = office.accounts.idle(&office.deals, office.clock.now());
-            office.give_back(back).await;
+            let swept = office.accounts.idle(&office.deals, office.clock.now());
+            office.give_back(swept).await;
         }
     }
 }
@@ -142,7 +170,7 @@ pub(crate) fn add(count: &AtomicU64, number: u32) {
 }
 
 /// What a reply grants.
-fn granted(reply: &Reply, deal: &Deal, id: [u8; 16]) -> Grant {
+pub(crate) fn granted(reply: &Reply, deal: &Deal, id: [u8; 16]) -> Grant {
     let (told, amount) = (reply.decisions[0], reply.taken.unwrap_or(0));
     let reset = told.reset_after().as_micros();
     let ends = told.at().plus(reset);
