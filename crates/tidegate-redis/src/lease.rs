@@ -148,6 +148,12 @@ impl Lease {
         Lease { ttl, ..self }
     }
 
+    /// How long a lot may be spent.
+    #[must_use]
+    pub const fn lasts(&self) -> Duration {
+        self.ttl
+    }
+
     /// How much a node takes at a time at most, of a rule of this limit that so many nodes share; nothing if lots would be too
     /// small, so that the rule stays strict.
     ///
