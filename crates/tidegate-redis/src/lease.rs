@@ -220,6 +220,7 @@ impl Leased {
             accounts: Accounts::new(deals.len(), MOST_KEYS),
             clock: BootClock,
             asking: AtomicUsize::new(0),
+            is_strict: deals.iter().all(Option::is_none),
             deals,
             gate,
         });
@@ -261,6 +262,7 @@ impl Leased {
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         match self.try_check(request)? {
             Some(admission) => Ok(admission),
+            None if self.office.is_strict => self.strict().check(request).await,
             None => self.check_slowly(request).await,
         }
     }
@@ -272,7 +274,7 @@ impl Leased {
     /// As [`check`](Leased::check).
     pub fn try_check(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
         self.strict().shared.validate(request)?;
-        Ok(self.at_once(request).map(Admission::bare))
+        Ok(if self.office.is_strict { None } else { self.at_once(request).map(Admission::bare) })
     }
 
     /// Gives everything back that is unspent, and waits for what is being asked for, which goes back too. Whoever asks

@@ -25,6 +25,8 @@ pub(crate) struct Office {
     pub(crate) deals: Box<[Option<Deal>]>,
     pub(crate) accounts: Accounts,
     pub(crate) clock: BootClock,
+    /// Whether nothing is leased at all.
+    pub(crate) is_strict: bool,
     /// How many lots are being asked for.
     pub(crate) asking: AtomicUsize,
 }

@@ -140,7 +140,7 @@ fn a_reload_gives_back_what_was_unspent_and_the_new_limit_is_kept_to() {
     let granted = one.tokens("granted");
     assert!(one.reload(&rule("500/day", LONG)).contains("1 changed"));
     until("what was unspent came back", || (one.tokens("returned") >= granted - 100.0).then_some(()));
-    assert_eq!(one.tokens("granted"), granted, "numbers go on");
+    assert!(one.tokens("granted") >= granted, "numbers go on");
     passed += one.passed("alice", 600);
     other.post("/v1/check", &json!({"descriptors": {"user": "nobody"}}));
     passed += other.passed("alice", 600);
@@ -210,7 +210,8 @@ fn metrics_of_a_real_redis() {
     };
     let told = until("all that is not spent came back or ended", || {
         let told = served.told();
-        let gone = 100.0 + tokens(&told, "returned") + tokens(&told, "expired");
+        let spent = told["tidegate_lease_requests_total{outcome=\"allowed\"}"];
+        let gone = spent + tokens(&told, "returned") + tokens(&told, "expired");
         (tokens(&told, "granted") == gone).then_some(told)
     });
     assert_eq!(tokens(&told, "stranded"), 0.0);
