@@ -172,8 +172,8 @@ impl Builder {
         Builder { canary: every, ..self }
     }
 
-    /// Goes on with the numbers of a gate whose place it takes: decisions, commands and what leases have done are those of
-    /// both, so that they only grow.
+    /// Goes on with the numbers of a gate whose place it takes: decisions, commands, how often Redis was given up and what
+    /// leases have done are those of both, so that they only grow.
     pub fn counting_on_from(self, before: &RedisGate) -> Self {
         Builder { numbers: Some(before.shared.counts.numbers.clone()), ..self }
     }
@@ -296,6 +296,7 @@ impl Builder {
         let clock = SteadyClock::new();
         let ids = Ids::draw();
         let keys = Keys::of(&self.tenant);
+        let numbers = self.numbers.clone().unwrap_or_default();
         let canary = Canary::new(keys.name("canary", &ids.next()));
         let connections = if target.is_cluster() { 1 } else { self.connections };
         let links: Box<[_]> = (0..connections).map(|_| Arc::new(Link::new(target.clone()))).collect();
@@ -304,11 +305,11 @@ impl Builder {
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
-            breaker: Arc::new(Breaker::new(self.failures)),
+            breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),
             deadline: self.deadline,
             lost: Lost::new(self.rules.iter().map(|rule| rule.alone(self.nodes)).collect(), clock),
-            counts: Counts::going_on(self.numbers.clone().unwrap_or_default()),
+            counts: Counts::going_on(numbers),
             canary,
             runtime: runtime.clone(),
             waiting: Lines::default(),

@@ -66,6 +66,8 @@ pub(crate) struct Numbers {
     open: AtomicU64,
     closed: AtomicU64,
     commands: AtomicU64,
+    /// Of the breaker.
+    pub(crate) openings: Arc<AtomicU64>,
     pub(crate) leases: lease::Counts,
 }
 

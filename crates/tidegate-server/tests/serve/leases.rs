@@ -201,7 +201,7 @@ fn leased_and_strict_rules_stand_or_fall_together() {
 #[test]
 fn metrics_of_a_real_redis() {
     let mut redis = Redis::start();
-    let served = Served::start(&redis, &rule("1000/day", "{ttl: 20ms}"));
+    let mut served = Served::start(&redis, &rule("1000/day", "{ttl: 20ms}"));
     for _ in 0..5 {
         assert_eq!(served.passed("alice", 20), 20);
     }
@@ -254,6 +254,12 @@ fn metrics_of_a_real_redis() {
     assert!(told["tidegate_redis_breaker_openings_total"] >= 1.0);
     assert_eq!(told["tidegate_protection_ratio"], 0.0, "the canary says that nothing is enforced");
     assert!(told.len() <= lines + 4, "no more lines, but for sources that have come up");
+    assert!(served.reload(&rule("900/day", "off")).contains("1 changed"));
+    let after = served.told();
+    for name in ["tidegate_redis_breaker_openings_total", "tidegate_redis_commands_total"] {
+        assert!(after[name] >= told[name], "{name} only grows");
+    }
+    assert!(tokens(&after, "stranded") >= tokens(&told, "stranded"));
 }
 
 // === lent to clients ===
