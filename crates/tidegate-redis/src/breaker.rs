@@ -86,6 +86,8 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::Breaker;
 
     #[test]
