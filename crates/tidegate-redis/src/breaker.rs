@@ -12,6 +12,7 @@
 //!
 //! Requests are never used to find out whether the server is back: they would pay for it with their deadline.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
@@ -22,18 +23,18 @@ pub(crate) struct Breaker {
     most: u32,
     failures: AtomicU32,
     open: AtomicBool,
-    /// How often it has opened.
-    openings: AtomicU64,
+    /// How often it has opened, and those whose place it takes.
+    openings: Arc<AtomicU64>,
     opened: Notify,
 }
 
 impl Breaker {
-    pub(crate) fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32, openings: Arc<AtomicU64>) -> Self {
         Breaker {
             most: most.max(1),
             failures: AtomicU32::new(0),
             open: AtomicBool::new(false),
-            openings: AtomicU64::new(0),
+            openings,
             opened: Notify::new(),
         }
     }
@@ -85,11 +86,13 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::Breaker;
 
     #[test]
     fn failures_in_a_row_open_it_and_others_do_not() {
-        let breaker = Breaker::new(3);
+        let breaker = Breaker::new(3, Arc::default());
         for _ in 0..10 {
             assert!(!breaker.failed() && !breaker.failed());
             breaker.succeeded();

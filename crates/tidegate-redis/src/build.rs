@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::breaker::Breaker;
 use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
-use crate::health::Counts;
+use crate::health::{Counts, Numbers};
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::line::Lines;
@@ -39,6 +39,7 @@ pub struct Builder {
     in_flight: usize,
     failures: u32,
     canary: Duration,
+    numbers: Option<Arc<Numbers>>,
     #[cfg(feature = "tls")]
     root_certificate: Option<Vec<u8>>,
 }
@@ -95,6 +96,7 @@ impl Builder {
             in_flight: 1_024,
             failures: 5,
             canary: Duration::from_secs(5),
+            numbers: None,
             #[cfg(feature = "tls")]
             root_certificate: None,
         }
@@ -168,6 +170,12 @@ impl Builder {
     /// How often the canary proves that limits are enforced; every 5 seconds unless said otherwise.
     pub fn canary(self, every: Duration) -> Self {
         Builder { canary: every, ..self }
+    }
+
+    /// Goes on with the numbers of a gate whose place it takes: decisions, commands, how often Redis was given up and what
+    /// leases have done are those of both, so that they only grow.
+    pub fn counting_on_from(self, before: &RedisGate) -> Self {
+        Builder { numbers: Some(before.shared.counts.numbers.clone()), ..self }
     }
 
     /// Trusts servers whose certificate was signed by this one, in PEM, instead of those that the machine trusts. For addresses
@@ -288,6 +296,7 @@ impl Builder {
         let clock = SteadyClock::new();
         let ids = Ids::draw();
         let keys = Keys::of(&self.tenant);
+        let numbers = self.numbers.clone().unwrap_or_default();
         let canary = Canary::new(keys.name("canary", &ids.next()));
         let connections = if target.is_cluster() { 1 } else { self.connections };
         let links: Box<[_]> = (0..connections).map(|_| Arc::new(Link::new(target.clone()))).collect();
@@ -296,11 +305,11 @@ impl Builder {
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
-            breaker: Arc::new(Breaker::new(self.failures)),
+            breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),
             deadline: self.deadline,
             lost: Lost::new(self.rules.iter().map(|rule| rule.alone(self.nodes)).collect(), clock),
-            counts: Counts::default(),
+            counts: Counts::going_on(numbers),
             canary,
             runtime: runtime.clone(),
             waiting: Lines::default(),

@@ -519,6 +519,7 @@ impl Shared {
     ) -> Result<Reply, Trouble> {
         let (connection, number) = link.connection()?;
         let call = Call { sha: &self.sha, verb, lines, id };
+        self.counts.asked();
         match tokio::time::timeout(within, send(link, connection, &call)).await {
             Ok(Ok(value)) => {
                 link.answered();
@@ -560,6 +561,7 @@ impl Shared {
             warnings,
             last_trouble: down.or_else(|| self.counts.last_trouble()),
             decisions: self.counts.decisions(),
+            commands: self.counts.commands(),
         }
     }
 }

@@ -5,8 +5,9 @@
 //! that the second is refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::lease;
 use crate::trouble::Trouble;
 use tidegate_core::Source;
 
@@ -30,6 +31,8 @@ pub struct Health {
     pub last_trouble: Option<Trouble>,
     /// How decisions were made.
     pub decisions: Decisions,
+    /// How often the script was asked for anything, the canary and what is renewed or given back included.
+    pub commands: u64,
 }
 
 /// How many decisions were made how.
@@ -49,35 +52,56 @@ pub struct Decisions {
 /// Counts as decisions are made.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    strict: AtomicU64,
-    local: AtomicU64,
-    open: AtomicU64,
-    closed: AtomicU64,
+    pub(crate) numbers: Arc<Numbers>,
     /// 0: not known, 1: not enforced, 2: enforced.
     canary: AtomicU64,
     last_trouble: RwLock<Option<Trouble>>,
 }
 
+/// Those that only grow. A gate that takes the place of another goes on with them.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    strict: AtomicU64,
+    local: AtomicU64,
+    open: AtomicU64,
+    closed: AtomicU64,
+    commands: AtomicU64,
+    /// Of the breaker.
+    pub(crate) openings: Arc<AtomicU64>,
+    pub(crate) leases: lease::Counts,
+}
+
 impl Counts {
+    pub(crate) fn going_on(numbers: Arc<Numbers>) -> Self {
+        Counts { numbers, ..Counts::default() }
+    }
+
     #[inline]
     pub(crate) fn count(&self, source: Source) {
+        let Numbers { strict, local, open, closed, .. } = &*self.numbers;
         let count = match source {
-            Source::Local | Source::Sketch => &self.local,
-            Source::Open => &self.open,
-            Source::Closed => &self.closed,
-            _ => &self.strict,
+            Source::Local | Source::Sketch => local,
+            Source::Open => open,
+            Source::Closed => closed,
+            _ => strict,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The script was asked once more.
+    #[inline]
+    pub(crate) fn asked(&self) {
+        self.numbers.commands.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn commands(&self) -> u64 {
+        self.numbers.commands.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn decisions(&self) -> Decisions {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Decisions {
-            strict: read(&self.strict),
-            local: read(&self.local),
-            open: read(&self.open),
-            closed: read(&self.closed),
-        }
+        let Numbers { strict, local, open, closed, .. } = &*self.numbers;
+        Decisions { strict: read(strict), local: read(local), open: read(open), closed: read(closed) }
     }
 
     pub(crate) fn saw_canary(&self, enforced: bool) {

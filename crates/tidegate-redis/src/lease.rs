@@ -22,22 +22,26 @@
 //! | `purse` | what is spent without opening the drawer of an account |
 //! | `hand` | the purses that a thread has used lately |
 //! | `office` | who asks Redis and gives back |
+//! | `grant` | lots for somebody else, who spends them in another program |
+//! | `verbs` | looking, giving back, forgetting, and asking what each part says |
 //! | `clock` | what ends are judged by |
 
 mod account;
 mod accounts;
 mod clock;
+mod grant;
 mod hand;
 mod lot;
 mod office;
 mod purse;
 #[cfg(test)]
 mod tests;
+mod verbs;
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
@@ -49,8 +53,10 @@ pub(crate) use account::Deal;
 use account::Spend;
 use accounts::Accounts;
 use clock::BootClock;
+pub use grant::{Granted, Receipt};
 use hand::Name;
-use office::{Counts, Office, add};
+pub(crate) use office::Counts;
+use office::{Office, add};
 
 /// How a rule is leased.
 ///
@@ -98,9 +104,9 @@ pub struct Leased {
 /// Gives everything back when the last clone is gone.
 struct Closes(Arc<Office>);
 
-/// Why a rule cannot be leased.
+/// Why a rule cannot be leased, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CannotLease(String);
+pub struct CannotLease(String);
 
 /// What leases have done so far, in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +122,8 @@ pub struct LeaseStats {
     pub granted: u64,
     /// Tokens that went back unspent.
     pub returned: u64,
+    /// Tokens that ended by their time, unspent.
+    pub expired: u64,
     /// Tokens of which nobody knows whether they were granted or went back; they end by their time.
     pub stranded: u64,
 }
@@ -145,22 +153,43 @@ impl Lease {
         Lease { ttl, ..self }
     }
 
+    /// How long a lot may be spent.
+    #[must_use]
+    pub const fn lasts(&self) -> Duration {
+        self.ttl
+    }
+
+    /// How much a node takes at a time at most, of a rule of this limit that so many nodes share; nothing if lots would be too
+    /// small, so that the rule stays strict.
+    ///
+    /// ```
+    /// use tidegate_redis::Lease;
+    ///
+    /// assert_eq!(Lease::on().lot(300, 2), Some(100));
+    /// assert_eq!(Lease::on().stock(30).lot(300, 2), Some(10));
+    /// assert_eq!(Lease::on().lot(11, 2), None);
+    /// ```
+    #[must_use]
+    pub fn lot(&self, limit: u64, nodes: u32) -> Option<u32> {
+        self.deal(b'b', limit, nodes).map(|deal| deal.most)
+    }
+
     /// What that means for a rule with this letter and limit; nothing if lots would be too small.
     pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
+        let shares = u64::from(nodes.max(1)) + 1;
+        let deal = self.terms(letter, limit, shares);
+        (u64::from(deal.stock) >= WORTH_IT * shares).then_some(deal)
+    }
+
+    /// The same, however small lots are.
+    pub(crate) fn terms(&self, letter: u8, limit: u64, shares: u64) -> Deal {
         let stock =
             u32::try_from(self.stock.map_or(limit, |stock| limit.min(stock.into()))).unwrap_or(u32::MAX);
-        let shares = u64::from(nodes.max(1)) + 1;
         let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
         let share = |shares: u64| u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
-        let (most, most_if_scarce) = (share(shares), share(shares - 1));
+        let (most, most_if_scarce) = (share(shares), share(shares.saturating_sub(1).max(1)));
         let is_window = matches!(letter, b'w' | b'h');
-        (u64::from(stock) >= WORTH_IT * shares).then_some(Deal {
-            stock,
-            most,
-            most_if_scarce,
-            ttl,
-            is_window,
-        })
+        Deal { stock, most, most_if_scarce, ttl, is_window }
     }
 
     /// Why a rule with this letter cannot be leased.
@@ -195,7 +224,8 @@ impl Leased {
         let office = Arc::new(Office {
             accounts: Accounts::new(MOST_KEYS),
             clock: BootClock,
-            counts: Counts::default(),
+            asking: AtomicUsize::new(0),
+            is_strict: deals.iter().all(Option::is_none),
             deals,
             gate,
         });
@@ -215,17 +245,18 @@ impl Leased {
     /// What leases have done so far.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        let counts = &self.office.counts;
-        let [spent, refused, asked, granted, returned, stranded] = [
+        let counts = self.office.counts();
+        let [spent, refused, asked, granted, returned, expired, stranded] = [
             &counts.spent,
             &counts.refused,
             &counts.asked,
             &counts.granted,
             &counts.returned,
+            &counts.expired,
             &counts.stranded,
         ]
         .map(|count| count.load(Ordering::Relaxed));
-        LeaseStats { spent, refused, asked, granted, returned, stranded }
+        LeaseStats { spent, refused, asked, granted, returned, expired, stranded }
     }
 
     /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
@@ -234,16 +265,34 @@ impl Leased {
     ///
     /// As [`RedisGate::check`].
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.strict().shared.validate(request)?;
-        match self.at_once(request) {
-            Some(decision) => Ok(Admission::bare(decision)),
+        match self.try_check(request)? {
+            Some(admission) => Ok(admission),
+            None if self.office.is_strict => self.strict().check(request).await,
             None => self.check_slowly(request).await,
         }
     }
 
-    /// Gives everything back that is unspent. Whoever asks afterwards takes it anew.
+    /// The same, if it can be decided without asking anybody; else nothing, and nothing was charged.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Leased::check).
+    pub fn try_check(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        Ok(if self.office.is_strict { None } else { self.at_once(request).map(Admission::bare) })
+    }
+
+    /// Gives everything back that is unspent, and waits for what is being asked for, which goes back too. Whoever asks
+    /// afterwards takes it anew.
     pub async fn give_back(&self) {
-        self.office.close().await;
+        let office = &self.office;
+        office.give_back(office.accounts.close(office.clock.now())).await;
+        let nobody_asks = async {
+            while office.asking.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(self.strict().shared.deadline, nobody_asks).await; // nobody is waited for any longer
     }
 
     /// The decision, if all parts are leased and it can be made without asking anybody.
@@ -319,22 +368,27 @@ impl Leased {
     }
 
     fn is_asking(&self, part: &Part<'_>) -> bool {
-        let accounts = &self.office.accounts;
-        let name = accounts.name(usize::from(part.rule.0), part.key.bytes());
-        accounts.with_open(name, |account| account.is_asking()).unwrap_or(false)
+        self.office.accounts.with_open(self.name(part), |account| account.is_asking()).unwrap_or(false)
+    }
+
+    #[inline]
+    fn name<'a>(&self, part: &Part<'a>) -> Name<'a> {
+        self.office.accounts.name(usize::from(part.rule.0), part.key.bytes())
     }
 
     fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
-        let (rule, key, cost) = (usize::from(part.rule.0), part.key.bytes(), part.cost);
-        if !self.office.deals[rule].is_some_and(|deal| cost > 0 && cost <= deal.most) {
+        let deal = self.office.deals[usize::from(part.rule.0)];
+        if !deal.is_some_and(|deal| part.cost > 0 && part.cost <= deal.most) {
             return Tried::Strict;
         }
-        let name = self.office.accounts.name(rule, key);
-        if let Some((left, whole_at)) = hand::spend(name, cost, now.get()) {
-            let whole_in = whole_at.saturating_sub(now.get());
-            return Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in));
+        let name = self.name(part);
+        match hand::spend(name, part.cost, now.get()) {
+            Some((left, whole_at)) => {
+                let whole_in = Wait::micros(whole_at.saturating_sub(now.get()));
+                Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in))
+            }
+            None => self.try_account(part, name, now),
         }
-        self.try_account(part, name, now)
     }
 
     /// What is not at hand is in a drawer.
@@ -342,13 +396,17 @@ impl Leased {
         let spent = self.office.accounts.with(name, now, |account| {
             let spent = account.spend(part.cost, now);
             let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
-            (spent, account.whole_in(now), bell)
+            (spent, account.whole_in(now), bell, account.take_expired())
         });
-        let Some((spent, whole_in, bell)) = spent else { return Tried::Strict };
+        let Some((spent, whole_in, bell, expired)) = spent else { return Tried::Strict };
+        if expired > 0 {
+            add(&self.office.counts().expired, expired);
+        }
         if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
             self.office.ask(name.rule, name.key, part.cost);
         }
-        let decided = |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, whole_in));
+        let decided =
+            |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, Wait::micros(whole_in)));
         match (spent, bell) {
             (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
             (Spend::NotBefore(then), _) => match then.get().saturating_sub(now.get()).max(1) {
@@ -360,15 +418,22 @@ impl Leased {
         }
     }
 
-    fn decision(&self, part: &Part<'_>, outcome: Outcome, now: Micros, left: u32, whole_in: u64) -> Decision {
-        let limit = self.strict().shared.rules[usize::from(part.rule.0)].described.limit();
-        let mut decision = Decision::counted(outcome, now, limit, left.into(), Wait::micros(whole_in));
+    fn decision(
+        &self,
+        part: &Part<'_>,
+        outcome: Outcome,
+        now: Micros,
+        left: u32,
+        whole_in: Wait,
+    ) -> Decision {
+        let limit = self.strict().shared.shape(part).described.limit();
+        let mut decision = Decision::counted(outcome, now, limit, left.into(), whole_in);
         decision.source = Source::Lease;
         decision.of_rule(part.rule)
     }
 
     fn count(&self, decision: &Decision) {
-        let counts = &self.office.counts;
+        let counts = self.office.counts();
         add(if decision.is_allowed() { &counts.spent } else { &counts.refused }, 1);
     }
 }
@@ -400,19 +465,19 @@ impl Drop for Held<'_, '_> {
     fn drop(&mut self) {
         for part in &self.parts {
             let accounts = &self.leased.office.accounts;
-            let name = accounts.name(usize::from(part.rule.0), part.key.bytes());
-            accounts.with_open(name, |account| account.put_back(part.cost, self.now));
+            accounts.with_open(self.leased.name(part), |account| account.put_back(part.cost, self.now));
         }
     }
 }
 
 impl Drop for Closes {
     fn drop(&mut self) {
-        let back = self.0.accounts.close().back; // what is on its way is given back by who asked for it
-        if !back.is_empty() {
-            let office = self.0.clone();
-            self.0.gate.shared.runtime.spawn(async move { office.give_back(back).await });
+        let swept = self.0.accounts.close(self.0.clock.now());
+        if swept.back.is_empty() && swept.expired == 0 {
+            return;
         }
+        let office = self.0.clone();
+        self.0.gate.shared.runtime.spawn(async move { office.give_back(swept).await });
     }
 }
 

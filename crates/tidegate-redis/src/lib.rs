@@ -49,7 +49,7 @@ mod wire;
 pub use build::{Builder, InvalidGate};
 pub use gate::RedisGate;
 pub use health::{Decisions, Health};
-pub use lease::{Lease, LeaseStats, Leased};
+pub use lease::{CannotLease, Granted, Lease, LeaseStats, Leased, Receipt};
 pub use lost::WhenLost;
 pub use trouble::Trouble;
 pub use wire::SCRIPT;

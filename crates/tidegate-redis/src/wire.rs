@@ -101,6 +101,11 @@ impl Described {
     pub(crate) const fn limit(&self) -> u64 {
         self.limit
     }
+
+    /// As in [`Rule::setting`]; `n` for places.
+    pub(crate) fn letter(&self) -> u8 {
+        self.bytes.first().copied().unwrap_or_default()
+    }
 }
 
 /// A state never written.

@@ -3,7 +3,15 @@
 //! Runs vector files, whose format `conformance/README.md` describes, and prints a table of what differs. The
 //! runner is that of the library, file by file: there is one that decides what a vector means.
 //!
-//! Ends with 0 if everything is as the files say, 1 if something differs, 2 if a file cannot be read or holds a mistake.
+//! | engine | who is put to the test |
+//! |---|---|
+//! | `memory` | the algorithms and limiters of this program, by a clock that the vectors set |
+//! | `redis://…` | the script, on the Redis at this address; what it cannot know is skipped, and counted |
+//!
+//! A service that runs is none of them: it decides by its own clock and its own rules, and both are the vectors' to set.
+//!
+//! Ends with 0 if everything is as the files say, 1 if something differs or there is no such Redis, 2 if a file cannot be
+//! read or holds a mistake.
 
 #[path = "../../tidegate/examples/conformance/format.rs"]
 mod format;
@@ -21,15 +29,18 @@ mod report;
 mod row;
 #[path = "../../tidegate/examples/conformance/run.rs"]
 mod run;
+mod script;
 #[path = "../../tidegate/examples/conformance/subject.rs"]
 mod subject;
 #[path = "../../tidegate/examples/conformance/table.rs"]
 mod table;
 #[path = "../../tidegate/examples/conformance/time.rs"]
 mod time;
+mod wire;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::Args;
 
@@ -41,32 +52,60 @@ pub struct Conformance {
     /// The vector files.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Who is put to the test.
-    #[arg(long, value_enum, default_value_t)]
+    /// Who is put to the test: `memory`, or the script on a Redis, `redis://[user:password@]host[:port][/db]`.
+    #[arg(long, default_value = "memory")]
     engine: Engine,
 }
 
 /// Who is put to the test.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Engine {
-    /// The algorithms and the limiters of this program, by a clock that the vectors set
-    #[default]
     Memory,
+    Redis(String),
 }
 
 impl Conformance {
     /// Runs them, and tells.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let subjects = match self.engine {
-            Engine::Memory => subject::SUBJECTS,
+        let (text, status) = match &self.engine {
+            Engine::Memory => self.in_memory(),
+            Engine::Redis(url) => match script::test(url, &self.files) {
+                Ok(told) => told,
+                Err(sentence) => {
+                    eprintln!("tidegate: {sentence}");
+                    return ExitCode::FAILURE;
+                }
+            },
         };
+        let _ = io::stdout().write_all(text.as_bytes()); // whoever reads may go away: that is no error
+        ExitCode::from(status as u8)
+    }
+
+    fn in_memory(&self) -> (String, report::Status) {
         let mut report = Report::default();
         for file in &self.files {
-            report.file(file, subjects);
+            report.file(file, subject::SUBJECTS);
         }
         report.summary();
-        let _ = io::stdout().write_all(report.text.as_bytes()); // whoever reads may go away: that is no error
-        ExitCode::from(report.status() as u8)
+        let status = report.status();
+        (report.text, status)
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once("://") {
+            None if text == "memory" => Ok(Engine::Memory),
+            Some(("redis", host)) if !host.is_empty() => Ok(Engine::Redis(text.to_owned())),
+            Some(("resp", _)) => {
+                Err("a service that runs has its own clock and its own rules, and vectors set both; \
+                                      use `memory` for the program, or `redis://…` for its store"
+                    .to_owned())
+            }
+            _ => Err("use `memory`, or `redis://host:port` for the script on a Redis".to_owned()),
+        }
     }
 }

@@ -37,8 +37,10 @@
 
 mod answer;
 mod blocks;
+mod grants;
 pub mod in_force;
 mod inspect;
+mod lend;
 mod memory;
 pub(crate) mod meter;
 mod places;
@@ -62,6 +64,8 @@ use crate::rules::{Compiled, Diff};
 pub use answer::Answer;
 use blocks::Blocks;
 pub use blocks::{Block, TooManyBlocks};
+use grants::Grants;
+pub use grants::{GrantId, NoGrantId};
 pub use in_force::{InForce, Watched};
 pub use inspect::Left;
 use meter::Meter;
@@ -72,7 +76,7 @@ pub use refused::RefusedKey;
 pub use rules::{InvalidRules, Rules};
 pub use tally::Counted;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
-pub use verdict::{Acquired, Decided, Explanation, Fault, RuleExplained, Verdict};
+pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
 
 /// Decides for all clients.
 ///
@@ -143,7 +147,7 @@ impl<C: Clock + Clone> Engine<C> {
             StoreConfig::Redis(_) => throttles,
         };
         let (places, blocks, meter) = <(Arc<Places>, Arc<Blocks>, Arc<Meter>)>::default();
-        let beside = (places.clone(), blocks.clone(), meter.clone());
+        let beside = (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default());
         let force = InForce::first(compiled, store, beside, clock.clone())?;
         let (force, replacing) = (ArcSwap::from_pointee(force), Mutex::new(()));
         Ok(Engine { force, throttles, places, blocks, meter, clock, store: store.clone(), replacing })
@@ -229,6 +233,12 @@ impl<C: Clock> Engine<C> {
     /// as before.
     pub fn drain(&self) {
         self.meter.drain();
+    }
+
+    /// Gives back what was leased from Redis and is unspent: at the end, when nobody asks any more.
+    pub async fn give_back(&self) {
+        let rules = self.force.load_full();
+        rules.give_back().await;
     }
 
     pub(crate) fn meter(&self) -> &Arc<Meter> {

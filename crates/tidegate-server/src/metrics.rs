@@ -25,9 +25,11 @@ pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Stri
     lines.family("tidegate_build_info", Kind::Gauge, "Which program this is.");
     lines.one("tidegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     decisions(&mut lines, &rules, meter);
+    loans(&mut lines, meter);
     shadows(&mut lines, &rules);
     tables(&mut lines, engine, &rules);
     redis(&mut lines, &rules, meter);
+    leases(&mut lines, &rules);
     let ratio = protection(&rules, meter);
     lines.family(
         "tidegate_protection_ratio",
@@ -116,6 +118,14 @@ fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
     }
 }
 
+fn loans(lines: &mut Lines, meter: &Meter) {
+    const LENT: &str = "tidegate_loan_tokens_total";
+    lines.family(LENT, Kind::Counter, "Tokens lent to clients, to be spent without asking.");
+    for (what, number) in ["granted", "returned"].iter().zip(&meter.lent) {
+        lines.one(LENT, &[("what", what)], number.sum());
+    }
+}
+
 fn shadows<C>(lines: &mut Lines, rules: &InForce<C>) {
     const NAME: &str = "tidegate_shadow_decisions_total";
     lines.family(NAME, Kind::Counter, "What rules that only watch would have done.");
@@ -182,11 +192,42 @@ fn redis<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
         lines.family(name, Kind::Gauge, help);
         lines.one(name, &[], value);
     }
+    const COMMANDS: &str = "tidegate_redis_commands_total";
+    lines.family(COMMANDS, Kind::Counter, "Calls to Redis, for decisions, leases, places and the canary.");
+    lines.one(COMMANDS, &[], health.commands);
     lines.family("tidegate_redis_breaker_openings_total", Kind::Counter, "How often that has begun.");
     lines.one("tidegate_redis_breaker_openings_total", &[], health.openings);
     const TOOK: &str = "tidegate_redis_duration_seconds";
     lines.family(TOOK, Kind::Histogram, "From asking Redis to the decision, whoever made it.");
     lines.histogram(TOOK, &[], &meter.store.seen());
+}
+
+/// Tokens, by what became of them. What is neither spent nor any of these is held.
+fn leases<C>(lines: &mut Lines, rules: &InForce<C>) {
+    let Some(stats) = rules.leases() else { return };
+    const TOKENS: &str = "tidegate_lease_tokens_total";
+    lines.family(TOKENS, Kind::Counter, "Tokens leased from Redis, by what became of them.");
+    let tokens = [
+        ("granted", stats.granted),
+        ("returned", stats.returned),
+        ("expired", stats.expired),
+        ("stranded", stats.stranded),
+    ];
+    for (what, count) in tokens {
+        lines.one(TOKENS, &[("what", what)], count);
+    }
+    const COMMANDS: &str = "tidegate_lease_commands_total";
+    lines.family(COMMANDS, Kind::Counter, "Calls to Redis that leases have made; they are among all calls.");
+    lines.one(COMMANDS, &[], stats.asked);
+    const REQUESTS: &str = "tidegate_lease_requests_total";
+    lines.family(
+        REQUESTS,
+        Kind::Counter,
+        "Requests decided from leased tokens, without a call of their own.",
+    );
+    for (outcome, count) in [("allowed", stats.spent), ("refused", stats.refused)] {
+        lines.one(REQUESTS, &[("outcome", outcome)], count);
+    }
 }
 
 fn reloads(lines: &mut Lines, meter: &Meter) {

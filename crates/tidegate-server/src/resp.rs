@@ -17,6 +17,7 @@ mod call;
 mod client;
 mod handshake;
 mod keys;
+mod lease;
 mod parse;
 mod reply;
 mod rules;

@@ -104,6 +104,33 @@ fn flags_beat_the_environment_which_beats_the_file() {
     assert_eq!(of("store.redis.url"), pair("redis://…@host", "environment"));
     assert_eq!(of("store.redis.deadline"), pair("20ms", "default"));
     assert_eq!(of("rules.sign-in.when_lost"), pair("closed", "file"));
+    assert_eq!(of("rules.everybody.lease"), pair("off", "default"));
+}
+
+#[test]
+fn what_comes_of_a_lease_is_shown() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let rules = "rules:
+  - {name: a, quota: 300/s, lease: on}
+  - {name: b, quota: [300/s, fixed_window 40/min], lease: {stock: 90, ttl: 500ms}}
+  - {name: c, quota: 5/s, lease: on}
+  - {name: d, quota: 5/s, lease: off}
+";
+    let file =
+        written(&folder, "a.yaml", &format!("store: {{redis: {{url: redis://h, nodes: 2}}}}\n{rules}"));
+    let (out, _) = said(&run(&["config", "show", "-c", &file]));
+    for (rule, shown) in [
+        ("a", "on, lots of up to 100 for 2s"),
+        ("b", "on, lots of up to 30 for 500ms"),
+        ("c", "on, but strict: too small"),
+        ("d", "off"),
+    ] {
+        let line = out.lines().find(|line| line.starts_with(&format!("rules.{rule}.lease"))).expect("a line");
+        assert!(line.contains(&format!(" {shown} ")), "{line}");
+    }
+    let (out, err) = said(&run(&["config", "check", &file]));
+    let told = out + &err;
+    assert_eq!(told.matches("warning[lease-small]: the rule stays strict").count(), 1, "{told}");
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub(crate) struct Account {
     spent_at: Micros,
     /// When, as far as is known, the whole limit is there again.
     whole_at: Micros,
+    /// What ended by its time since somebody last looked.
+    expired: u32,
     /// Rung when a request has come to its end.
     pub(crate) bell: Arc<Notify>,
 }
@@ -90,6 +92,7 @@ impl Account {
             asked_at: Micros::ZERO,
             spent_at: now,
             whole_at: now,
+            expired: 0,
             bell: Arc::default(),
         }
     }
@@ -97,7 +100,7 @@ impl Account {
     /// Spends `cost` if it is there.
     pub(crate) fn spend(&mut self, cost: u32, now: Micros) -> Spend {
         self.spent_at = now;
-        self.lots.retain(|lot| !lot.is_over(now));
+        self.drop_what_is_over(now);
         let ready: u32 = self.lots.iter_mut().map(|lot| lot.ready(now)).sum();
         if ready >= cost {
             self.lots.iter_mut().fold(cost, |missing, lot| lot.spend(missing));
@@ -112,6 +115,26 @@ impl Account {
             return Spend::NotBefore(self.shut_until);
         }
         if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
+    }
+
+    /// How many would be left if `cost` were spent; nothing if they are not there.
+    pub(crate) fn look(&self, cost: u32, now: Micros) -> Option<u32> {
+        let lots = self.lots.iter().filter(|lot| !lot.is_over(now));
+        lots.map(|lot| lot.ready_at(now)).sum::<u32>().checked_sub(cost)
+    }
+
+    fn drop_what_is_over(&mut self, now: Micros) {
+        let expired = &mut self.expired;
+        self.lots.retain(|lot| {
+            let is_over = lot.is_over(now);
+            *expired += if is_over { lot.left() } else { 0 };
+            !is_over
+        });
+    }
+
+    /// How many ended by their time, told once.
+    pub(crate) fn take_expired(&mut self) -> u32 {
+        std::mem::take(&mut self.expired)
     }
 
     /// Whether it is time to ask for the next lot.
@@ -153,9 +176,14 @@ impl Account {
         })
     }
 
-    /// Takes back what nobody passed for.
-    pub(crate) fn put_back(&mut self, cost: u32, now: Micros) {
-        self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest));
+    /// Takes back what nobody passed for, and tells what finds no room: for Redis that is spent already.
+    pub(crate) fn put_back(&mut self, cost: u32, now: Micros) -> u32 {
+        self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest))
+    }
+
+    /// There may be something again.
+    pub(crate) fn ask_again(&mut self) {
+        self.shut_until = Micros::ZERO;
     }
 
     pub(crate) fn is_asking(&self) -> bool {
@@ -208,13 +236,14 @@ impl Account {
 
     /// Everything that is held, if nobody has asked for any of it for so long; it is not spent any more.
     pub(crate) fn idle(&mut self, idle: u64, now: Micros) -> Vec<Lot> {
-        self.lots.retain(|lot| !lot.is_over(now));
+        self.drop_what_is_over(now);
         let is_idle = now.get().saturating_sub(self.spent_at.get()) >= idle && !self.is_asking;
         if is_idle { std::mem::take(&mut self.lots) } else { Vec::new() }
     }
 
     /// Everything that is held, to be given back.
-    pub(crate) fn close(&mut self) -> Vec<Lot> {
+    pub(crate) fn close(&mut self, now: Micros) -> Vec<Lot> {
+        self.drop_what_is_over(now);
         std::mem::take(&mut self.lots)
     }
 

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 use tidegate::Micros;
-use tokio::sync::futures::OwnedNotified;
 
 use super::account::{Account, Deal};
 use super::hand::{self, Name, Owned};
@@ -37,11 +36,11 @@ struct Entry {
 /// What is to be given back, of which key.
 pub(crate) type Back = (usize, Box<[u8]>, Vec<Lot>);
 
-/// What was held when everything was closed.
-pub(crate) struct Closed {
+/// What is to be given back, and how many tokens ended by their time.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
     pub(crate) back: Vec<Back>,
-    /// Rings when a lot that was on its way has gone back.
-    pub(crate) asking: Vec<OwnedNotified>,
+    pub(crate) expired: u64,
 }
 
 const DRAWERS: usize = 64;
@@ -101,7 +100,7 @@ impl Accounts {
     }
 
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
-    pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Vec<Back> {
+    pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Swept {
         self.each(
             |rule, account| deals[rule].map_or_else(Vec::new, |deal| account.idle(deal.ttl / 2, now)),
             |rule, account| deals[rule].is_none_or(|deal| account.is_forgotten(deal.ttl, now)),
@@ -109,28 +108,35 @@ impl Accounts {
     }
 
     /// Everything.
-    pub(crate) fn close(&self) -> Closed {
-        let mut asking = Vec::new();
-        let give = |_, account: &mut Account| {
-            asking.extend(account.is_asking().then(|| account.bell.clone().notified_owned()));
-            account.close()
+    pub(crate) fn close(&self, now: Micros) -> Swept {
+        self.each(|_, account| account.close(now), |_, _| true)
+    }
+
+    /// Everything of one key, which is forgotten.
+    pub(crate) fn close_one(&self, name: Name<'_>, now: Micros) -> Swept {
+        let mut drawer = self.drawer(name.hash);
+        let Ok(found) = drawer.find_entry(name.hash, |entry| entry.owned.is_of(name)) else {
+            return Swept::default();
         };
-        let back = self.each(give, |_, _| true);
-        Closed { back, asking }
+        let (Entry { owned, mut account }, _) = found.remove();
+        account.collect(&owned.purse);
+        let lots = account.close(now);
+        Swept { back: vec![(name.rule, name.key.into(), lots)], expired: account.take_expired().into() }
     }
 
     fn each(
         &self,
         mut give: impl FnMut(usize, &mut Account) -> Vec<Lot>,
         mut is_closed: impl FnMut(usize, &Account) -> bool,
-    ) -> Vec<Back> {
-        let mut back = Vec::new();
+    ) -> Swept {
+        let mut swept = Swept::default();
         for drawer in &self.drawers {
             drawer.open().retain(|Entry { owned, account }| {
                 account.collect(&owned.purse);
                 let lots = give(owned.rule, account);
+                swept.expired += u64::from(account.take_expired());
                 if !lots.is_empty() {
-                    back.push((owned.rule, owned.key.clone(), lots));
+                    swept.back.push((owned.rule, owned.key.clone(), lots));
                 }
                 let stays = !is_closed(owned.rule, account);
                 if stays {
@@ -139,7 +145,7 @@ impl Accounts {
                 stays
             });
         }
-        back
+        swept
     }
 }
 

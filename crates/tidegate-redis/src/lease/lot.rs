@@ -61,6 +61,11 @@ impl Lot {
         self.ready
     }
 
+    /// How much of it is ready, or would be if somebody let it.
+    pub(crate) fn ready_at(&self, now: Micros) -> u32 {
+        if now >= self.from { self.left() } else { self.ready }
+    }
+
     /// How much is known to be ready.
     pub(crate) const fn is_ready(&self) -> u32 {
         self.ready

@@ -2,7 +2,7 @@
 //!
 //! Tasks of their own: who gives up waiting for a lot does not take it from the others who wait.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tidegate::Clock;
 use tidegate_core::{Decision, Outcome};
 use tokio::sync::Notify;
 
-use super::account::{Account, Deal, Order};
-use super::accounts::{Accounts, Back};
+use super::account::{Deal, Order};
+use super::accounts::{Accounts, Swept};
 use super::clock::BootClock;
 use super::lot::{Grant, Lot};
 use crate::gate::RedisGate;
@@ -25,7 +25,10 @@ pub(crate) struct Office {
     pub(crate) deals: Box<[Option<Deal>]>,
     pub(crate) accounts: Accounts,
     pub(crate) clock: BootClock,
-    pub(crate) counts: Counts,
+    /// Whether nothing is leased at all.
+    pub(crate) is_strict: bool,
+    /// How many lots are being asked for.
+    pub(crate) asking: AtomicUsize,
 }
 
 /// Everybody writes them, so they have cache lines of their own: what stands beside is read by everybody.
@@ -37,6 +40,7 @@ pub(crate) struct Counts {
     pub(crate) asked: AtomicU64,
     pub(crate) granted: AtomicU64,
     pub(crate) returned: AtomicU64,
+    pub(crate) expired: AtomicU64,
     pub(crate) stranded: AtomicU64,
 }
 
@@ -48,52 +52,62 @@ impl Office {
     pub(crate) fn ask(self: &Arc<Self>, rule: usize, key: &[u8], cost: u32) {
         let (office, key): (_, Box<[u8]>) = (self.clone(), key.into());
         let runtime = self.gate.shared.runtime.clone();
-        runtime.spawn(async move { office.fetch(rule, &key, cost).await });
+        self.asking.fetch_add(1, Ordering::Relaxed);
+        runtime.spawn(async move {
+            office.fetch(rule, &key, cost).await;
+            office.asking.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 
     async fn fetch(&self, rule: usize, key: &[u8], cost: u32) {
         let Some(deal) = self.deals[rule] else { return };
         let now = self.clock.now();
-        let begin = |account: &mut Account| (account.order(cost, &deal, now), account.bell.clone());
-        let Some((order, bell)) = self.accounts.with_open(self.accounts.name(rule, key), begin) else {
+        let Some(order) =
+            self.accounts.with_open(self.accounts.name(rule, key), |account| account.order(cost, &deal, now))
+        else {
             return;
         };
         let id: [u8; 16] = self.gate.shared.ids.next().try_into().unwrap_or_default();
         let answer = self.send(rule, key, &deal, &order, id).await;
-        add(&self.counts.asked, 1);
-        let answer =
-            answer.map(|reply| (granted(&reply, &deal, id), reply.decisions[0].reset_after().as_micros()));
-        match &answer {
-            Ok((grant, _)) => add(&self.counts.granted, grant.amount),
-            Err(_) => add(&self.counts.stranded, order.want),
+        add(&self.counts().asked, 1);
+        let bell = match &answer {
+            Ok(reply) => self.received(rule, key, granted(reply, &deal, id), &order, reply).await,
+            Err(_) => {
+                add(&self.counts().stranded, order.want);
+                self.accounts.with_open(self.accounts.name(rule, key), |account| {
+                    account.failed();
+                    account.bell.clone()
+                })
+            }
+        };
+        if let Some(bell) = bell {
+            bell.notify_waiters();
         }
-        if let Some(lot) = self.settle(rule, key, answer.ok(), &order, &bell) {
-            self.give_back_one(rule, key, &lot).await;
-        }
-        bell.notify_waiters();
     }
 
-    /// Tells an account what came of its order. If it has been closed meanwhile, nobody is there to spend the lot.
-    fn settle(
+    /// Puts a grant into the account that it was asked for; if that was closed meanwhile, it goes back at once.
+    async fn received(
         &self,
         rule: usize,
         key: &[u8],
-        answer: Option<(Grant, u64)>,
+        grant: Grant,
         order: &Order,
-        bell: &Arc<Notify>,
-    ) -> Option<Lot> {
-        let now = self.clock.now();
-        let told = self.accounts.with_open(self.accounts.name(rule, key), |account| {
-            let is_the_same = Arc::ptr_eq(&account.bell, bell);
-            match answer {
-                _ if !is_the_same => {}
-                Some((grant, whole_in)) => account.granted(grant, order, whole_in, now),
-                None => account.failed(),
-            }
-            is_the_same
+        reply: &Reply,
+    ) -> Option<Arc<Notify>> {
+        add(&self.counts().granted, grant.amount);
+        let (now, whole_in) = (self.clock.now(), reply.decisions[0].reset_after().as_micros());
+        let bell = self.accounts.with_open(self.accounts.name(rule, key), |account| {
+            account.granted(grant, order, whole_in, now);
+            account.bell.clone()
         });
-        let (grant, _) = answer.filter(|(grant, _)| told != Some(true) && grant.amount > 0)?;
-        Some(Lot::of(grant, order.sent, now))
+        if bell.is_none() && grant.amount > 0 {
+            self.give_back_one(rule, key, &Lot::of(grant, order.sent, now)).await;
+        }
+        bell
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.gate.shared.counts.numbers.leases
     }
 
     async fn send(
@@ -120,18 +134,10 @@ impl Office {
         Line { key: self.gate.shared.keys.name(&shape.name, key), cost, terms, rule: &shape.described }
     }
 
-    /// Closes all accounts, and ends when everything that was granted is back, or was lost on its way.
-    pub(crate) async fn close(&self) {
-        let closed = self.accounts.close();
-        self.give_back(closed.back).await;
-        for bell in closed.asking {
-            bell.await;
-        }
-    }
-
     /// Gives lots back that are not spent any more. What does not arrive ends by its time.
-    pub(crate) async fn give_back(&self, back: Vec<Back>) {
-        for (rule, key, lots) in back {
+    pub(crate) async fn give_back(&self, swept: Swept) {
+        self.counts().expired.fetch_add(swept.expired, Ordering::Relaxed);
+        for (rule, key, lots) in swept.back {
             for lot in lots {
                 self.give_back_one(rule, &key, &lot).await;
             }
@@ -148,8 +154,8 @@ impl Office {
             let line = [self.line(rule, key, left, Terms::Plain)];
             shared.ask(Verb::Return, &line, Some(&lot.id), shared.deadline).await
         };
-        add(&self.counts.asked, 1);
-        let count = if answer.is_ok() { &self.counts.returned } else { &self.counts.stranded };
+        add(&self.counts().asked, 1);
+        let count = if answer.is_ok() { &self.counts().returned } else { &self.counts().stranded };
         add(count, left);
     }
 
@@ -158,8 +164,8 @@ impl Office {
         loop {
             tokio::time::sleep(every).await;
             let Some(office) = office.upgrade() else { return };
-            let back = office.accounts.idle(&office.deals, office.clock.now());
-            office.give_back(back).await;
+            let swept = office.accounts.idle(&office.deals, office.clock.now());
+            office.give_back(swept).await;
         }
     }
 }
@@ -169,7 +175,7 @@ pub(crate) fn add(count: &AtomicU64, number: u32) {
 }
 
 /// What a reply grants.
-fn granted(reply: &Reply, deal: &Deal, id: [u8; 16]) -> Grant {
+pub(crate) fn granted(reply: &Reply, deal: &Deal, id: [u8; 16]) -> Grant {
     let (told, amount) = (reply.decisions[0], reply.taken.unwrap_or(0));
     let reset = told.reset_after().as_micros();
     let ends = told.at().plus(reset);

@@ -15,7 +15,9 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// On a cache line of its own: what stands beside is read by everybody.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Purse {
     /// The number of the filling, and below it 32 bits of tokens. Who sleeps for four milliards of fillings in the middle of an
     /// exchange may take one for another.

@@ -38,6 +38,26 @@ fn what_is_there_is_spent_until_it_is_over() {
 }
 
 #[test]
+fn what_ends_by_its_time_is_told_once() {
+    let mut account = with_lot(5, 2, 500);
+    assert_eq!(account.spend(2, at(1_000)), Spend::Spent { left: 0, ask: false });
+    assert_eq!(account.take_expired(), 0);
+    assert_eq!(account.spend(1, at(900 + 500 + 6_300)), Spend::Ask);
+    assert_eq!((account.take_expired(), account.take_expired()), (3, 0), "those that were to come, too");
+    let mut account = with_lot(5, 2, 500);
+    assert!(account.close(at(900 + 500 + 6_300)).is_empty(), "what is over does not go back");
+    assert_eq!(account.take_expired(), 5);
+}
+
+#[test]
+fn a_look_takes_nothing() {
+    let account = with_lot(5, 2, 500);
+    assert_eq!([account.look(2, at(1_499)), account.look(3, at(1_499))], [Some(0), None]);
+    assert_eq!([account.look(3, at(1_500)), account.look(6, at(1_500))], [Some(2), None]);
+    assert_eq!(account.look(1, at(900 + 500 + 6_300)), None, "it is over");
+}
+
+#[test]
 fn what_comes_later_is_there_a_wait_after_the_answer_came() {
     let mut account = with_lot(5, 2, 500);
     assert_eq!(account.spend(2, at(1_100)), Spend::Spent { left: 0, ask: false });

@@ -111,7 +111,7 @@ table! {
         cluster: Option<At<OneOrMany<Text>>>,
         /// How long a decision may take, all in all. Usually 20ms.
         deadline: Option<At<Time>>,
-        /// How many Tidegate services share the limits while Redis does not answer. Usually 1.
+        /// How many Tidegate services share the limits: by leases, and while Redis does not answer. Usually 1.
         nodes: Option<At<Number<u32>>>,
         /// Connections shared by all requests. Usually 2.
         connections: Option<At<Number<u32>>>,
@@ -151,6 +151,18 @@ table! {
         shadow: Option<At<bool>>,
         /// What it does while Redis does not answer. Usually `local`.
         when_lost: Option<At<WhenLostWord>>,
+        /// Whether tokens are taken from Redis in lots and spent without asking: `on`, `off`, or a table. Usually `off`.
+        lease: Option<At<LeaseText>>,
+    }
+}
+
+table! {
+    /// How a rule is leased.
+    "`lease`" LeaseTable {
+        /// How much may be out at a time, to all services together. Usually all of the burst.
+        stock: Option<At<Number<u32>>>,
+        /// How long a lot may be spent, from 20ms to 1h. Usually 2s.
+        ttl: Option<At<Time>>,
     }
 }
 
@@ -259,6 +271,13 @@ pub(crate) enum ListenerText {
 pub(crate) enum StoreText {
     Word(Text),
     Table(Box<At<StoreTable>>),
+}
+
+/// `on`, `off`, or how.
+#[derive(Clone, Debug)]
+pub(crate) enum LeaseText {
+    Word(Text),
+    Table(Box<LeaseTable>),
 }
 
 /// A name, or an address.
@@ -383,6 +402,12 @@ short_or_table!(
     Name(Text) as String,
     Address(AddressTable)
 );
+short_or_table!(
+    LeaseText,
+    "`on`, `off`, or a table with `stock` or `ttl`",
+    Word(Text) as LeaseWord,
+    Table(LeaseTable)
+);
 short_or_table!(CostText, "a whole number, or a table with `from`", Fixed(u32) as u32, From(CostTable));
 
 impl Decode for ConditionText {
@@ -422,6 +447,17 @@ enum StoreWord {
     #[schemars(rename = "memory")]
     #[expect(dead_code, reason = "for the schema only")]
     Memory,
+}
+
+/// What is said of leases by a word.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[expect(dead_code, reason = "for the schema only")]
+enum LeaseWord {
+    #[schemars(rename = "on")]
+    On,
+    #[schemars(rename = "off")]
+    Off,
 }
 
 impl JsonSchema for Match {

@@ -6,6 +6,7 @@
 mod amounts;
 mod conditions;
 mod keys;
+mod leases;
 mod overrides;
 mod shown;
 
@@ -98,6 +99,7 @@ impl Reading<'_> {
         let cost = self.cost(table.cost.as_ref());
         self.check_cost(&cost, table.cost.as_ref(), &limits);
         let overrides = self.overrides(table, &key, &conditions, &cost, store);
+        let lease = self.lease(table, store);
         let (allow, deny) = (self.lists(table.allow.as_ref()), self.lists(table.deny.as_ref()));
         self.check_lists(&allow, &deny);
         let rule = Rule {
@@ -113,8 +115,10 @@ impl Reading<'_> {
             deny: without_places(deny),
             shadow: table.shadow.is_some_and(|shadow| shadow.value),
             when_lost: table.when_lost.map_or(WhenLost::default(), |word| word.value.into()),
+            lease,
         };
         self.show_rule(table, domain, &rule);
+        self.show_lease(table, &rule, store);
         rule
     }
 

@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{Clock, Decision, Part, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
-use tidegate_redis::{Health, RedisGate};
+use tidegate_redis::{Health, LeaseStats, Leased};
 
 use super::blocks::Blocks;
+use super::grants::Grants;
 use super::meter::Meter;
 use super::places::Places;
 use super::question::Question;
@@ -49,6 +50,7 @@ pub struct InForce<C = SteadyClock> {
     pub(super) places: Arc<Places>,
     pub(super) blocks: Arc<Blocks>,
     pub(super) meter: Arc<Meter>,
+    pub(super) grants: Arc<Grants>,
     pub(super) clock: C,
 }
 
@@ -56,14 +58,14 @@ pub struct InForce<C = SteadyClock> {
 type Counts = (Box<[Option<Arc<Watched>>]>, Box<[Arc<Tally>]>);
 
 /// What lies beside the rules, and stays when they are replaced.
-type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>);
+type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>, Arc<Grants>);
 
 /// Where the states of the rules lie.
 pub(super) enum Store<C> {
     /// There are no rules.
     Nothing,
     Memory(Policy<Rate, C>),
-    Redis(RedisGate),
+    Redis(Leased),
 }
 
 /// What a rule that only watches has seen, over reloads too.
@@ -80,7 +82,7 @@ impl<C: Clock + Clone> InForce<C> {
         beside: Beside,
         clock: C,
     ) -> Result<Self, InvalidRules> {
-        let store = Store::first(&compiled, store, &clock)?;
+        let store = Store::first(&compiled, store, &clock, None)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(Arc::default)).collect();
         let tallies = tallies(&compiled, |_| None);
         Ok(InForce::made(compiled, store, (watched, tallies), beside, clock))
@@ -91,7 +93,7 @@ impl<C: Clock + Clone> InForce<C> {
         let store = self.store.succeeded_by(&compiled, store, &self.clock)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(|| self.watched_as(rule))).collect();
         let tallies = tallies(&compiled, |rule| self.tally_of(rule));
-        let beside = (self.places.clone(), self.blocks.clone(), self.meter.clone());
+        let beside = (self.places.clone(), self.blocks.clone(), self.meter.clone(), self.grants.clone());
         Ok(InForce::made(compiled, store, (watched, tallies), beside, self.clock.clone()))
     }
 
@@ -99,13 +101,13 @@ impl<C: Clock + Clone> InForce<C> {
         compiled: Compiled,
         store: Store<C>,
         (watched, tallies): Counts,
-        (places, blocks, meter): Beside,
+        (places, blocks, meter, grants): Beside,
         clock: C,
     ) -> Self {
         let numbers = (0..).zip(compiled.rules()).map(|(number, rule)| (rule.name.as_bytes().into(), number));
         let numbers = numbers.collect();
         let leases = compiled.limits().iter().map(lease).collect();
-        InForce { compiled, numbers, leases, store, watched, tallies, places, blocks, meter, clock }
+        InForce { compiled, numbers, leases, store, watched, tallies, places, blocks, meter, grants, clock }
     }
 
     fn watched_as(&self, rule: &Rule) -> Arc<Watched> {
@@ -161,8 +163,24 @@ impl<C> InForce<C> {
     #[must_use]
     pub fn redis(&self) -> Option<Health> {
         match &self.store {
-            Store::Redis(gate) => Some(gate.health()),
+            Store::Redis(gate) => Some(gate.strict().health()),
             Store::Nothing | Store::Memory(_) => None,
+        }
+    }
+
+    /// What leases have done, if the states are in Redis.
+    #[must_use]
+    pub fn leases(&self) -> Option<LeaseStats> {
+        match &self.store {
+            Store::Redis(gate) => Some(gate.stats()),
+            Store::Nothing | Store::Memory(_) => None,
+        }
+    }
+
+    /// Gives back what was leased from Redis and is unspent. Whoever asks afterwards leases anew.
+    pub(super) async fn give_back(&self) {
+        if let Store::Redis(gate) = &self.store {
+            gate.give_back().await;
         }
     }
 
@@ -261,14 +279,19 @@ impl Watched {
 // === impl Store ===
 
 impl<C: Clock + Clone> Store<C> {
-    fn first(compiled: &Compiled, store: &StoreConfig, clock: &C) -> Result<Self, InvalidRules> {
+    fn first(
+        compiled: &Compiled,
+        store: &StoreConfig,
+        clock: &C,
+        before: Option<&Leased>,
+    ) -> Result<Self, InvalidRules> {
         match store {
             _ if compiled.limits().is_empty() => Ok(Store::Nothing),
             StoreConfig::Memory { max_keys } => {
                 let policy = builder(compiled, *max_keys).build().map_err(InvalidRules::Policy)?;
                 Ok(Store::Memory(policy.with_clock(clock.clone())))
             }
-            StoreConfig::Redis(config) => redis::gate(compiled, config).map(Store::Redis),
+            StoreConfig::Redis(config) => redis::gate(compiled, config, before).map(Store::Redis),
         }
     }
 
@@ -284,13 +307,13 @@ impl<C: Clock + Clone> Store<C> {
                 next.map(Store::Memory).map_err(InvalidRules::Policy)
             }
             (Store::Redis(old), _) => {
-                let next = Store::first(compiled, store, clock)?;
+                let next = Store::first(compiled, store, clock, Some(old))?;
                 if let Store::Redis(gate) = &next {
                     redis::wait_for(gate, old);
                 }
                 Ok(next)
             }
-            _ => Store::first(compiled, store, clock),
+            _ => Store::first(compiled, store, clock, None),
         }
     }
 }

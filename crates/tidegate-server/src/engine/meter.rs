@@ -23,6 +23,8 @@ pub(crate) struct Meter {
     pub(crate) listed: [Number; 3],
     /// Limits that come with the call: allowed, refused.
     pub(crate) throttled: [Number; 2],
+    /// Tokens lent to clients: granted, returned.
+    pub(crate) lent: [Number; 2],
     /// By protocol, in the order of [`Protocol::ALL`].
     pub(crate) doors: [DoorMeter; 4],
     /// How long Redis took, from being asked to the decision, whoever has made it.

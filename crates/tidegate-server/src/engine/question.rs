@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Clock, Key, Part, RuleId};
-use tidegate_redis::RedisGate;
+use tidegate_redis::Leased;
 
 use super::in_force::{InForce, Store};
 use super::memory::Memory;
@@ -158,7 +158,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     fn put(
         self,
         now: impl FnOnce(&Self, &Memory<C>) -> Result<Decided, Fault>,
-        later: impl FnOnce(&Self, &RedisGate) -> Answer<Result<Decided, Fault>>,
+        later: impl FnOnce(&Self, &Leased) -> Answer<Result<Decided, Fault>>,
     ) -> Answer<Result<Decided, Fault>> {
         match self.settled() {
             Some(verdict) => Answer::Ready(Ok(Decided::by(verdict))),
@@ -169,7 +169,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     fn limited(
         self,
         now: impl FnOnce(&Self, &Memory<C>) -> Result<Decided, Fault>,
-        later: impl FnOnce(&Self, &RedisGate) -> Answer<Result<Decided, Fault>>,
+        later: impl FnOnce(&Self, &Leased) -> Answer<Result<Decided, Fault>>,
     ) -> Answer<Result<Decided, Fault>> {
         match &self.force.store {
             Store::Nothing => Answer::Ready(Ok(Decided::by(Verdict::Unlimited))),
@@ -223,7 +223,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     }
 
     /// What is decided without looking at any limit.
-    fn settled(&self) -> Option<Verdict> {
+    pub(super) fn settled(&self) -> Option<Verdict> {
         if let [only] = self.calls() {
             return self.settled_of(only);
         }

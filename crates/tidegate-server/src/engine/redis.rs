@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidegate::{Admission, Clock, Decision, Part, Permits, RuleId};
-use tidegate_redis::{Builder, RedisGate, Trouble, WhenLost as Lost};
+use tidegate_redis::{Builder, Leased, RedisGate, Trouble, WhenLost as Lost};
 
 use super::Answer;
 use super::in_force::InForce;
@@ -20,27 +20,40 @@ use super::verdict::{Acquired, Decided, Explanation, Fault, Verdict};
 use crate::config::{Redis, Servers};
 use crate::rules::{Compiled, Hit, Limit, Matched, WhenLost};
 
-/// A gate to the Redis that the file names, with these rules.
-pub(super) fn gate(compiled: &Compiled, config: &Redis) -> Result<RedisGate, InvalidRules> {
+/// A gate to the Redis that the file names, with these rules. It goes on with the numbers of the one before it.
+pub(super) fn gate(
+    compiled: &Compiled,
+    config: &Redis,
+    before: Option<&Leased>,
+) -> Result<Leased, InvalidRules> {
     let builder = match &config.servers {
         Servers::Single(url) => RedisGate::builder(url.reveal()),
         Servers::Cluster(urls) => RedisGate::cluster(urls.iter().map(|url| url.reveal())),
     };
     let builder = builder.deadline(config.deadline).nodes(config.nodes).connections(config.connections);
     let builder = trusting(builder.in_flight(config.in_flight).tenant(&config.tenant), config)?;
+    let builder = match before {
+        Some(before) => builder.counting_on_from(before.strict()),
+        None => builder,
+    };
     let builder = compiled.limits().iter().fold(builder, |builder, numbered| {
         let name = &numbered.identity.name;
         let builder = match numbered.limit {
             Limit::Rate(rate) => builder.rule(name, rate),
             Limit::AtOnce { limit, lease } => builder.at_once(name, limit, lease),
         };
-        builder.when_lost(match numbered.when_lost {
+        let builder = builder.when_lost(match numbered.when_lost {
             WhenLost::Open => Lost::Open,
             WhenLost::Closed => Lost::Closed,
             WhenLost::Local => Lost::Local,
-        })
+        });
+        match numbered.lease {
+            Some(lease) => builder.lease(lease),
+            None => builder,
+        }
     });
-    builder.build().map_err(|invalid| InvalidRules::Redis(invalid.to_string()))
+    let gate = builder.build().map_err(|invalid| InvalidRules::Redis(invalid.to_string()))?;
+    Ok(gate.leased())
 }
 
 fn trusting(builder: Builder, config: &Redis) -> Result<Builder, InvalidRules> {
@@ -53,10 +66,10 @@ fn trusting(builder: Builder, config: &Redis) -> Result<Builder, InvalidRules> {
 
 /// Waits until a new gate stands as firmly as the old one, or a moment has passed: whoever is handed to it before is
 /// decided on without Redis.
-pub(super) fn wait_for(new: &RedisGate, old: &RedisGate) {
+pub(super) fn wait_for(new: &Leased, old: &Leased) {
     let until = Instant::now() + Duration::from_secs(2);
     let is_there = |gate: &RedisGate| gate.health().enforced == Some(true);
-    while is_there(old) && !is_there(new) && Instant::now() < until {
+    while is_there(old.strict()) && !is_there(new.strict()) && Instant::now() < until {
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -85,11 +98,13 @@ pub(super) enum Back {
 
 type Checked = Answer<Result<Decided, Fault>>;
 
-pub(super) fn check<C: Clock + Send + Sync + 'static>(
-    question: &Question<'_, C>,
-    gate: RedisGate,
-) -> Checked {
-    let asked = question.no_places().and_then(|()| enforced(question));
+pub(super) fn check<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>, gate: Leased) -> Checked {
+    match question.no_places().and_then(|()| at_once(question, &gate)) {
+        Ok(Some(decided)) => return Answer::Ready(Ok(decided)),
+        Ok(None) => {}
+        Err(fault) => return Answer::Ready(Err(fault)),
+    }
+    let asked = enforced(question);
     let asked = match asked {
         Ok(asked) => asked,
         Err(fault) => return Answer::Ready(Err(fault)),
@@ -106,7 +121,7 @@ pub(super) fn check<C: Clock + Send + Sync + 'static>(
     }))
 }
 
-pub(super) fn peek<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>, gate: RedisGate) -> Checked {
+pub(super) fn peek<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>, gate: Leased) -> Checked {
     question.free_overdue();
     let asked = match enforced(question) {
         Ok(asked) => asked,
@@ -126,7 +141,7 @@ pub(super) fn peek<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>,
 
 pub(super) fn change<C: Clock + Send + Sync + 'static>(
     question: &Question<'_, C>,
-    gate: RedisGate,
+    gate: Leased,
     back: Back,
 ) -> Checked {
     let asked = question.rates().and_then(|rates| together(question, rates));
@@ -151,7 +166,7 @@ pub(super) fn change<C: Clock + Send + Sync + 'static>(
 
 pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
     question: &Question<'_, C>,
-    gate: RedisGate,
+    gate: Leased,
 ) -> Answer<Result<Acquired, Fault>> {
     question.free_overdue();
     let asked = match enforced(question) {
@@ -176,7 +191,7 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
 
 pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
     question: &Question<'_, C>,
-    gate: RedisGate,
+    gate: Leased,
 ) -> Answer<Result<Vec<Decided>, Fault>> {
     let asked = question.no_places().and_then(|()| enforced(question));
     let asked = match asked {
@@ -229,7 +244,7 @@ pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
     force: &Arc<InForce<C>>,
     mut explanation: Explanation,
     matched: &Matched<'_>,
-    gate: RedisGate,
+    gate: Leased,
 ) -> Answer<Explanation> {
     let hits = matched.hits().iter().filter(|hit| hit.refusal.is_none());
     let wanted = hits.flat_map(|hit| {
@@ -240,22 +255,19 @@ pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
     let wanted: Vec<_> = wanted.collect();
     Answer::Pending(Box::pin(async move {
         for (rule, name, part) in wanted {
-            let left = gate.peek(&[part.part()]).await.ok().and_then(Result::ok);
+            let left = gate.strict().peek(&[part.part()]).await.ok().and_then(Result::ok);
             explanation.rules[rule as usize].limits.push((name, left));
         }
         explanation
     }))
 }
 
-pub(super) fn left<'p>(
-    wanted: impl Iterator<Item = (String, Part<'p>)>,
-    gate: RedisGate,
-) -> Answer<Vec<Left>> {
+pub(super) fn left<'p>(wanted: impl Iterator<Item = (String, Part<'p>)>, gate: Leased) -> Answer<Vec<Left>> {
     let wanted: Vec<_> = wanted.map(|(name, part)| (name, Copied::of(part))).collect();
     Answer::Pending(Box::pin(async move {
         let mut all = Vec::with_capacity(wanted.len());
         for (name, part) in wanted {
-            let left = gate.peek(&[part.part()]).await.ok().and_then(Result::ok);
+            let left = gate.strict().peek(&[part.part()]).await.ok().and_then(Result::ok);
             all.push((name, left));
         }
         all
@@ -264,22 +276,42 @@ pub(super) fn left<'p>(
 
 // === asking ===
 
+/// What this process can decide from what it was granted, without asking and without copying.
+fn at_once<C: Clock + Send + Sync + 'static>(
+    question: &Question<'_, C>,
+    gate: &Leased,
+) -> Result<Option<Decided>, Fault> {
+    if question.watching().next().is_some() {
+        return Ok(None); // those are asked for themselves, which takes a while
+    }
+    let admission = question.together(question.matched().parts(), |parts| Ok(gate.try_check(parts)?))?;
+    Ok(admission.flatten().map(|admission| {
+        let decided = Decided::by(Verdict::Limited(admission.decision));
+        question.force.count(&decided, question.matched().parts());
+        decided
+    }))
+}
+
 /// The answer of the gate; `None` if there is nothing to ask for.
 async fn admitted<C>(
-    gate: &RedisGate,
+    gate: &Leased,
     force: &InForce<C>,
     asked: &[Copied],
 ) -> Result<Option<Admission>, Fault> {
     if asked.is_empty() {
         return Ok(None);
     }
+    let parts = parts(asked);
+    if let Some(admission) = gate.try_check(&parts)? {
+        return Ok(Some(admission));
+    }
     let started = Instant::now();
-    let admission = gate.check(&parts(asked)).await?;
+    let admission = gate.check(&parts).await?;
     force.meter.store.saw(started.elapsed());
     Ok(Some(admission))
 }
 
-async fn seen(gate: &RedisGate, asked: &[Copied]) -> Result<Verdict, Fault> {
+async fn seen(gate: &Leased, asked: &[Copied]) -> Result<Verdict, Fault> {
     if asked.is_empty() {
         return Ok(Verdict::Unlimited);
     }
@@ -289,7 +321,7 @@ async fn seen(gate: &RedisGate, asked: &[Copied]) -> Result<Verdict, Fault> {
 
 /// Lets rules that only watch count, if the request passes; the first that would have refused, and permits.
 async fn watched<C: Send + Sync>(
-    gate: &RedisGate,
+    gate: &Leased,
     force: &InForce<C>,
     watching: &[Watching],
     passes: bool,

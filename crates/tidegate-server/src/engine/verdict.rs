@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Decision, InvalidRequest, RuleId};
 
-use super::PlaceId;
+use super::{GrantId, PlaceId};
 use crate::rules::{Listed, Refusal, Why};
 
 /// What became of a request.
@@ -48,6 +48,30 @@ pub struct Acquired {
     /// Who holds the places, and for how long unless renewed. `None` if the request was refused, or no rule for it is
     /// about places.
     pub place: Option<(PlaceId, Duration)>,
+}
+
+/// What was lent to a client.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "what is lent is charged, and spent or given back by whoever hears of it"]
+pub struct Lent {
+    /// What was decided: allowed, if all of it is ready; allowed after a wait, if the rest will be then; else, when to
+    /// ask again.
+    pub decided: Decided,
+    /// What is lent.
+    pub loan: Loan,
+}
+
+/// Tokens that a client spends without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// By this they are given back; `None` if there is nothing to give back.
+    pub id: Option<GrantId>,
+    /// How many.
+    pub amount: u32,
+    /// How many of them may be spent from the answer on.
+    pub ready: u32,
+    /// Nothing may be spent later than so long after the question was sent.
+    pub lasts: Duration,
 }
 
 /// Why a request was decided as it was.
@@ -96,6 +120,27 @@ pub enum Fault {
         /// How many may be.
         most: usize,
     },
+    /// Of several limits at once nothing is lent.
+    SeveralLimits {
+        /// The name of the rule.
+        rule: String,
+        /// How many it has.
+        limits: usize,
+    },
+    /// It is neither a token bucket nor a fixed window.
+    CannotLend {
+        /// The name of the rule.
+        rule: String,
+    },
+    /// Its bucket is so small that nothing could be lent of it in memory, or full again before a client has heard of it.
+    TooSmallToLend {
+        /// The name of the rule.
+        rule: String,
+    },
+    /// There is no limit that could be lent of.
+    NoLimitToLend,
+    /// The store lends nothing of it, for this reason.
+    Loan(String),
     /// The store did not answer. What changes or shows counts cannot be done without it.
     Store(String),
 }
@@ -163,6 +208,21 @@ impl fmt::Display for Fault {
                     "the request has to pass {parts} limits, and at most {most} are decided on together; ask for fewer at once"
                 )
             }
+            Fault::SeveralLimits { rule, limits } => write!(
+                f,
+                "rule \"{rule}\" has {limits} quotas, and of one at a time is lent; check it, or name a rule with one"
+            ),
+            Fault::CannotLend { rule } => write!(
+                f,
+                "rule \"{rule}\" cannot be lent of, only token buckets and fixed windows can; check it instead"
+            ),
+            Fault::TooSmallToLend { rule } => write!(
+                f,
+                "the bucket of rule \"{rule}\" is too small, or full again too soon, to be lent of in memory; raise its \
+                 burst, keep the counts in Redis, or check it instead"
+            ),
+            Fault::NoLimitToLend => f.write_str("there is no limit to lend of; name a rule and its key"),
+            Fault::Loan(reason) => f.write_str(reason),
             Fault::Store(trouble) => {
                 write!(f, "the store does not answer ({trouble}); ask again in a moment")
             }

@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tidegate::Clock;
 
 use super::problem::Problem;
-use crate::engine::{InForce, PlaceId, Question};
+use crate::engine::{GrantId, InForce, PlaceId, Question};
 use crate::rules::{Call, Descriptor};
 
 /// One request.
@@ -57,6 +58,32 @@ pub(crate) struct Named<'a> {
     pub(crate) lasting: Option<u64>,
 }
 
+/// Tokens that are to be spent elsewhere.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Leasing<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    key: Option<Key<'a>>,
+    pub(crate) amount: u32,
+    /// For how many seconds.
+    ttl: Option<f64>,
+}
+
+/// What is unspent of a grant.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Returned<'a> {
+    #[serde(borrow)]
+    rule: Text<'a>,
+    #[serde(borrow)]
+    key: Option<Key<'a>>,
+    #[serde(borrow)]
+    grant: Text<'a>,
+    pub(crate) unspent: u32,
+}
+
 /// A text, as it stands in the body if nothing in it is escaped.
 #[derive(Debug)]
 struct Text<'a>(Cow<'a, str>);
@@ -69,6 +96,8 @@ struct Descriptors<'a>(Vec<(Text<'a>, Text<'a>)>);
 #[derive(Debug)]
 struct Key<'a>(Vec<Text<'a>>);
 
+/// So long may a loan last.
+const TTLS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3_600);
 /// So many requests may be in a batch.
 const MOST_ASKED: usize = 256;
 /// So many values may a request have.
@@ -97,6 +126,20 @@ pub(crate) fn place(body: &[u8]) -> Result<PlaceId, Problem> {
 
 /// The rule and the key that are meant.
 pub(crate) fn named(body: &[u8]) -> Result<Named<'_>, Problem> {
+    serde_json::from_slice(body).map_err(no_json)
+}
+
+/// What is to be lent.
+pub(crate) fn lease(body: &[u8]) -> Result<Leasing<'_>, Problem> {
+    let asked: Leasing<'_> = serde_json::from_slice(body).map_err(no_json)?;
+    match asked.amount {
+        0 => Err(Problem::bad("`amount` is 0, and nothing would be lent; ask for 1 or more")),
+        _ => Ok(asked),
+    }
+}
+
+/// What is given back.
+pub(crate) fn returned(body: &[u8]) -> Result<Returned<'_>, Problem> {
     serde_json::from_slice(body).map_err(no_json)
 }
 
@@ -151,6 +194,44 @@ impl Asked<'_> {
     }
 }
 
+impl Leasing<'_> {
+    /// The rule, by its place in the file.
+    pub(crate) fn number<C>(&self, rules: &InForce<C>) -> Result<u32, Problem> {
+        numbered(rules, &self.rule.0, given(self.key.as_ref()))
+    }
+
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        given(self.key.as_ref()).iter().map(|part| part.0.as_bytes())
+    }
+
+    pub(crate) fn ttl(&self) -> Result<Option<Duration>, Problem> {
+        let Some(seconds) = self.ttl else { return Ok(None) };
+        let ttl = Duration::try_from_secs_f64(seconds).ok().filter(|ttl| TTLS.contains(ttl));
+        ttl.map(Some)
+            .ok_or_else(|| Problem::bad(format!("`ttl` is {seconds}; use seconds from 0.02 to 3600")))
+    }
+}
+
+impl Returned<'_> {
+    /// The rule, by its place in the file.
+    pub(crate) fn number<C>(&self, rules: &InForce<C>) -> Result<u32, Problem> {
+        numbered(rules, &self.rule.0, given(self.key.as_ref()))
+    }
+
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        given(self.key.as_ref()).iter().map(|part| part.0.as_bytes())
+    }
+
+    pub(crate) fn id(&self) -> Result<GrantId, Problem> {
+        let text = &self.grant.0;
+        text.parse().map_err(|error| Problem::bad(format!("grant {text:?}: {error}")))
+    }
+}
+
+fn given<'k, 'a>(key: Option<&'k Key<'a>>) -> &'k [Text<'a>] {
+    key.map_or(&[], |key| &key.0)
+}
+
 impl Named<'_> {
     /// The rule, by its place in the file.
     pub(crate) fn number<C>(&self, rules: &InForce<C>) -> Result<u32, Problem> {
@@ -166,7 +247,7 @@ impl Named<'_> {
     }
 
     fn given(&self) -> &[Text<'_>] {
-        self.key.as_ref().map_or(&[], |key| &key.0)
+        given(self.key.as_ref())
     }
 }
 

@@ -28,6 +28,8 @@ enum Verb {
     Acquire,
     Renew,
     Release,
+    Lease,
+    Return,
     Explain,
     Live,
     Ready,
@@ -36,7 +38,7 @@ enum Verb {
 }
 
 /// Every path there is.
-const ALL: [Route<Verb>; 12] = [
+const ALL: [Route<Verb>; 14] = [
     Route::post("/v1/check", Verb::Check),
     Route::post("/v1/peek", Verb::Peek),
     Route::post("/v1/refund", Verb::Refund),
@@ -44,6 +46,8 @@ const ALL: [Route<Verb>; 12] = [
     Route::post("/v1/acquire", Verb::Acquire),
     Route::post("/v1/renew", Verb::Renew),
     Route::post("/v1/release", Verb::Release),
+    Route::post("/v1/lease", Verb::Lease),
+    Route::post("/v1/return", Verb::Return),
     Route::post("/v1/explain", Verb::Explain),
     Route::get("/metrics", Verb::Metrics),
     Route::get_by_all("/livez", Verb::Live),
@@ -94,12 +98,34 @@ fn put<C: Clock + Send + Sync + 'static>(engine: &Engine<C>, verb: Verb, body: &
             Ok(id) => engine.release(id).map(|held| Ok(format!("{{\"released\":{held}}}"))),
             Err(problem) => Answer::Ready(Err(problem)),
         },
+        Verb::Lease => lend(&engine.in_force(), body),
+        Verb::Return => take_back(&engine.in_force(), body),
         verb => match asked::read(body) {
             Ok(OneOrMany::One(asked)) => one(&engine.in_force(), verb, &asked),
             Ok(OneOrMany::Many(many)) => batch(&engine.in_force(), verb, &many),
             Err(problem) => Answer::Ready(Err(problem)),
         },
     }
+}
+
+fn lend<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, body: &[u8]) -> Told {
+    let asked = asked::lease(body).and_then(|asked| Ok((asked.number(rules)?, asked.ttl()?, asked)));
+    let (rule, ttl, asked) = match asked {
+        Ok(asked) => asked,
+        Err(problem) => return Answer::Ready(Err(problem)),
+    };
+    let question = rules.ask().rule(rule, asked.parts(), Some(asked.amount));
+    told_by(rules, question.lend(asked.amount, ttl), |rules, lent| told::lent(rules, &lent))
+}
+
+fn take_back<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, body: &[u8]) -> Told {
+    let asked = asked::returned(body).and_then(|asked| Ok((asked.number(rules)?, asked.id()?, asked)));
+    let (rule, id, asked) = match asked {
+        Ok(asked) => asked,
+        Err(problem) => return Answer::Ready(Err(problem)),
+    };
+    let question = rules.ask().rule(rule, asked.parts(), Some(asked.unspent));
+    told_by(rules, question.take_back(id, asked.unspent), |rules, it| told::decided(rules, &it))
 }
 
 fn renewed(lease: Option<std::time::Duration>) -> String {

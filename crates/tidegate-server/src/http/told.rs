@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::{Decision, Outcome, Source};
 
-use crate::engine::{Acquired, Decided, Explanation, InForce, Verdict};
+use crate::engine::{Acquired, Decided, Explanation, InForce, Lent, Verdict};
 use crate::rules::{Listed, Refusal, Why};
 
 /// An object that is being written.
@@ -140,6 +140,17 @@ pub(crate) fn acquired<C>(rules: &InForce<C>, acquired: &Acquired) -> Object {
         object.text("place", &id.to_string());
         object.lease(lease);
     }
+    object
+}
+
+pub(crate) fn lent<C>(rules: &InForce<C>, lent: &Lent) -> Object {
+    let (mut object, loan) = (decided(rules, &lent.decided), &lent.loan);
+    if let Some(id) = loan.id {
+        object.text("grant", &id.to_string());
+    }
+    object.number("amount", loan.amount.into());
+    object.number("ready", loan.ready.into());
+    object.seconds("lasts", u64::try_from(loan.lasts.as_micros()).unwrap_or(u64::MAX));
     object
 }
 

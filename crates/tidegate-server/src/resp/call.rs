@@ -62,6 +62,8 @@ impl<C: Clock + Send + Sync + 'static> Calls<C> {
         Call::new("TG.ACQUIRE", 3..=MANY, Session::tg_acquire, When::Known),
         Call::new("TG.RENEW", 2..=2, Session::tg_renew, When::Known),
         Call::new("TG.RELEASE", 2..=2, Session::tg_release, When::Known),
+        Call::new("TG.LEASE", 4..=MANY, Session::tg_lease, When::Known),
+        Call::new("TG.RETURN", 5..=MANY, Session::tg_return, When::Known),
         Call::new("THROTTLE", 5..=6, Session::throttle, When::Known),
         Call::new("GCRA", 5..=7, Session::gcra, When::Known),
         Call::new("DEL", 2..=MANY, Session::del, When::Known),

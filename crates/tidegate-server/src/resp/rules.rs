@@ -146,7 +146,12 @@ fn part<'f, C: Clock + Send + Sync + 'static>(
 }
 
 /// Of how many arguments the key is made, and what comes after it.
-fn key<C>(rules: &InForce<C>, rule: u32, request: Request<'_>, at: usize) -> Result<(usize, usize), String> {
+pub(super) fn key<C>(
+    rules: &InForce<C>,
+    rule: u32,
+    request: Request<'_>,
+    at: usize,
+) -> Result<(usize, usize), String> {
     let Some(rule) = rules.compiled().rule(rule as usize) else { return Ok((0, at + 1)) };
     match rule.key.len() {
         0 if request.arg(at).is_some_and(|key| !key.is_empty()) => {
@@ -170,11 +175,11 @@ fn cost(text: Option<&[u8]>) -> Result<u32, String> {
     cost.ok_or_else(|| format!("ERR COST is {}; use a whole number from 0 to {}", quoted(text), u32::MAX))
 }
 
-fn unknown_rule(name: &[u8]) -> String {
+pub(super) fn unknown_rule(name: &[u8]) -> String {
     format!("ERR there is no rule {}; the configuration has the names", quoted(name))
 }
 
-fn quoted(bytes: &[u8]) -> String {
+pub(super) fn quoted(bytes: &[u8]) -> String {
     const MOST: usize = 64;
     format!("'{}'", bytes[..bytes.len().min(MOST)].escape_ascii())
 }
@@ -189,7 +194,7 @@ fn no_id(reply: &mut Reply<'_>) -> Flow {
 }
 
 /// Eight replies.
-fn tell_decided<C>(rules: &InForce<C>, decided: Decided, reply: &mut Reply<'_>) {
+pub(super) fn tell_decided<C>(rules: &InForce<C>, decided: Decided, reply: &mut Reply<'_>) {
     match decided.verdict {
         Verdict::Limited(decision) => tell_decision(rules, decision, reply),
         Verdict::Unlimited | Verdict::Exempt => tell_unlimited("allowed", "", reply),
@@ -255,7 +260,7 @@ fn tell_acquired<C>(rules: &InForce<C>, acquired: Acquired, reply: &mut Reply<'_
     }
 }
 
-fn tell_fault(fault: Fault, reply: &mut Reply<'_>) {
+pub(super) fn tell_fault(fault: Fault, reply: &mut Reply<'_>) {
     reply.error(match fault {
         Fault::NeedsPlace { rule, .. } => {
             format!("ERR rule '{rule}' is about places at work; use TG.ACQUIRE, and TG.RELEASE when the work is done")
@@ -266,6 +271,6 @@ fn tell_fault(fault: Fault, reply: &mut Reply<'_>) {
     });
 }
 
-fn micros(lease: Duration) -> u64 {
+pub(super) fn micros(lease: Duration) -> u64 {
     u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
 }

@@ -7,6 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use tidegate_redis::Lease;
+
 use super::condition::{Condition, Descriptor};
 use super::diff::Identity;
 use super::index::Index;
@@ -37,6 +39,8 @@ pub struct Numbered {
     pub rule: usize,
     /// What it does while the store does not answer.
     pub when_lost: WhenLost,
+    /// How it is leased, if it is.
+    pub lease: Option<Lease>,
 }
 
 /// A rule, and what helps to ask it quickly.
@@ -150,7 +154,8 @@ fn numbered(
     let first = next(limits);
     for (place, limit) in some.iter().enumerate() {
         let identity = Identity::new(of, label, place, limit);
-        limits.push(Numbered { identity, limit: *limit, rule, when_lost: of.when_lost });
+        let (when_lost, lease) = (of.when_lost, of.lease);
+        limits.push(Numbered { identity, limit: *limit, rule, when_lost, lease });
     }
     first..next(limits)
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate_core::Rule as Rate;
+use tidegate_redis::Lease;
 
 use super::condition::Condition;
 use super::key::KeyPart;
@@ -48,6 +49,8 @@ pub struct Rule {
     pub shadow: bool,
     /// What it does while the store does not answer.
     pub when_lost: WhenLost,
+    /// How its limits are leased from a Redis, if they are.
+    pub lease: Option<Lease>,
 }
 
 /// Other limits for some.
@@ -133,6 +136,7 @@ impl Rule {
             deny: Vec::new(),
             shadow: false,
             when_lost: WhenLost::default(),
+            lease: None,
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct Serve {
 
 /// How often it is looked after.
 const EVERY: Duration = Duration::from_millis(500);
+/// So long is waited at the end for what is given back to Redis.
+const GIVING_BACK: Duration = Duration::from_secs(5);
 /// What it does if it is told nothing.
 const EXAMPLE: &str = include_str!("../../examples/small.yaml");
 
@@ -130,6 +132,8 @@ async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn E
     let watching = tokio::spawn(watch(engine.clone(), reloader, server.certificates(), hangup));
     server.run(end(ends, &engine, notice)).await?;
     watching.abort();
+    // What does not arrive in time ends by its own.
+    let _ = tokio::time::timeout(GIVING_BACK, engine.give_back()).await;
     say("tidegate: ended");
     Ok(())
 }

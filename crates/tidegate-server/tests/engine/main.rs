@@ -1,5 +1,6 @@
 //! The engine, asked as the doors ask it.
 
 mod asking;
+mod lending;
 mod reload;
 mod support;

@@ -13,6 +13,7 @@ mod grpc;
 mod grpc_client;
 mod grpc_trouble;
 mod http;
+mod leases;
 mod metrics;
 mod openapi;
 mod reload;

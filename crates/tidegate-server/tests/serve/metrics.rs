@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::http::{connect, exchange, post, serving};
 
 /// Each line by its name and labels. Everything that Prometheus would not read fails.
-fn scrape(address: SocketAddr) -> HashMap<String, f64> {
+pub(crate) fn scrape(address: SocketAddr) -> HashMap<String, f64> {
     let (status, head, text) = exchange(&mut connect(address), "GET /metrics", "");
     assert!(status == 200 && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     let (mut lines, mut families) = (HashMap::new(), Vec::new());

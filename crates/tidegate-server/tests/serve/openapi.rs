@@ -55,6 +55,7 @@ fn what_is_told_is_as_written() {
     let (server, _file) = serving(
         "rules: [{name: user, match: {user: '*'}, key: user, quota: 1/day, deny: {user: mallory}}, \
          {name: jobs, match: {job: '*'}, key: job, quota: 1 at once lease 30s}, \
+         {name: lent, match: {nobody: '*'}, quota: 100/day}, \
          {name: watched, match: {user: '*'}, quota: 1/day, shadow: true}]",
     );
     assert_eq!(get(server.http, "/openapi.json"), document());
@@ -66,6 +67,11 @@ fn what_is_told_is_as_written() {
     let place = json!({"place": held["place"]});
     is_as_written("Renewed", &post(server.http, "/v1/renew", &place));
     is_as_written("Released", &post(server.http, "/v1/release", &place));
+    let lent = post(server.http, "/v1/lease", &json!({"rule": "lent", "amount": 5, "ttl": 0.5}));
+    is_as_written("Lent", &lent);
+    let back = json!({"rule": "lent", "grant": lent["grant"], "unspent": 2});
+    is_as_written("Decision", &post(server.http, "/v1/return", &back));
+    is_as_written("Lent", &post(server.http, "/v1/lease", &json!({"rule": "lent", "amount": 5000})));
     is_as_written(
         "Explanation",
         &post(server.http, "/v1/explain", &json!({"descriptors": {"user": "alice"}})),
@@ -92,6 +98,8 @@ fn what_may_be_asked_is_known() {
     for (schema, at, path) in [
         ("Request", server.http, "/v1/check"),
         ("Place", server.http, "/v1/release"),
+        ("Leasing", server.http, "/v1/lease"),
+        ("Returned", server.http, "/v1/return"),
         ("Named", server.admin, "/admin/inspect"),
         ("Blocking", server.admin, "/admin/block"),
     ] {

@@ -54,6 +54,10 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.port)).expect("a connection")
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // it may be gone already
         let _ = self.child.wait();

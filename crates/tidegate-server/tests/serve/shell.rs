@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use crate::binary::Binary;
 use crate::http::{file, serving};
+use crate::running::ask;
+use crate::shared::Redis;
 
 /// How a command ends, and what it says.
 fn shell(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -89,6 +91,44 @@ fn vectors_hold_and_what_differs_is_printed() {
     std::fs::write(wrong.path(), "quota nonsense\n").expect("written");
     assert_eq!(shell(&["conformance", wrong.path().to_str().expect("a name")]).0, Some(2));
     assert_eq!(shell(&["conformance"]).0, Some(2));
+}
+
+/// Every vector of the repository, on a Redis: what the script cannot know is counted, and nothing else is left there.
+#[test]
+fn vectors_run_on_a_redis() {
+    let redis = Redis::start();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance");
+    let files = std::fs::read_dir(folder).expect("part of the repository").flatten();
+    let files: Vec<String> = files
+        .map(|file| file.path().to_str().expect("a name").to_owned())
+        .filter(|file| file.ends_with(".vectors"))
+        .collect();
+    let engine = redis.url();
+    let on_redis = |files: &[&str]| shell(&[&["conformance", "--engine", &engine], files].concat());
+    let (code, said, wrong) = on_redis(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!((code, &*wrong), (Some(0), ""), "{said}");
+    let cases: usize = said.split(' ').next().and_then(|count| count.parse().ok()).expect("how many");
+    assert!(cases > 100 && said.contains(", 0 differences\n"), "{said}");
+    assert!(said.contains("3 cases skipped: the script does not know"), "{said}");
+    assert!(said.contains("cases skipped: a pacer holds promises in its process"), "{said}");
+    let mut stream = redis.connect();
+    assert_eq!(ask(&mut stream, b"DBSIZE\r\n", 4), ":0\r\n", "nothing is left there");
+
+    let vectors = tempfile::NamedTempFile::new().expect("there is room");
+    let path = vectors.path().to_str().expect("a name");
+    std::fs::write(path, "quota 10/s burst 3\n  0ms 1 allow 2 100ms\n  0ms 1 allow 2 100ms\n")
+        .expect("written");
+    let (code, said, _) = on_redis(&[path]);
+    assert!(code == Some(1) && said.contains("script") && said.contains("1 cases, 2 rows, "), "{said}");
+    std::fs::write(path, "quota 10/s brust 3\n").expect("written");
+    assert_eq!(on_redis(&[path]).0, Some(2));
+    let (code, _, wrong) = shell(&["conformance", "--engine", "redis://127.0.0.1:1", path]);
+    assert!(code == Some(1) && wrong.contains("start a Redis there, or name another"), "{wrong}");
+    for (engine, said) in [("resp://127.0.0.1:6380", "its own clock"), ("disk", "use `memory`, or `redis://")]
+    {
+        let (code, _, wrong) = shell(&["conformance", "--engine", engine, path]);
+        assert!(code == Some(2) && wrong.contains(said), "{wrong}");
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Reading<'_> {
         }
     }
 
-    fn show_choice(&mut self, path: String, word: &str, span: Option<Span>) {
+    pub(super) fn show_choice(&mut self, path: String, word: &str, span: Option<Span>) {
         let origin = span.map_or(Origin::Default, |span| self.origin(span, &[]));
         self.show(path, word, origin);
     }

@@ -1,0 +1,177 @@
+//! # The other verbs
+//!
+//! What is leased lies in two places, here and in Redis. Each verb looks here first, and asks Redis for the rest:
+//!
+//! | verb | here | in Redis |
+//! |---|---|---|
+//! | peek | whether a lot has enough | what has no lot, or not enough in it |
+//! | refund | goes back into the lot it came from | what Redis takes to be spent already |
+//! | reset | the lots of the key go back, and what is remembered of it is forgotten | then it is reset |
+//!
+//! Lots of other nodes stay where they are.
+
+use tidegate::{Admission, Clock, InvalidRequest, Micros, Part};
+use tidegate_core::{Decision, Outcome, Wait};
+
+use super::account::Account;
+use super::{Held, Leased};
+use crate::trouble::Trouble;
+use crate::wire::Verb;
+
+impl Leased {
+    /// As [`check`](Leased::check), with what each part had to say in [`Admission::rules`]; those that would have let the
+    /// request pass without the others are told as they were found. Empty if that is not known, as of
+    /// [`RedisGate::check_each`](crate::RedisGate::check_each).
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Leased::check).
+    pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        let mut held = Held { leased: self, parts: Vec::new(), now: self.office.clock.now() };
+        let mut said = Vec::with_capacity(request.len());
+        for part in request {
+            let decision = self.spend(part).await;
+            if decision.is_some_and(|decision| decision.is_allowed()) {
+                held.parts.push(*part);
+            }
+            said.push(decision);
+        }
+        let strict: Vec<Part<'_>> =
+            request.iter().zip(&said).filter(|(_, said)| said.is_none()).map(|(part, _)| *part).collect();
+        let leased = said.iter().copied().flatten().reduce(Decision::and);
+        let Some(leased) = leased else { return self.strict().check_each(request).await };
+        if !leased.is_allowed() {
+            self.count(&leased);
+            let others = self.seen_each(&strict).await;
+            return Ok(told(leased, request, &said, others.as_deref()));
+        }
+        if strict.is_empty() {
+            held.keep();
+            self.count(&leased);
+            return Ok(Admission { rules: said.into_iter().flatten().collect(), ..Admission::bare(leased) });
+        }
+        let admission = self.strict().check_each(&strict).await?;
+        let others = (!admission.rules.is_empty()).then_some(&admission.rules[..]);
+        if !admission.is_allowed() {
+            return Ok(told(admission.decision, request, &said, others));
+        }
+        held.keep();
+        self.count(&leased);
+        let rules = others.map_or_else(Vec::new, |others| merged(&said, others));
+        Ok(Admission { decision: leased.and(admission.decision), permits: admission.permits, rules })
+    }
+
+    /// What Redis says of each of these parts without charging them; nothing if it does not say.
+    async fn seen_each(&self, parts: &[Part<'_>]) -> Option<Vec<Decision>> {
+        if parts.is_empty() {
+            return Some(Vec::new());
+        }
+        let shared = &self.strict().shared;
+        let reply = shared.ask(Verb::Peek, &shared.lines(parts), None, shared.deadline).await.ok()?;
+        Some(reply.decisions.iter().zip(parts).map(|(said, part)| said.of_rule(part.rule)).collect())
+    }
+
+    /// Decides as [`check`](Leased::check) would, and charges nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Leased::check); inside, why Redis did not decide.
+    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Trouble>, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
+        for part in request {
+            match self.look(part) {
+                Some(seen) => strictest = Some(strictest.map_or(seen, |other| other.and(seen))),
+                None => strict.push(*part),
+            }
+        }
+        Ok(match (strictest, strict.is_empty()) {
+            (Some(leased), true) => Ok(leased),
+            (Some(leased), false) => self.strict().peek(&strict).await?.map(|seen| leased.and(seen)),
+            (None, _) => self.strict().peek(request).await?,
+        })
+    }
+
+    /// What would be left of this node's lots; nothing if they do not suffice.
+    fn look(&self, part: &Part<'_>) -> Option<Decision> {
+        let now = self.office.clock.now();
+        let (left, whole_in) =
+            self.of(part, |account| (account.look(part.cost, now), account.whole_in(now)))?;
+        let left = left.filter(|_| part.cost > 0)?;
+        Some(self.decision(part, Outcome::Allowed, now, left, Wait::micros(whole_in)))
+    }
+
+    /// Gives back what a recent charge took of each part, never above the limit. Places are given back by dropping their
+    /// permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Leased::check); inside, why Redis did not do it.
+    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        let now = self.office.clock.now();
+        let rest = request.iter().map(|part| part.cost(self.put_back(part, now)));
+        let rest: Vec<Part<'_>> = rest.filter(|part| part.cost > 0).collect();
+        if rest.is_empty() { Ok(Ok(())) } else { self.strict().refund(&rest).await }
+    }
+
+    /// Puts back into the lots of this node what fits, and tells what does not.
+    fn put_back(&self, part: &Part<'_>, now: Micros) -> u32 {
+        let rest = self.of(part, |account| {
+            let rest = account.put_back(part.cost, now);
+            account.ask_again();
+            rest
+        });
+        rest.unwrap_or(part.cost)
+    }
+
+    /// Forgets what each part's key has used of its rule, and every place held on it. What this node holds goes back first;
+    /// what others hold they may still spend.
+    ///
+    /// # Errors
+    ///
+    /// As [`refund`](Leased::refund).
+    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+        self.strict().shared.validate(request)?;
+        for part in request {
+            let swept = self.office.accounts.close_one(self.name(part), self.office.clock.now());
+            self.office.give_back(swept).await;
+        }
+        self.strict().reset(request).await
+    }
+
+    fn of<T>(&self, part: &Part<'_>, act: impl FnOnce(&mut Account) -> T) -> Option<T> {
+        self.office.accounts.with_open(self.name(part), act)
+    }
+}
+
+/// A refusal, with what each part said; those that passed are told as they were found.
+fn told(
+    decision: Decision,
+    request: &[Part<'_>],
+    said: &[Option<Decision>],
+    others: Option<&[Decision]>,
+) -> Admission {
+    let found = |(said, part): (&Option<Decision>, &Part<'_>)| said.map(|said| as_found(said, part.cost));
+    let said: Vec<Option<Decision>> = said.iter().zip(request).map(found).collect();
+    let rules = others.map_or_else(Vec::new, |others| merged(&said, others));
+    Admission { rules, ..Admission::bare(decision) }
+}
+
+/// As if nothing had been spent.
+fn as_found(said: Decision, cost: u32) -> Decision {
+    if !said.is_allowed() {
+        return said;
+    }
+    let remaining = said.remaining().saturating_add(cost.into());
+    let mut found = Decision::counted(said.outcome, said.at(), said.limit(), remaining, said.reset_after());
+    found.source = said.source;
+    found.of_rule(said.rule)
+}
+
+/// What was said here, and in its gaps what the others said.
+fn merged(said: &[Option<Decision>], others: &[Decision]) -> Vec<Decision> {
+    let mut others = others.iter().copied();
+    said.iter().filter_map(|said| said.or_else(|| others.next())).collect()
+}

@@ -1,0 +1,210 @@
+//! What else can be asked of leased rules, and lots for somebody else, on a real server.
+
+mod gates;
+mod support;
+
+use std::time::Duration;
+
+use gates::FIRST;
+use support::{Kind, Server, until};
+use tidegate::{Part, Quota, Rule, RuleId, Source};
+use tidegate_redis::{Builder, Lease, Leased, Receipt, RedisGate};
+
+const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
+const SECOND: RuleId = RuleId(1);
+
+fn ready(builder: Builder) -> Leased {
+    let gate =
+        builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build().expect("a gate");
+    gates::enforced(&gate);
+    gate.leased()
+}
+
+/// Nothing refills while a test runs.
+fn hourly(server: &Server, limit: u64, lease: Lease) -> Leased {
+    ready(RedisGate::builder(server.url()).rule("user", Quota::per_hour(limit)).lease(lease))
+}
+
+fn alice(cost: u32) -> [Part<'static>; 1] {
+    [Part::of(FIRST).key("alice").cost(cost)]
+}
+
+async fn passed(gate: &Leased, times: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..times {
+        passed += usize::from(gate.check(&alice(1)).await.expect("a request").is_allowed());
+    }
+    passed
+}
+
+/// What Redis would still give.
+async fn left(gate: &Leased) -> u64 {
+    gate.strict().peek(&alice(0)).await.expect("a request").expect("an answer").remaining()
+}
+
+/// With seven tokens spent, and one here: 1, 2 and 4 were granted, and then the next was asked for.
+async fn with_some_here(server: &Server) -> Leased {
+    let gate = hourly(server, 1_000, LONG);
+    assert_eq!(passed(&gate, 6).await, 6);
+    until("the next lot came", || (gate.stats().granted == 15).then_some(()));
+    gate
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_sees_what_is_here_and_takes_nothing() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = with_some_here(&server).await;
+    let commands = gate.strict().health().commands;
+    let seen = gate.peek(&alice(2)).await.expect("a request").expect("an answer");
+    assert_eq!((seen.is_allowed(), seen.remaining(), seen.source), (true, 7, Source::Lease));
+    let again = gate.peek(&alice(2)).await.expect("a request").expect("an answer");
+    assert_eq!(again.remaining(), 7);
+    let more = gate.peek(&alice(10)).await.expect("a request").expect("an answer");
+    assert_eq!((more.remaining(), more.source), (975, Source::Strict), "{commands}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refund_goes_back_into_the_lot_and_what_is_spent_for_redis_goes_there() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = with_some_here(&server).await;
+    // When the last lot was asked for Redis heard that one is left of the one before.
+    assert_eq!(left(&gate).await, 1_000 - 15);
+    gate.refund(&alice(2)).await.expect("a request").expect("done");
+    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "all that is spent was told to Redis");
+    assert_eq!(passed(&gate, 3).await, 3);
+    gate.refund(&alice(3)).await.expect("a request").expect("done");
+    let seen = gate.peek(&alice(1)).await.expect("a request").expect("an answer");
+    assert_eq!(seen.remaining(), 8, "the three are here again");
+    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "and not there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_gives_back_what_is_here_and_forgets_that_there_was_nothing() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = hourly(&server, 20, LONG);
+    assert_eq!(passed(&gate, 30).await, 20);
+    gate.reset(&alice(1)).await.expect("a request").expect("done");
+    assert_eq!(passed(&gate, 30).await, 20, "nobody remembers that there was nothing");
+    gate.reset(&alice(1)).await.expect("a request").expect("done");
+    assert_eq!(passed(&gate, 3).await, 3);
+    gate.reset(&alice(1)).await.expect("a request").expect("done");
+    assert_eq!(left(&gate).await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_part_says_what_it_found() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = ready(
+        RedisGate::builder(server.url())
+            .rule("all", Quota::per_hour(100))
+            .lease(LONG)
+            .rule("user", Quota::per_hour(2)),
+    );
+    let request = [Part::of(FIRST), Part::of(SECOND).key("bob")];
+    let told = async || {
+        let admission = gate.check_each(&request).await.expect("a request");
+        let said: Vec<_> =
+            admission.rules.iter().map(|rule| (rule.rule, rule.is_allowed(), rule.remaining())).collect();
+        (admission.is_allowed(), said)
+    };
+    assert_eq!(told().await, (true, vec![(FIRST, true, 0), (SECOND, true, 1)]));
+    assert!(told().await.0);
+    let spent = gate.stats().spent;
+    let refused = told().await;
+    let found = (FIRST, true, 1); // of a lot of two, of which one was spent before
+    assert_eq!(refused, (false, vec![found, (SECOND, false, 0)]), "as if nothing had been spent");
+    assert_eq!(gate.stats().spent, spent);
+    let alone = gate.check_each(&[Part::of(FIRST)]).await.expect("a request");
+    assert_eq!((alone.rules.len(), alone.rules[0].source), (1, Source::Lease));
+    while gate.check(&[Part::of(FIRST)]).await.expect("a request").is_allowed() {}
+    let refused =
+        gate.check_each(&[Part::of(FIRST), Part::of(SECOND).key("carol")]).await.expect("a request");
+    let said: Vec<_> = refused.rules.iter().map(|rule| (rule.is_allowed(), rule.source)).collect();
+    assert_eq!(said, [(false, Source::Lease), (true, Source::Strict)]);
+    let untouched = gate.strict().peek(&[Part::of(SECOND).key("carol").cost(0)]).await;
+    assert_eq!(untouched.expect("a request").expect("an answer").remaining(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_by_its_time_is_counted() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = hourly(&server, 1_000, Lease::on().ttl(Duration::from_millis(20)));
+    for _ in 0..3 {
+        assert_eq!(passed(&gate, 40).await, 40);
+    }
+    gate.give_back().await;
+    until("all of it is accounted for", || {
+        let stats = gate.stats();
+        (stats.granted == stats.spent + stats.returned + stats.expired).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_gate_goes_on_with_the_numbers_of_the_last() {
+    let server = Server::start(Kind::Redis, &[]);
+    let one = with_some_here(&server).await;
+    let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).lease(LONG);
+    let two = ready(builder.counting_on_from(one.strict()));
+    assert_eq!((two.stats().spent, two.stats().granted), (6, 15));
+    assert!(two.strict().health().commands > 4);
+    drop(one);
+    until("what was unspent came back", || (two.stats().returned == 9).then_some(()));
+    assert_eq!(left(&two).await, 1_000 - 6);
+}
+
+// === for somebody else ===
+
+fn strict(server: &Server, rule: &str) -> RedisGate {
+    let rule: Rule = rule.parse().expect("a rule");
+    gates::patient(RedisGate::builder(server.url()).rule("user", rule))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_charged_at_once_and_comes_back_once() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = strict(&server, "10/h");
+    let lease = Lease::on().ttl(Duration::from_secs(64));
+    let grant = gate.grant(alice(7)[0], [1; 16], lease).await.expect("a bucket").expect("an answer");
+    assert_eq!((grant.amount, grant.ready, grant.wait), (7, 7, Duration::ZERO));
+    assert_eq!((grant.lasts, grant.receipt), (Duration::from_secs(63), Receipt::Bucket([1; 16])));
+    assert_eq!(grant.decision.remaining(), 3);
+    let more = gate.grant(alice(9)[0], [2; 16], lease).await.expect("a bucket").expect("an answer");
+    assert_eq!((more.amount, more.ready), (3, 3), "no more than may be out");
+    let none = gate.grant(alice(1)[0], [3; 16], lease).await.expect("a bucket").expect("an answer");
+    assert_eq!((none.amount, none.lasts), (0, Duration::ZERO));
+    assert!(none.wait > Duration::ZERO && none.wait <= Duration::from_secs(8), "{:?}", none.wait);
+    for _ in 0..2 {
+        let back =
+            gate.take_back(alice(4)[0], Receipt::Bucket([1; 16])).await.expect("a bucket").expect("done");
+        assert_eq!(back.remaining(), 4, "once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_of_a_window_ends_with_it() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = strict(&server, "fixed_window 10/day");
+    let lease = Lease::on().ttl(Duration::from_secs(3_600));
+    let grant = gate.grant(alice(7)[0], [1; 16], lease).await.expect("a window").expect("an answer");
+    assert_eq!((grant.amount, grant.ready, grant.decision.remaining()), (7, 7, 3));
+    let (lasts, whole) = (grant.lasts, Duration::from_micros(grant.decision.reset_after().as_micros()));
+    assert!(lasts < whole && lasts < Duration::from_secs(3_600), "{lasts:?} {whole:?}");
+    let back = gate.take_back(alice(5)[0], grant.receipt).await.expect("a window").expect("done");
+    assert_eq!(back.remaining(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_granted_is_said() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = strict(&server, "sliding_log 5/s");
+    let cannot = gate.grant(alice(1)[0], [1; 16], Lease::on()).await.expect_err("no bucket");
+    assert_eq!(
+        cannot.to_string(),
+        "rule \"user\" cannot be leased; lease token buckets and fixed windows, and leave others strict"
+    );
+    let gate = strict(&server, "5/s");
+    let cannot = gate.take_back(alice(1)[0], Receipt::Window(tidegate::Micros::ZERO)).await;
+    assert!(cannot.expect_err("another kind").to_string().contains("name the rule that it is of"));
+    let unknown = gate.grant(Part::of(RuleId(9)), [1; 16], Lease::on()).await.expect_err("no rule");
+    assert!(unknown.to_string().contains('9'), "{unknown}");
+}
