@@ -24,6 +24,7 @@
 //! | `office` | who asks Redis and gives back |
 //! | `grant` | lots for somebody else, who spends them in another program |
 //! | `verbs` | looking, giving back, forgetting, and asking what each part says |
+//! | `striped` | a count that many threads add to |
 //! | `clock` | what ends are judged by |
 
 mod account;
@@ -34,6 +35,7 @@ mod hand;
 mod lot;
 mod office;
 mod purse;
+mod striped;
 #[cfg(test)]
 mod tests;
 mod verbs;
@@ -246,16 +248,10 @@ impl Leased {
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         let counts = self.office.counts();
-        let [spent, refused, asked, granted, returned, expired, stranded] = [
-            &counts.spent,
-            &counts.refused,
-            &counts.asked,
-            &counts.granted,
-            &counts.returned,
-            &counts.expired,
-            &counts.stranded,
-        ]
-        .map(|count| count.load(Ordering::Relaxed));
+        let (spent, refused) = (counts.spent.sum(), counts.refused.sum());
+        let [asked, granted, returned, expired, stranded] =
+            [&counts.asked, &counts.granted, &counts.returned, &counts.expired, &counts.stranded]
+                .map(|count| count.load(Ordering::Relaxed));
         LeaseStats { spent, refused, asked, granted, returned, expired, stranded }
     }
 
@@ -434,7 +430,7 @@ impl Leased {
 
     fn count(&self, decision: &Decision) {
         let counts = self.office.counts();
-        add(if decision.is_allowed() { &counts.spent } else { &counts.refused }, 1);
+        if decision.is_allowed() { &counts.spent } else { &counts.refused }.add(1);
     }
 }
 

@@ -14,6 +14,7 @@ use super::account::{Deal, Order};
 use super::accounts::{Accounts, Swept};
 use super::clock::BootClock;
 use super::lot::{Grant, Lot};
+use super::striped::Striped;
 use crate::gate::RedisGate;
 use crate::trouble::Trouble;
 use crate::wire::{Line, Reply, Terms, Verb};
@@ -31,12 +32,10 @@ pub(crate) struct Office {
     pub(crate) asking: AtomicUsize,
 }
 
-/// Everybody writes them, so they have cache lines of their own: what stands beside is read by everybody.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub(crate) struct Counts {
-    pub(crate) spent: AtomicU64,
-    pub(crate) refused: AtomicU64,
+    pub(crate) spent: Striped,
+    pub(crate) refused: Striped,
     pub(crate) asked: AtomicU64,
     pub(crate) granted: AtomicU64,
     pub(crate) returned: AtomicU64,

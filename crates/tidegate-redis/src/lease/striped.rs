@@ -1,0 +1,32 @@
+//! # A count that many threads add to
+//!
+//! Each thread adds to a stripe of its own, so that none waits for the cache line of another; who wants to know adds them up.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+#[derive(Debug, Default)]
+pub(crate) struct Striped([Stripe; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(AtomicU64);
+
+const STRIPES: usize = 16;
+
+thread_local! {
+    static MINE: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+}
+
+impl Striped {
+    #[inline]
+    pub(crate) fn add(&self, number: u64) {
+        self.0[MINE.with(|mine| *mine)].0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
+    }
+}
