@@ -181,6 +181,37 @@ fn who_has_to_show_a_certificate_and_does_not_is_not_let_in() {
 }
 
 #[test]
+fn a_shell_asks_by_https_whoever_is_signed_by_the_root_it_names() {
+    let folder = tempfile::tempdir().expect("there is room");
+    root(folder.path());
+    signed(folder.path(), "server");
+    let server = serving(folder.path(), "");
+    let elsewhere = tempfile::tempdir().expect("there is room");
+    root(elsewhere.path());
+    let asking = |command: &[&str], host: &str, ca: &Path| {
+        let url = format!("https://{host}:{}", server.http.port());
+        let mut asking = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = asking.args(command).args(["--url", &url, "--ca"]).arg(ca).output().expect("the binary");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).expect("text"))
+    };
+    let ours = folder.path().join("root.pem");
+    assert_eq!(asking(&["health"], "localhost", &ours), (Some(0), "ok\n".to_owned()));
+    assert_eq!(asking(&["check", "all", "--cost", "9"], "localhost", &ours).0, Some(0));
+    assert_eq!(asking(&["check", "all"], "localhost", &ours).0, Some(3));
+    let wrong = [
+        ("localhost", elsewhere.path().join("root.pem"), "UnknownIssuer"),
+        ("127.0.0.1", ours.clone(), "not valid for name"),
+        ("localhost", folder.path().join("server.key"), "there is no certificate in it"),
+        ("localhost", folder.path().join("gone.pem"), "cannot be used"),
+    ];
+    for (host, ca, sentence) in wrong {
+        let (code, said) = asking(&["health"], host, &ca);
+        assert!(code == Some(1) && said.contains(sentence), "{said}");
+    }
+}
+
+#[test]
 fn certificates_that_cannot_be_used_are_a_sentence() {
     let folder = tempfile::tempdir().expect("there is room");
     let at = |name: &str| folder.path().join(name);
