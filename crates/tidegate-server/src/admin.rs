@@ -24,6 +24,7 @@ use std::sync::Arc;
 use tidegate::{Clock, SteadyClock};
 
 use crate::engine::Engine;
+use crate::log::Log;
 use crate::resp::Account;
 use crate::rules::Diff;
 use crate::serve::{Reloader, Unread};
@@ -36,6 +37,8 @@ pub struct Service<C = SteadyClock> {
     token: Option<Account>,
     /// Reads the file again, if there is one.
     reload: Option<Reload>,
+    /// Where it is said what administrators do.
+    log: Log,
 }
 
 type Reload = Arc<dyn Fn() -> Result<(Diff, Vec<&'static str>), Unread> + Send + Sync>;
@@ -43,7 +46,7 @@ type Reload = Arc<dyn Fn() -> Result<(Diff, Vec<&'static str>), Unread> + Send +
 impl<C> Service<C> {
     /// A service for everybody who can reach it.
     pub fn new(engine: Arc<Engine<C>>) -> Self {
-        Service { engine, token: None, reload: None }
+        Service { engine, token: None, reload: None, log: Log::Silent }
     }
 
     /// The same, for those who know this token.
@@ -52,13 +55,19 @@ impl<C> Service<C> {
         Service { token: Some(Account::password(token)), ..self }
     }
 
-    /// The same, with somebody who reads the file again.
+    /// The same, and what administrators do is said there.
+    #[must_use]
+    pub fn log(self, log: Log) -> Self {
+        Service { log, ..self }
+    }
+
+    /// The same, with somebody who reads the file again, and certificates with it.
     #[must_use]
     pub fn reloader(self, reloader: Arc<Reloader<C>>) -> Self
     where
         C: Clock + Clone + Send + Sync + 'static,
     {
-        Service { reload: Some(Arc::new(move || reloader.reload_and_say())), ..self }
+        Service { reload: Some(Arc::new(move || reloader.reload_all())), ..self }
     }
 
     /// Whether nobody is asked who they are.

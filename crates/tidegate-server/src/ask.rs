@@ -8,7 +8,9 @@
 //! By HTTP, as everybody else. 1 is for what could not be asked, 2 for what was not understood.
 
 mod client;
+mod encrypted;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -19,12 +21,15 @@ use client::{Client, NoAnswer};
 /// Where the service is.
 #[derive(Args, Clone, Debug)]
 struct Where {
-    /// Where its HTTP is: an address, `http://…`, or `unix:PATH`.
+    /// Where its HTTP is: an address, `http://…`, `https://…`, or `unix:PATH`.
     #[arg(long, value_name = "URL", env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     /// The token, if it asks for one.
     #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// The root that signs its certificate, in PEM; for `https://…`.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    ca: Option<PathBuf>,
 }
 
 /// `tidegate check`
@@ -95,7 +100,7 @@ impl Health {
 
 impl Where {
     fn client(&self) -> Result<Client, NoAnswer> {
-        Client::connect(&self.url, self.token.as_deref())
+        Client::connect(&self.url, self.token.as_deref(), self.ca.as_deref())
     }
 
     fn told(&self, answer: Result<(String, bool), NoAnswer>) -> ExitCode {

@@ -270,7 +270,7 @@ impl<C: Clock> Engine<C> {
     /// How many keys are limited by the call.
     #[must_use]
     pub fn keys(&self) -> u64 {
-        u64::try_from(self.throttles.stats().keys).unwrap_or(u64::MAX)
+        u64::try_from(self.throttles.keys()).unwrap_or(u64::MAX)
     }
 
     /// How many requests hold places.

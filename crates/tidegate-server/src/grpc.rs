@@ -34,9 +34,11 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::SteadyClock;
+use tidegate::{Clock, SteadyClock};
 
+use crate::config::Protocol;
 use crate::engine::Engine;
+use crate::engine::meter::DoorMeter;
 use crate::resp::Account;
 pub(crate) use connection::serve;
 pub use route::METHODS;
@@ -80,6 +82,13 @@ impl<C> Service<C> {
     #[must_use]
     pub fn headers(self, headers: Headers) -> Self {
         Service { headers, ..self }
+    }
+}
+
+impl<C: Clock> Service<C> {
+    /// What is counted here.
+    fn door(&self) -> &DoorMeter {
+        self.engine.meter().door(Protocol::Grpc)
     }
 }
 

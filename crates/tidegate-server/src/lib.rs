@@ -11,6 +11,7 @@
 //! | whoever looks after it | [`admin`]: keys inspected, reset and blocked, who is refused most, metrics |
 //! | clients of Redis | [`resp`]: `CL.THROTTLE` as redis-cell has it, and commands of its own |
 //! | sockets, threads, an end, a file that changes | [`serve`] |
+//! | to know what happens to it | [`log`]: lines for people, or for programs |
 //! | to ask from a shell; to run vector files | [`ask`], [`conformance`] |
 //! | a file that says what the limits are | [`config`]: everything that can be wrong with it, where each value came from |
 //! | which limits a request has to pass | [`rules`]: with which keys and costs, and why not the others |
@@ -22,6 +23,7 @@ pub mod conformance;
 pub mod engine;
 pub mod grpc;
 pub mod http;
+pub mod log;
 pub(crate) mod metrics;
 pub mod resp;
 pub mod rules;

@@ -17,6 +17,7 @@
 //! A client that never reads its replies is not read from either, as soon as the system takes no more of them; what waits for it is bounded by
 //! [`Session::run`](crate::resp::Session::run), and after [`Settings::stalled`] it is let go.
 
+mod attend;
 mod command;
 mod connection;
 mod farewell;
@@ -198,11 +199,6 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.doors.iter().filter_map(|door| door.address()).collect()
-    }
-
-    /// The certificates of all doors that are encrypted.
-    pub(crate) fn certificates(&self) -> Vec<Arc<Certificates>> {
-        self.doors.iter().filter_map(|door| door.tls.clone()).collect()
     }
 
     /// Where it listens, in words, and what is spoken there.

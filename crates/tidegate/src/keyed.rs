@@ -183,6 +183,12 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.shared.look_for_idle_again(key);
     }
 
+    /// How many keys there are that have a state of their own: one number, read at once.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.shared.current().table.keys()
+    }
+
     /// How many keys there are, and what became of others. Looks at every cell of the sketch, once there is one.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -286,6 +286,7 @@ fn the_stats_tell_what_the_sketch_did() {
     assert_eq!((stats.sketch.decided, stats.sketch.refused, stats.refused), (2, 1, 0));
     assert_eq!((stats.sketch.cells, stats.sketch.cells_in_use), (4_096, 4));
     assert_eq!(stats.bytes - before.bytes, 4_096 * 8);
+    assert_eq!((limiter.keys(), stats.keys), (1, 1), "who shares cells has no state of its own");
     clock.advance(HOUR);
     assert_eq!(limiter.stats().sketch.cells_in_use, 0, "time empties cells");
 }

@@ -102,11 +102,13 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
             Verb::Reset => {
                 let asked = rules.ask().rule(number, named.parts(), None).reset();
                 let decided = asked.wait().await?;
+                self.note("reset", named, &key, rules);
                 Ok(Said::json(crate::http::told::decided(rules, &decided).end()))
             }
             Verb::Block => self.block(named, number, &key, rules),
             Verb::Unblock => {
                 let was = self.engine.unblock(named.rule(), &key);
+                self.note("unblocked", named, &key, rules);
                 Ok(Said::json(format!("{{\"unblocked\":{was}}}")))
             }
             _ => {
@@ -133,7 +135,15 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
         }
         let blocked = self.engine.block(name, key, Duration::from_secs(seconds));
         blocked.map_err(|too_many| conflict(too_many.to_string()))?;
+        self.note(&format!("blocked for {seconds} s"), named, key, rules);
         Ok(Said::json(format!("{{\"blocked\":{seconds}}}")))
+    }
+
+    /// What was done to a key, for whoever wonders later.
+    fn note(&self, done: &str, named: &Named<'_>, key: &[u8], rules: &InForce<C>) {
+        let (rule, key) = (named.rule(), told::parts(rules, named.rule(), key));
+        let message = format!("key {key} of rule {rule:?} {done} by an administrator");
+        self.log.info(message).with("rule", rule).with("key", key).with("done", done).say();
     }
 
     async fn reload(&self) -> Result<Said, Problem> {

@@ -72,7 +72,7 @@ pub(super) fn reloaded(diff: &Diff, waiting: &[&str]) -> String {
 }
 
 /// The values that the key of a rule is made of. A rule that is gone has left no word on which of them were networks.
-fn parts<C>(rules: &InForce<C>, rule: &str, key: &[u8]) -> Value {
+pub(super) fn parts<C>(rules: &InForce<C>, rule: &str, key: &[u8]) -> Value {
     let number = rules.rule(rule.as_bytes());
     let parts = number.and_then(|number| rules.compiled().rule(number as usize)).map(|rule| &*rule.key);
     json!(read_key(parts.unwrap_or_default(), key))

@@ -6,9 +6,12 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+
+use super::encrypted::encrypted;
 
 /// A connection to a service.
 pub(super) struct Client {
@@ -22,6 +25,8 @@ pub(super) struct Client {
 pub(super) enum NoAnswer {
     /// The address is none.
     Address(&'static str),
+    /// Its certificate cannot be looked at.
+    Certificate(String),
     /// Nobody is there, or they are gone.
     Lost(io::Error),
     /// Somebody else is there.
@@ -37,33 +42,29 @@ impl<T: Read + Write> ReadWrite for T {}
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No answer of ours is longer, and no head.
 const LONGEST: u64 = 1 << 20;
+pub(super) const NO_ADDRESS: &str = "that is no address; write http://127.0.0.1:8080, or unix:PATH";
+const NO_CA: &str =
+    "who is behind https has to be known; name the root that signs its certificate, by --ca FILE";
 
 impl Client {
-    pub(super) fn connect(url: &str, token: Option<&str>) -> Result<Self, NoAnswer> {
+    /// `ca` is the root that signs the certificate of the service, if it is encrypted.
+    pub(super) fn connect(url: &str, token: Option<&str>, ca: Option<&Path>) -> Result<Self, NoAnswer> {
         let token = token.map(ToOwned::to_owned);
         if token.as_ref().is_some_and(|token| token.contains(char::is_control)) {
             return Err(NoAnswer::Address("a token has no line breaks; check what was given"));
         }
-        if let Some(path) = url.strip_prefix("unix:") {
+        let (stream, host): (Box<dyn ReadWrite>, &str) = if let Some(path) = url.strip_prefix("unix:") {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            return Ok(Client { stream: BufReader::new(Box::new(stream)), host: "localhost".into(), token });
-        }
-        if url.starts_with("https:") {
-            let advice = "https is not spoken from the shell; give the address of a listener without tls, or unix:PATH";
-            return Err(NoAnswer::Address(advice));
-        }
-        let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-        let no_address = "that is no address; write http://127.0.0.1:8080, or unix:PATH";
-        let fits = |letter: char| letter.is_ascii_alphanumeric() || ".:-[]_".contains(letter);
-        if host.is_empty() || !host.contains(fits) || !host.chars().all(fits) {
-            return Err(NoAnswer::Address(no_address));
-        }
-        let mut addresses = host.to_socket_addrs().map_err(|_| NoAnswer::Address(no_address))?;
-        let address = addresses.next().ok_or(NoAnswer::Address(no_address))?;
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Client { stream: BufReader::new(Box::new(stream)), host: host.to_owned(), token })
+            (Box::new(stream), "localhost")
+        } else if let Some(host) = url.strip_prefix("https://") {
+            let (host, ca) = (host.trim_end_matches('/'), ca.ok_or(NoAnswer::Address(NO_CA))?);
+            (Box::new(encrypted(tcp(host)?, host, ca)?), host)
+        } else {
+            let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+            (Box::new(tcp(host)?), host)
+        };
+        Ok(Client { stream: BufReader::new(stream), host: host.to_owned(), token })
     }
 
     /// The status and the body of the answer.
@@ -91,6 +92,18 @@ impl Client {
     }
 }
 
+fn tcp(host: &str) -> Result<TcpStream, NoAnswer> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || ".:-[]_".contains(letter);
+    if host.is_empty() || !host.chars().all(fits) {
+        return Err(NoAnswer::Address(NO_ADDRESS));
+    }
+    let mut addresses = host.to_socket_addrs().map_err(|_| NoAnswer::Address(NO_ADDRESS))?;
+    let address = addresses.next().ok_or(NoAnswer::Address(NO_ADDRESS))?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
 impl NoAnswer {
     pub(super) fn not_ours(status: u16) -> Self {
         NoAnswer::NotOurs(format!("status {status}, and no JSON"))
@@ -115,6 +128,7 @@ impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoAnswer::Address(advice) => f.write_str(advice),
+            NoAnswer::Certificate(why) => f.write_str(why),
             NoAnswer::Lost(error) => {
                 write!(f, "the service does not answer ({error}); start it, or give its address by --url")
             }

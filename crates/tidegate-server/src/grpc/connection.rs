@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Instant;
 
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -49,7 +50,9 @@ pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
             let (service, ending, now) = (service.clone(), ending.clone(), now.clone());
             let call = UnderWay::begin(&under_way, now);
             async move {
+                let started = Instant::now();
                 let answer = answer(&service, request, ending).await;
+                service.door().answers.saw(started.elapsed());
                 drop(call);
                 Ok::<_, Infallible>(answer)
             }

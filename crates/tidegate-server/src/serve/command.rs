@@ -1,24 +1,25 @@
 //! # `tidegate serve`
 
 use std::error::Error;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::attend::Attendant;
 use super::notify::{READY, STOPPING, notify};
-use super::{Certificates, Reloader, Server, Settings, Speaks};
+use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
-use crate::config::command::{read, report};
+use crate::config::command::{read, report, say};
 use crate::config::flags::{Flags, Given};
 use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
 use crate::engine::Engine;
 use crate::grpc;
 use crate::http;
+use crate::log::Log;
 use crate::resp::{Account, Service};
 use crate::rules::Compiled;
 
@@ -55,10 +56,18 @@ pub struct Serve {
     /// all are answered, so that others can be asked instead. A second signal, or SIGINT, ends it at once.
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_NOTICE", default_value_t = 1)]
     notice: u64,
+    /// How it says what happens to it: in lines for people, or in lines for programs, each of them an object.
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
-/// How often it is looked after.
-const EVERY: Duration = Duration::from_millis(500);
+/// How it says what happens to it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
 /// So long is waited at the end for what is given back to Redis.
 const GIVING_BACK: Duration = Duration::from_secs(5);
 /// What it does if it is told nothing.
@@ -72,25 +81,25 @@ impl Serve {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
         }
-        let given = self.flags.given(matches);
+        let (given, log) = (self.flags.given(matches), Log::from(self.log_format));
         let mut loaded = match &self.flags.config {
             Some(path) => read(path, &given),
             None => example(&given),
         };
         let Some(config) = loaded.config.take() else {
-            report(&loaded);
+            complain(&loaded, log);
             return ExitCode::FAILURE;
         };
         if loaded.faults.iter().next().is_some() {
             loaded.config = Some(config.clone());
-            report(&loaded); // warnings
+            complain(&loaded, log); // warnings
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(self, config, given)));
         match ran {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("tidegate: {error}");
+                log.error(error.to_string()).say();
                 ExitCode::FAILURE
             }
         }
@@ -116,37 +125,41 @@ fn example(given: &Given) -> Loaded {
 }
 
 async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
+    let log = Log::from(serve.log_format);
     let engine = Arc::new(Engine::of(Compiled::new(config.rules.clone()), &config.store)?);
+    let certificates = certificates(&config)?;
     let file = serve.flags.config.clone().filter(|path| path.as_os_str() != "-");
     let reloader = file.map(|path| {
         let (listeners, store) = (config.listeners.clone(), config.store.clone());
-        Arc::new(Reloader::new(path, given, engine.clone(), listeners, store))
+        let reloader = Reloader::new(path, given, engine.clone(), listeners, store);
+        Arc::new(reloader.certificates(certificates.iter().flatten().cloned().collect()).log(log))
     });
-    let server = listening(&serve, &config, &engine, reloader.as_ref()).await?;
+    let server = listening(&serve, &config, &certificates, &engine, reloader.as_ref()).await?;
     // Before it says that it is ready: from then on it may be told to end, or to read its file again.
     let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let notice = Duration::from_secs(serve.notice);
     let hangup = signal(SignalKind::hangup())?;
-    greet(&serve, &config, &server);
-    notify(READY);
-    let watching = tokio::spawn(watch(engine.clone(), reloader, server.certificates(), hangup));
-    server.run(end(ends, &engine, notice)).await?;
-    watching.abort();
+    greet(&serve, &config, &server, log);
+    notify(READY, log);
+    let certificates = certificates.into_iter().flatten().collect();
+    let attending = tokio::spawn(Attendant::new(engine.clone(), reloader, certificates, log).attend(hangup));
+    server.run(end(ends, &engine, notice, log)).await?;
+    attending.abort();
     // What does not arrive in time ends by its own.
     let _ = tokio::time::timeout(GIVING_BACK, engine.give_back()).await;
-    say("tidegate: ended");
+    log.info("ended").say();
     Ok(())
 }
 
 /// Waits until it is to end: first nobody new is to come, and a moment later the doors are closed.
-async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notice: Duration) {
+async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notice: Duration, log: Log) {
     let is_urgent = tokio::select! {
         _ = terminate.recv() => false,
         _ = interrupt.recv() => true,
     };
     engine.drain();
-    notify(STOPPING);
-    say("tidegate: told to end; who is there is answered");
+    notify(STOPPING, log);
+    log.info("told to end; who is there is answered").say();
     if !is_urgent {
         tokio::select! {
             () = tokio::time::sleep(notice) => {}
@@ -156,57 +169,26 @@ async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notic
     }
 }
 
-/// Looks after the engine while it is asked: its file, and places whose lease is over.
-async fn watch(
-    engine: Arc<Engine>,
-    reloader: Option<Arc<Reloader>>,
-    certificates: Vec<Arc<Certificates>>,
-    mut hangup: Signal,
-) {
-    let mut file = reloader.as_ref().map(|reloader| reloader.watched());
-    loop {
-        let is_told = tokio::select! {
-            _ = hangup.recv() => true,
-            () = tokio::time::sleep(EVERY) => false,
-        };
-        engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
-        crate::metrics::look(&engine);
-        certificates.iter().for_each(|certificates| refresh(certificates, is_told));
-        match &reloader {
-            Some(reloader) if file.as_mut().is_some_and(|file| file.is_due(is_told)) => {
-                let reloader = reloader.clone();
-                let _ = tokio::task::spawn_blocking(move || reloader.reload_and_say()).await; // it says it itself
-            }
-            None if is_told && certificates.is_empty() => {
-                say("tidegate: there is no file to read again; start with --config FILE")
-            }
-            _ => {}
-        }
-    }
-}
-
-fn refresh(certificates: &Certificates, is_told: bool) {
-    match certificates.refresh(is_told) {
-        None => {}
-        Some(Ok(())) => {
-            say(&format!("tidegate: the certificate {} is in force", certificates.path().display()))
-        }
-        Some(Err(unusable)) => eprintln!("tidegate: {unusable}; the certificate before it is in force"),
-    }
+/// Those of each listener, if it has any, in their order.
+fn certificates(config: &Config) -> Result<Vec<Option<Arc<Certificates>>>, Unusable> {
+    let of = |listener: &Listener| {
+        let files = listener.tls.as_ref();
+        files.map(|files| Certificates::read(files, listener.protocol).map(Arc::new)).transpose()
+    };
+    config.listeners.iter().map(of).collect()
 }
 
 async fn listening(
     serve: &Serve,
     config: &Config,
+    certificates: &[Option<Arc<Certificates>>],
     engine: &Arc<Engine>,
     reloader: Option<&Arc<Reloader>>,
 ) -> Result<Server, Box<dyn Error>> {
     let mut server = Server::with(settings(serve));
-    for listener in &config.listeners {
-        let Some(speaks) = speaks(serve, listener, engine, reloader) else { continue };
-        let tls =
-            listener.tls.as_ref().map(|files| Certificates::read(files, listener.protocol).map(Arc::new));
-        server = server.listen_with(speaks, &listener.address, tls.transpose()?).await?;
+    for (listener, tls) in config.listeners.iter().zip(certificates) {
+        let speaks = speaks(serve, listener, engine, reloader);
+        server = server.listen_with(speaks, &listener.address, tls.clone()).await?;
     }
     if let Some(path) = &serve.resp_socket {
         let speaks = Speaks::Resp(resp(serve, None, engine));
@@ -215,14 +197,14 @@ async fn listening(
     Ok(server)
 }
 
-/// What is spoken at a listener; nothing yet at some.
+/// What is spoken at a listener.
 fn speaks(
     serve: &Serve,
     listener: &Listener,
     engine: &Arc<Engine>,
     reloader: Option<&Arc<Reloader>>,
-) -> Option<Speaks> {
-    let speaks = match listener.protocol {
+) -> Speaks {
+    match listener.protocol {
         Protocol::Http => {
             let service = http::Service::new(engine.clone());
             Speaks::Http(Arc::new(match &listener.auth {
@@ -239,7 +221,7 @@ fn speaks(
             }))
         }
         Protocol::Admin => {
-            let service = admin::Service::new(engine.clone());
+            let service = admin::Service::new(engine.clone()).log(Log::from(serve.log_format));
             let service = match reloader {
                 Some(reloader) => service.reloader(reloader.clone()),
                 None => service,
@@ -249,8 +231,7 @@ fn speaks(
                 _ => service,
             }))
         }
-    };
-    Some(speaks)
+    }
 }
 
 fn resp(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine>) -> Arc<Service> {
@@ -273,19 +254,40 @@ fn settings(serve: &Serve) -> Settings {
 
 // === what is said ===
 
+/// What is wrong with a file, in the lines it is about.
+fn complain(loaded: &Loaded, log: Log) {
+    if log == Log::Text {
+        return report(loaded);
+    }
+    let (name, faults) = (loaded.source.name(), loaded.faults.json(&loaded.source));
+    let event = match &loaded.config {
+        Some(_) => log.warn(format!("{name} is in force, and there is something to say about it")),
+        None => log.error(format!("{name} cannot be used")),
+    };
+    event.with("file", name).with("faults", faults).say();
+}
+
 /// Where it listens, what it limits, and three lines to try.
-fn greet(serve: &Serve, config: &Config, server: &Server) {
+fn greet(serve: &Serve, config: &Config, server: &Server, log: Log) {
     let names: Vec<_> = config.rules.rules.iter().map(|rule| rule.name.as_str()).collect();
     let file = match &serve.flags.config {
         Some(path) => path.display().to_string(),
         None => "the example, for want of --config FILE".to_owned(),
     };
-    let few = names[..names.len().min(20)].join(", ");
+    let few = &names[..names.len().min(20)];
     let more = if names.len() > 20 { ", and more" } else { "" };
-    say(&format!("tidegate: {} rules of {file}: {few}{more}", names.len()));
+    let message = format!("{} rules of {file}: {}{more}", names.len(), few.join(", "));
+    log.info(message).with("version", env!("CARGO_PKG_VERSION")).with("file", file).with("rules", few).say();
     for (protocol, place) in server.places() {
-        say(&format!("tidegate: {protocol} on {place}"));
+        log.info(format!("{protocol} on {place}")).with("protocol", protocol).with("address", place).say();
     }
+    if log == Log::Text {
+        suggest(&names, server);
+    }
+}
+
+/// For whoever sits before it.
+fn suggest(names: &[&str], server: &Server) {
     say("tidegate: try");
     let of = |wanted| server.places().find(|(protocol, _)| *protocol == wanted).map(|(_, place)| place);
     if let Some(place) = of("http").filter(|place| !place.starts_with("unix:")) {
@@ -301,7 +303,11 @@ fn greet(serve: &Serve, config: &Config, server: &Server) {
     }
 }
 
-/// Whoever reads may go away: that is no error.
-pub(super) fn say(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
+impl From<LogFormat> for Log {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Log::Text,
+            LogFormat::Json => Log::Json,
+        }
+    }
 }

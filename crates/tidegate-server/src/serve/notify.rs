@@ -9,16 +9,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use crate::log::Log;
+
 /// It answers from now on.
 pub(super) const READY: &str = "READY=1";
 /// It answers those who are there, and ends.
 pub(super) const STOPPING: &str = "STOPPING=1";
 
 /// Says it to whoever has started us, if they want to know.
-pub(super) fn notify(state: &str) {
+pub(super) fn notify(state: &str, log: Log) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else { return };
     if let Err(error) = send(&socket, state) {
-        eprintln!("tidegate: systemd cannot be told {state}: {error}; it is used without that");
+        log.warn(format!("systemd cannot be told {state}: {error}; it is used without that")).say();
     }
 }
 

@@ -14,13 +14,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
 
+use super::tls::{Certificates, Unusable};
 use crate::config::command::read;
 use crate::config::fault::Colours;
 use crate::config::flags::Given;
 use crate::config::{Listener, Loaded, Store};
 use crate::engine::Engine;
+use crate::log::Log;
 use crate::rules::{Compiled, Diff};
 
 /// Reads the file again.
@@ -32,6 +35,9 @@ pub struct Reloader<C = SteadyClock> {
     /// What was read when the service started, and stays so until it starts again.
     listeners: Vec<Listener>,
     store: Store,
+    /// What doors show, to be read again when somebody says so.
+    certificates: Vec<Arc<Certificates>>,
+    log: Log,
     /// One at a time: whoever has read the file last has the last word.
     reloading: Mutex<()>,
 }
@@ -43,6 +49,8 @@ pub enum Unread {
     Faults(Box<Loaded>),
     /// It is a configuration, but its rules cannot be put in force.
     Rules(String),
+    /// It names certificates that cannot be used.
+    Certificates(Vec<Unusable>),
 }
 
 /// What a path leads to, as far as can be seen from outside.
@@ -67,7 +75,20 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         listeners: Vec<Listener>,
         store: Store,
     ) -> Self {
-        Reloader { path, given, engine, listeners, store, reloading: Mutex::new(()) }
+        let (certificates, log, reloading) = Default::default();
+        Reloader { path, given, engine, listeners, store, certificates, log, reloading }
+    }
+
+    /// The same, for doors that show these certificates.
+    #[must_use]
+    pub fn certificates(self, certificates: Vec<Arc<Certificates>>) -> Self {
+        Reloader { certificates, ..self }
+    }
+
+    /// The same, and what becomes of it is said there.
+    #[must_use]
+    pub fn log(self, log: Log) -> Self {
+        Reloader { log, ..self }
     }
 
     /// Reads the file again and puts its rules in force, if all of it is right. Blocks: call it where that is allowed.
@@ -78,8 +99,35 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
     ///
     /// [`Unread`]. Then nothing has changed.
     pub fn reload(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
+        self.reload_with(&[])
+    }
+
+    /// As [`reload`](Reloader::reload), with the certificates: all of it is put in force, or nothing. Says what came of
+    /// it where the service says everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Unread`]. Then nothing has changed.
+    pub fn reload_all(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
+        self.said(self.reload_with(&self.certificates))
+    }
+
+    /// As [`reload`](Reloader::reload), and says what came of it where the service says everything.
+    ///
+    /// # Errors
+    ///
+    /// As [`reload`](Reloader::reload).
+    pub fn reload_and_say(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
+        self.said(self.reload())
+    }
+
+    fn reload_with(&self, certificates: &[Arc<Certificates>]) -> Result<(Diff, Vec<&'static str>), Unread> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let reloaded = self.put_in_force();
+        let reloaded = read_anew(certificates).and_then(|anew| {
+            let reloaded = self.put_in_force()?;
+            certificates.iter().zip(anew).for_each(|(shown, anew)| shown.put_in_force(anew, self.log));
+            Ok(reloaded)
+        });
         self.engine.meter().reloaded(reloaded.is_ok());
         reloaded
     }
@@ -102,27 +150,39 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         Watching { path: self.path.clone(), read: now, last: now }
     }
 
-    /// As [`reload`](Reloader::reload), and says what came of it where the service says everything.
-    ///
-    /// # Errors
-    ///
-    /// As [`reload`](Reloader::reload).
-    pub fn reload_and_say(&self) -> Result<(Diff, Vec<&'static str>), Unread> {
-        let name = self.path.display();
-        let reloaded = self.reload();
+    fn said(
+        &self,
+        reloaded: Result<(Diff, Vec<&'static str>), Unread>,
+    ) -> Result<(Diff, Vec<&'static str>), Unread> {
+        let (name, log) = (self.path.display().to_string(), self.log);
         match &reloaded {
             Ok((diff, waiting)) => {
-                super::command::say(&format!("tidegate: {name} is in force: {diff}"));
+                let message = format!("{name} is in force: {diff}");
+                log.info(message).with("file", &*name).with("changes", diff.to_string()).say();
                 for what in waiting {
-                    super::command::say(&format!(
-                        "tidegate: {what} has changed in {name}, too; restart for that"
-                    ));
+                    let message = format!("{what} has changed in {name}, too; restart for that");
+                    log.warn(message).with("file", &*name).say();
                 }
             }
-            Err(unread) => eprintln!("{unread}tidegate: {name} is not in force; the rules before it are"),
+            Err(unread) => {
+                let message = format!("{name} is not in force; the rules before it are");
+                log.warn(message).with("file", name).detail(unread.to_string()).say();
+            }
         }
         reloaded
     }
+}
+
+/// All of them, or what is wrong with each that cannot be used.
+fn read_anew(certificates: &[Arc<Certificates>]) -> Result<Vec<ServerConfig>, Unread> {
+    let (mut anew, mut unusable) = (Vec::new(), Vec::new());
+    for certificates in certificates {
+        match certificates.anew() {
+            Ok(config) => anew.push(config),
+            Err(why) => unusable.push(why),
+        }
+    }
+    if unusable.is_empty() { Ok(anew) } else { Err(Unread::Certificates(unusable)) }
 }
 
 impl Watching {
@@ -150,6 +210,9 @@ impl std::fmt::Display for Unread {
         match self {
             Unread::Faults(loaded) => f.write_str(&loaded.faults.text(&loaded.source, Colours::None)),
             Unread::Rules(invalid) => writeln!(f, "tidegate: {invalid}"),
+            Unread::Certificates(unusable) => {
+                unusable.iter().try_for_each(|why| writeln!(f, "tidegate: {why}"))
+            }
         }
     }
 }

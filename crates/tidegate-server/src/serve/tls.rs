@@ -17,6 +17,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::reload::{Look, look};
 use crate::config::{Protocol, Tls};
+use crate::log::Log;
 
 /// What a door shows to those who come in, read again when it changes.
 #[derive(Debug)]
@@ -48,28 +49,46 @@ impl Certificates {
         Ok(Certificates { files: files.clone(), protocol, config, looks: Mutex::new([seen.clone(), seen]) })
     }
 
-    /// Reads them again if they have changed and stayed so since the last look, or if somebody says so. `None` if there
-    /// was nothing to do.
-    pub(crate) fn refresh(&self, is_told: bool) -> Option<Result<(), Unusable>> {
+    /// Reads them again if they have changed and stayed so since the last look, or if somebody says so, and says what
+    /// came of it.
+    pub(crate) fn refresh(&self, is_told: bool, log: Log) {
+        if !self.is_due(is_told) {
+            return;
+        }
+        match self.anew() {
+            Ok(anew) => self.put_in_force(anew, log),
+            Err(unusable) => log.warn(format!("{unusable}; the certificate before it is in force")).say(),
+        }
+    }
+
+    fn is_due(&self, is_told: bool) -> bool {
         let mut looks_before = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let [read, last] = &mut *looks_before;
         let seen = looks(&self.files);
         let is_due = is_told || (seen != *read && seen == *last);
         last.clone_from(&seen);
-        if !is_due {
-            return None;
+        if is_due {
+            *read = seen;
         }
-        *read = seen;
-        Some(config(&self.files, self.protocol).map(|config| self.config.store(Arc::new(config))))
+        is_due
+    }
+
+    /// Reads them again, and changes nothing yet.
+    pub(super) fn anew(&self) -> Result<ServerConfig, Unusable> {
+        let _ = self.is_due(true); // whatever comes of it, what is there now has been read
+        config(&self.files, self.protocol)
+    }
+
+    /// Shows them to everybody who connects from now on.
+    pub(super) fn put_in_force(&self, anew: ServerConfig, log: Log) {
+        self.config.store(Arc::new(anew));
+        let (path, protocol) = (self.files.cert.display().to_string(), self.protocol.name());
+        let message = format!("the certificate {path} is in force");
+        log.info(message).with("file", path).with("protocol", protocol).say();
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
-    }
-
-    /// For the sentence that says that they are in force.
-    pub(crate) fn path(&self) -> &Path {
-        &self.files.cert
     }
 }
 

@@ -16,7 +16,7 @@ fn honest(address: SocketAddr) {
 }
 
 /// Kilobytes of memory that a process has.
-fn memory(server: &Binary) -> u64 {
+pub(crate) fn memory(server: &Binary) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("a process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -188,10 +188,20 @@ impl Client {
     }
 
     pub(crate) fn at(uri: String) -> Self {
+        Client::of(Endpoint::from_shared(uri).expect("an address")).expect("a connection")
+    }
+
+    /// Encrypted, if the server shows a certificate of this root.
+    pub(crate) fn encrypted(address: SocketAddr, root: &[u8]) -> Result<Self, tonic::transport::Error> {
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root)).domain_name("localhost");
+        let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("an address");
+        Client::of(endpoint.tls_config(tls)?)
+    }
+
+    fn of(endpoint: Endpoint) -> Result<Self, tonic::transport::Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let endpoint = Endpoint::from_shared(uri).expect("an address").timeout(PATIENCE);
-        let channel = runtime.block_on(endpoint.connect()).expect("a connection");
-        Client { runtime, grpc: Grpc::new(channel), token: None }
+        let channel = runtime.block_on(endpoint.timeout(PATIENCE).connect())?;
+        Ok(Client { runtime, grpc: Grpc::new(channel), token: None })
     }
 
     pub(crate) fn token(self, token: &str) -> Self {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
+use crate::grpc_client::{Asked, Client, OK};
 use crate::http::{connect, exchange, post, serving};
 
 /// Each line by its name and labels. Everything that Prometheus would not read fails.
@@ -52,18 +53,22 @@ fn what_was_decided_is_counted_by_rule_and_source_and_outcome() {
     let mut replies = [0; 50];
     redis.read_exact(&mut replies).expect("replies");
 
+    let mut envoy = Client::new(server.grpc);
+    assert_eq!(envoy.check(&["user=carol"]).each(), [(OK, 1)]);
+    assert!(envoy.ask(Asked::default()).is_err(), "a call that fails is one, too");
+
     std::fs::write(file.path(), "rules: [{name: b, qouta: 5/day}]").expect("written");
     let (status, _, _) = exchange(&mut connect(server.admin), "POST /admin/reload", "");
     assert_eq!(status, 422);
     let told = scrape(server.admin);
     let rows = [
-        ("tidegate_decisions_total{rule=\"user\",source=\"strict\",outcome=\"allowed\"}", 3.0),
+        ("tidegate_decisions_total{rule=\"user\",source=\"strict\",outcome=\"allowed\"}", 4.0),
         ("tidegate_decisions_total{rule=\"user\",source=\"strict\",outcome=\"refused\"}", 1.0),
         ("tidegate_denied_total{rule=\"user\"}", 1.0),
         ("tidegate_unruled_total{outcome=\"unlimited\"}", 1.0),
         ("tidegate_unruled_total{outcome=\"exempt\"}", 1.0),
         ("tidegate_shadow_decisions_total{rule=\"watched\",outcome=\"allowed\"}", 1.0),
-        ("tidegate_shadow_decisions_total{rule=\"watched\",outcome=\"refused\"}", 2.0),
+        ("tidegate_shadow_decisions_total{rule=\"watched\",outcome=\"refused\"}", 3.0),
         ("tidegate_throttle_decisions_total{outcome=\"allowed\"}", 1.0),
         ("tidegate_throttle_decisions_total{outcome=\"refused\"}", 1.0),
         ("tidegate_throttle_keys", 1.0),
@@ -73,6 +78,8 @@ fn what_was_decided_is_counted_by_rule_and_source_and_outcome() {
         ("tidegate_protection_ratio", 1.0),
         ("tidegate_connections{protocol=\"resp\"}", 1.0),
         ("tidegate_connections_total{protocol=\"resp\"}", 1.0),
+        ("tidegate_connections{protocol=\"grpc\"}", 1.0),
+        ("tidegate_answer_duration_seconds_count{protocol=\"grpc\"}", 2.0),
         ("tidegate_answer_duration_seconds_count{protocol=\"http\"}", 8.0),
         ("tidegate_answer_duration_seconds_bucket{protocol=\"http\",le=\"+Inf\"}", 8.0),
     ];
@@ -87,7 +94,7 @@ fn what_was_decided_is_counted_by_rule_and_source_and_outcome() {
     std::fs::write(file.path(), RULES.replace("2/day", "3/day")).expect("written");
     let _ = post(server.admin, "/admin/reload", &json!({}));
     let name = "tidegate_decisions_total{rule=\"user\",source=\"strict\",outcome=\"allowed\"}";
-    assert_eq!(scrape(server.admin).get(name), Some(&3.0), "numbers only grow, over reloads too");
+    assert_eq!(scrape(server.admin).get(name), Some(&4.0), "numbers only grow, over reloads too");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Redis {
         let _ = self.child.wait();
     }
 
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.child = Redis::command(self.port).spawn().expect("redis-server");
     }
 }

@@ -65,7 +65,7 @@ fn who_is_not_there_and_who_is_somebody_else_is_a_sentence() {
     let (code, _, said) = shell(&["health", "--url", &nobody]);
     assert!(code == Some(1) && said.contains("does not answer") && said.contains("--url"), "{said}");
     for (url, sentence) in [
-        ("https://127.0.0.1:1", "https is not spoken"),
+        ("https://127.0.0.1:1", "by --ca FILE"),
         ("http://", "that is no address"),
         ("not an address", "that is no address"),
         ("unix:/nonexistent/socket", "does not answer"),

@@ -25,13 +25,13 @@ fn openssl(folder: &Path, arguments: &str) {
 const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
 /// A root in `root.pem`, which signs.
-fn root(folder: &Path) {
+pub(crate) fn root(folder: &Path) {
     openssl(folder, &format!("req -x509 {EC} -days 2 -subj /CN=root -keyout root.key -out root.pem"));
     fs::write(folder.join("names"), "subjectAltName=DNS:localhost").expect("written");
 }
 
 /// A key and a certificate, put in the place of those before at once.
-fn signed(folder: &Path, name: &str) {
+pub(crate) fn signed(folder: &Path, name: &str) {
     openssl(folder, &format!("req {EC} -subj /CN=localhost -keyout new.key -out new.csr"));
     let by_root = "x509 -req -in new.csr -CA root.pem -CAkey root.key -CAcreateserial";
     openssl(folder, &format!("{by_root} -days 2 -extfile names -out new.pem"));
@@ -41,15 +41,20 @@ fn signed(folder: &Path, name: &str) {
     }
 }
 
-type Encrypted = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
-fn encrypted(address: SocketAddr, folder: &Path, with_certificate: Option<&str>) -> Encrypted {
+pub(crate) fn encrypted(
+    address: SocketAddr,
+    folder: &Path,
+    with_certificate: Option<&str>,
+    protocols: &[&[u8]],
+) -> Encrypted {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join("root.pem")).expect("a root")).expect("a root");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.expect("versions").with_root_certificates(roots);
-    let config = match with_certificate {
+    let mut config = match with_certificate {
         None => builder.with_no_client_auth(),
         Some(name) => {
             let own =
@@ -58,6 +63,7 @@ fn encrypted(address: SocketAddr, folder: &Path, with_certificate: Option<&str>)
             builder.with_client_auth_cert(vec![own], key).expect("a client")
         }
     };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     let name = ServerName::try_from("localhost").expect("a name");
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
@@ -96,11 +102,11 @@ fn every_door_is_encrypted_and_who_speaks_in_the_clear_is_not_answered() {
     root(folder.path());
     signed(folder.path(), "server");
     let server = serving(folder.path(), "");
-    let mut redis = encrypted(server.address, folder.path(), None);
+    let mut redis = encrypted(server.address, folder.path(), None, &[]);
     ping(&mut redis);
     // More than fits into what is kept back of an encrypted connection, and pieces of every size.
     let many = b"PING\r\n".repeat(20_000);
-    let mut other = encrypted(server.address, folder.path(), None);
+    let mut other = encrypted(server.address, folder.path(), None, &[]);
     let mut got = 0;
     for some in many.chunks(30_011) {
         other.write_all(some).expect("sent");
@@ -111,7 +117,7 @@ fn every_door_is_encrypted_and_who_speaks_in_the_clear_is_not_answered() {
     let mut replies = vec![0; 20_000 * 7 - got];
     other.read_exact(&mut replies).expect("all replies");
     for address in [server.http, server.admin] {
-        let said = livez(&mut encrypted(address, folder.path(), None)).expect("an answer");
+        let said = livez(&mut encrypted(address, folder.path(), None, &[])).expect("an answer");
         assert!(said.starts_with("HTTP/1.1 "), "{said}");
         let mut clear = connect(address);
         clear.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").expect("sent");
@@ -129,14 +135,14 @@ fn a_certificate_that_changes_is_shown_and_a_bad_one_is_not() {
     signed(folder.path(), "server");
     let mut server = serving(folder.path(), "");
     let shown = || {
-        let mut stream = encrypted(server.http, folder.path(), None);
+        let mut stream = encrypted(server.http, folder.path(), None, &[]);
         let _ = livez(&mut stream).expect("an answer");
         stream.conn.peer_certificates().expect("a certificate")[0].clone().into_owned()
     };
     let there = || CertificateDer::from_pem_file(folder.path().join("server.pem")).expect("a certificate");
     let first = there();
     assert_eq!(shown(), first);
-    let mut redis = encrypted(server.address, folder.path(), None);
+    let mut redis = encrypted(server.address, folder.path(), None, &[]);
     ping(&mut redis);
     signed(folder.path(), "server");
     let second = there();
@@ -145,7 +151,7 @@ fn a_certificate_that_changes_is_shown_and_a_bad_one_is_not() {
         let line = server.line();
         assert!(line.contains("server.pem is in force"), "{line}");
     }
-    let mut stream = encrypted(server.http, folder.path(), None);
+    let mut stream = encrypted(server.http, folder.path(), None, &[]);
     let _ = livez(&mut stream).expect("an answer");
     assert_eq!(stream.conn.peer_certificates().expect("a certificate")[0], second);
     ping(&mut redis); // who was there stays
@@ -158,7 +164,7 @@ fn a_certificate_that_changes_is_shown_and_a_bad_one_is_not() {
         line.contains("server.pem cannot be used") && line.contains("the certificate before it"),
         "{line}"
     );
-    assert!(livez(&mut encrypted(server.http, folder.path(), None)).is_ok());
+    assert!(livez(&mut encrypted(server.http, folder.path(), None, &[])).is_ok());
 }
 
 #[test]
@@ -169,9 +175,40 @@ fn who_has_to_show_a_certificate_and_does_not_is_not_let_in() {
     signed(folder.path(), "client");
     let root = folder.path().join("root.pem");
     let server = serving(folder.path(), &format!(", client_ca: {}", root.display()));
-    let said = livez(&mut encrypted(server.http, folder.path(), Some("client"))).expect("an answer");
+    let said = livez(&mut encrypted(server.http, folder.path(), Some("client"), &[])).expect("an answer");
     assert!(said.starts_with("HTTP/1.1 200"), "{said}");
-    assert!(livez(&mut encrypted(server.http, folder.path(), None)).is_err());
+    assert!(livez(&mut encrypted(server.http, folder.path(), None, &[])).is_err());
+}
+
+#[test]
+fn a_shell_asks_by_https_whoever_is_signed_by_the_root_it_names() {
+    let folder = tempfile::tempdir().expect("there is room");
+    root(folder.path());
+    signed(folder.path(), "server");
+    let server = serving(folder.path(), "");
+    let elsewhere = tempfile::tempdir().expect("there is room");
+    root(elsewhere.path());
+    let asking = |command: &[&str], host: &str, ca: &Path| {
+        let url = format!("https://{host}:{}", server.http.port());
+        let mut asking = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = asking.args(command).args(["--url", &url, "--ca"]).arg(ca).output().expect("the binary");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).expect("text"))
+    };
+    let ours = folder.path().join("root.pem");
+    assert_eq!(asking(&["health"], "localhost", &ours), (Some(0), "ok\n".to_owned()));
+    assert_eq!(asking(&["check", "all", "--cost", "9"], "localhost", &ours).0, Some(0));
+    assert_eq!(asking(&["check", "all"], "localhost", &ours).0, Some(3));
+    let wrong = [
+        ("localhost", elsewhere.path().join("root.pem"), "invalid peer certificate"),
+        ("127.0.0.1", ours.clone(), "not valid for name"),
+        ("localhost", folder.path().join("server.key"), "there is no certificate in it"),
+        ("localhost", folder.path().join("gone.pem"), "cannot be used"),
+    ];
+    for (host, ca, sentence) in wrong {
+        let (code, said) = asking(&["health"], host, &ca);
+        assert!(code == Some(1) && said.contains(sentence), "{said}");
+    }
 }
 
 #[test]

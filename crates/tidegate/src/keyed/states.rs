@@ -79,7 +79,7 @@ impl<A: Algorithm> Keyed<A> {
 
     pub(crate) fn stats(&self, now: Micros) -> Stats {
         let Regime { algorithm, table, .. } = self.current();
-        Stats { sketch: table.sketch().stats(|cell| algorithm.idle_at(cell), now), ..table.stats() }
+        table.stats_with(table.sketch().stats(|cell| algorithm.idle_at(cell), now))
     }
 
     /// The fingerprint of a request's key, for policies.

@@ -204,20 +204,29 @@ impl Table {
         self.max_keys
     }
 
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn sketch(&self) -> &Sketch {
         &self.sketch
     }
 
     /// What there is to tell without knowing when a state is idle: every cell that was ever used counts as in use.
     pub(crate) fn stats(&self) -> Stats {
+        self.stats_with(self.sketch.stats(|_| Micros::MAX, Micros::ZERO))
+    }
+
+    /// The same, with what is already known of the sketch: to look at all of its cells takes a while.
+    pub(crate) fn stats_with(&self, sketch: SketchStats) -> Stats {
         let line_bytes = line_bytes(self.words) + 1;
         Stats {
-            keys: self.keys.load(Ordering::Relaxed),
+            keys: self.keys(),
             max_keys: self.max_keys,
             evicted: self.evicted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             bytes: self.made.load(Ordering::Relaxed) as usize * self.lines * line_bytes + self.sketch.bytes(),
-            sketch: self.sketch.stats(|_| Micros::MAX, Micros::ZERO),
+            sketch,
         }
     }
 

@@ -1,7 +1,8 @@
-//! What clients do: `redis-benchmark`, which both servers understand.
+//! Clients of Redis: `redis-benchmark`, which both servers understand.
 
 use std::process::{Command, Stdio};
 
+use crate::processors::{self, CLIENT};
 use crate::server::Server;
 
 #[derive(Clone, Copy)]
@@ -20,8 +21,8 @@ impl Load {
         for (flag, number) in numbers {
             command.args([flag, &number.to_string()]);
         }
-        command.args(["-r", "100000", "-q"]).args(words);
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("redis-benchmark");
+        command.args(["-r", "100000", "-q"]).args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = processors::on(CLIENT, || command.status()).expect("redis-benchmark");
         assert!(status.success(), "{command:?}: {status}");
         (server.work() - before) as f64 / 1e3 / f64::from(self.requests)
     }

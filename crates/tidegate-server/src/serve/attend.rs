@@ -1,0 +1,104 @@
+//! # Looking after a service that runs
+//!
+//! Twice a second somebody has a look: whether the file or a certificate has changed, whose lease is over, how many
+//! decisions there were, whether Redis is there, and whether anybody had to be turned away. What is worth a word is said
+//! once, when it begins and when it ends, however many requests it is about.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+
+use super::reload::Watching;
+use super::{Certificates, Reloader};
+use crate::config::Protocol;
+use crate::engine::Engine;
+use crate::log::Log;
+
+/// Whoever looks after it.
+pub(super) struct Attendant {
+    engine: Arc<Engine>,
+    reloader: Option<Arc<Reloader>>,
+    certificates: Vec<Arc<Certificates>>,
+    log: Log,
+    file: Option<Watching>,
+    /// Whether Redis did what it should, at the last look.
+    enforced: Option<bool>,
+    /// How many connections were turned away by then, by protocol.
+    turned_away: [u64; Protocol::ALL.len()],
+}
+
+/// How often it is looked after.
+const EVERY: Duration = Duration::from_millis(500);
+
+impl Attendant {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        reloader: Option<Arc<Reloader>>,
+        certificates: Vec<Arc<Certificates>>,
+        log: Log,
+    ) -> Self {
+        let file = reloader.as_ref().map(|reloader| reloader.watched());
+        let (enforced, turned_away) = Default::default();
+        Attendant { engine, reloader, certificates, log, file, enforced, turned_away }
+    }
+
+    /// Never ends.
+    pub(super) async fn attend(mut self, mut hangup: Signal) {
+        loop {
+            let is_told = tokio::select! {
+                _ = hangup.recv() => true,
+                () = tokio::time::sleep(EVERY) => false,
+            };
+            self.engine.free_overdue(); // of places that are counted in Redis, too, for which others ask elsewhere
+            crate::metrics::look(&self.engine);
+            self.look_at_redis();
+            self.look_at_doors();
+            self.look_at_files(is_told).await;
+        }
+    }
+
+    /// What is told is done by the reloader, all or nothing; what has changed, as it comes.
+    async fn look_at_files(&mut self, is_told: bool) {
+        let is_due = self.file.as_mut().is_some_and(|file| file.is_due(is_told));
+        match &self.reloader {
+            Some(reloader) if is_told || is_due => {
+                let reloader = reloader.clone();
+                let reload = move || if is_told { reloader.reload_all() } else { reloader.reload_and_say() };
+                let _ = tokio::task::spawn_blocking(reload).await; // it says it itself
+            }
+            None if is_told && self.certificates.is_empty() => {
+                self.log.warn("there is no file to read again; start with --config FILE").say();
+            }
+            _ => self.certificates.iter().for_each(|certificates| certificates.refresh(is_told, self.log)),
+        }
+    }
+
+    fn look_at_redis(&mut self) {
+        let Some(health) = self.engine.in_force().redis() else { return };
+        let Some(now) = health.enforced else { return };
+        let before = self.enforced.replace(now);
+        if now && before == Some(false) {
+            self.log.info("Redis decides again").with("server", health.server).say();
+        } else if !now && before != Some(false) {
+            let why =
+                health.last_trouble.map_or_else(|| "it does not answer".to_owned(), |it| it.to_string());
+            let message = format!("Redis does not decide: {why}; each limit does what it says for that");
+            self.log.warn(message).with("why", why).say();
+        }
+    }
+
+    fn look_at_doors(&mut self) {
+        for (protocol, before) in Protocol::ALL.into_iter().zip(&mut self.turned_away) {
+            let now = self.engine.meter().door(protocol).turned_away.load(Ordering::Relaxed);
+            let (more, name) = (now - *before, protocol.name());
+            *before = now;
+            if more > 0 {
+                let message =
+                    format!("{more} connections for {name} were turned away; allow more by --connections");
+                self.log.warn(message).with("protocol", name).with("connections", more).say();
+            }
+        }
+    }
+}
