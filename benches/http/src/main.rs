@@ -6,8 +6,13 @@
 //! ```text
 //!   bench-http            the whole suite; the report goes to stdout, progress to stderr
 //!   bench-http --quick    the same cases, in few and short rounds
+//!
+//!   bench-http --alone around|on-routes LOAD APP N
+//!                         N requests to one app (0 bare, 1 nothing, 2 tower_governor, 3 ours) under one load (0 one
+//!                         address, 1 ten thousand, 2 with fields), for whoever counts instructions
 //! ```
 
+mod alone;
 mod apps;
 mod inside;
 mod loopback;
@@ -18,6 +23,10 @@ use std::process::ExitCode;
 use bench_harness::machine;
 use bench_harness::report::{page, version, warn_of_surprises};
 use bench_harness::turns::Turns;
+
+use alone::serve_alone;
+use apps::Place;
+use inside::LOADS;
 
 /// How much to measure.
 struct Plan {
@@ -33,17 +42,31 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => run(&FULL),
         ["--quick"] => run(&QUICK),
+        ["--alone", place, load, app, n] if alone(place, load, app, n).is_some() => {}
         _ => {
-            eprintln!("usage: bench-http [--quick]");
+            eprintln!("usage: bench-http [--quick | --alone around|on-routes LOAD APP N]");
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
+/// `None` if it is not said so that it could be done.
+fn alone(place: &str, load: &str, app: &str, n: &str) -> Option<()> {
+    let place = match place {
+        "around" => Place::Around,
+        "on-routes" => Place::OnRoutes,
+        _ => return None,
+    };
+    let load = load.parse().ok().filter(|load| *load < LOADS.len())?;
+    serve_alone(place, load, app.parse().ok()?, n.parse().ok()?);
+    Some(())
+}
+
 fn run(plan: &Plan) {
     let machine = machine::description();
-    let sections = [inside::section(&plan.inside), loopback::section(&plan.loopback)];
+    let sections =
+        [inside::around(&plan.inside), inside::on_routes(&plan.inside), loopback::section(&plan.loopback)];
     print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }
