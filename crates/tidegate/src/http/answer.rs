@@ -105,6 +105,14 @@ impl Refusal {
         self.retry_after.map(retry::seconds)
     }
 
+    /// With which code to close a WebSocket, if this is of a message and not of a request: 1008 for a limit of the
+    /// client's own, 1013, to try again later, where we are busy. Before the connection is upgraded it is a request like
+    /// others.
+    #[must_use]
+    pub fn close_code(&self) -> u16 {
+        if self.status == StatusCode::SERVICE_UNAVAILABLE { 1013 } else { 1008 }
+    }
+
     /// The decision, where there was one.
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
