@@ -86,12 +86,16 @@ fn method(Plan { inside, loopback }: &Plan) -> String {
     format!(
         "## How it is measured\n\n\
          * The same handler, which answers two bytes. The limit is by the address of the socket and is never reached; a \
-           case in which a request is refused is reported. No fields are added to responses.\n\
+           case in which a request is refused is reported.\n\
+         * *Around the router* a layer is the service that a connection calls, and the router is inside it. *On the routes* \
+           it is put there by `Router::layer`. Both layers are in the same place.\n\
+         * *Fields*: `X-RateLimit-Limit` and `-Remaining` in every response, which are all that tower_governor has; ours \
+           add `-Reset`. Without them responses are left as they are.\n\
          * *Added* is what a request takes with a layer, less what the bare handler took in the same round.\n\
-         * *A layer that does nothing* is what axum takes for any layer: it clones the service and boxes the future. It is \
-           part of what both layers add.\n\
-         * Within the process a request is built and handed to the router, which is the service that a connection calls, \
-           by a loop without a runtime. Addresses: one, and ten thousand in turn.\n\
+         * *A layer that does nothing* is what the place takes for any layer. On the routes axum clones the service and \
+           boxes its future: that is part of what both layers add.\n\
+         * Within the process a request is built and handed to a clone of the service, as servers do, by a loop without a \
+           runtime. Addresses: one, and ten thousand in turn.\n\
          * Over the loopback one connection of HTTP/1.1 sends sixteen requests at a time; client and server are one \
            thread.\n\
          * Rounds take turns: every case once, then every case again; {} rounds of {} ms within the process, {} of {} ms \
