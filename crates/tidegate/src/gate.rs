@@ -16,7 +16,7 @@
 mod limiters;
 mod waiting;
 
-pub use waiting::{Awaited, WaitingGate};
+pub use waiting::{Awaited, BlockingGate, Decided, WaitingGate};
 
 use std::error::Error;
 use std::fmt;

@@ -121,12 +121,7 @@ impl<C: Clock + Send + Sync> Gate for Pacer<C> {
     }
 }
 
-pub(super) fn with_permit(
-    permit: Result<AnyPermit, Refused>,
-    at: Micros,
-    limit: u32,
-    free: u64,
-) -> Admission {
+fn with_permit(permit: Result<AnyPermit, Refused>, at: Micros, limit: u32, free: u64) -> Admission {
     match permit {
         Ok(permit) => {
             let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::micros(0));
