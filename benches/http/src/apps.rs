@@ -1,20 +1,22 @@
 //! The same handler, bare and with each layer; and what is added, worked out from what was measured.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, Request};
+use axum::response::Response;
 use axum::routing::get;
 use bench_harness::rounds::Measured;
-use tidegate::http::{ClientAddress, Limits, by};
+use tidegate::http::{ClientAddress, Fields, Limits, by};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{KeyedLimiter, Quota};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
-use tower_layer::layer_fn;
+use tower_layer::Layer;
 use tower_service::Service;
 
 pub(crate) const BARE: &str = "bare";
@@ -22,22 +24,92 @@ pub(crate) const NOTHING: &str = "a layer that does nothing";
 pub(crate) const TIDEGATE: &str = "**tidegate**";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
-/// Who is measured, and how each is made.
-pub(crate) const ALL: [(&str, fn() -> Router); 4] =
-    [(BARE, bare), (NOTHING, nothing), (GOVERNOR, governor), (TIDEGATE, tidegate)];
+/// Where a layer is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Around the whole router: a request is limited before it is routed.
+    Around,
+    /// By `Router::layer`, which puts it on every route, in a box.
+    OnRoutes,
+}
+
+/// Whether clients are told, with each response, what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Nothing,
+    /// `X-RateLimit-Limit` and `-Remaining`, and with ours `-Reset`, too.
+    Fields,
+}
+
+/// Something that can be served.
+pub(crate) trait App:
+    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
+{
+}
+
+impl<S> App for S where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Whoever wants to see all apps.
+pub(crate) trait Visit {
+    fn app(&mut self, who: &'static str, app: impl App);
+}
+
+/// Shows the bare handler, and with each layer.
+pub(crate) fn each(place: Place, told: Told, visit: &mut impl Visit) {
+    visit.app(BARE, bare());
+    put(NOTHING, DoNothing, place, visit);
+    let mut governor = GovernorConfigBuilder::default().key_extractor(PeerIpKeyExtractor);
+    governor.per_second(10).burst_size(BURST);
+    match told {
+        Told::Nothing => put(GOVERNOR, GovernorLayer::new(governor.finish().expect(BUILT)), place, visit),
+        Told::Fields => {
+            put(GOVERNOR, GovernorLayer::new(governor.use_headers().finish().expect(BUILT)), place, visit);
+        }
+    }
+    put(TIDEGATE, RateLimitLayer::new(limits(told)), place, visit);
+}
+
+/// Shows the handler with this layer in this place.
+fn put<L>(who: &'static str, layer: L, place: Place, visit: &mut impl Visit)
+where
+    L: Layer<Router, Service: App>
+        + Layer<axum::routing::Route, Service: App>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    match place {
+        Place::Around => visit.app(who, layer.layer(bare())),
+        Place::OnRoutes => visit.app(who, bare().layer(layer)),
+    }
+}
 
 fn bare() -> Router {
     Router::new().route("/", get(|| async { "ok" }))
 }
 
-/// What axum takes for any layer at all: a clone of the service, and a box for its future.
-fn nothing() -> Router {
-    bare().layer(layer_fn(Nothing))
-}
-
-/// Hands everything on.
+/// Hands everything on: what any layer takes.
 #[derive(Clone)]
 struct Nothing<S>(S);
+
+#[derive(Clone, Copy)]
+struct DoNothing;
+
+impl<S> Layer<S> for DoNothing {
+    type Service = Nothing<S>;
+
+    fn layer(&self, inner: S) -> Nothing<S> {
+        Nothing(inner)
+    }
+}
 
 impl<S, R> Service<R> for Nothing<S>
 where
@@ -57,23 +129,18 @@ where
 }
 
 /// So many at once that nobody is ever refused, at a pace at which who has asked is not forgotten at once.
-const BURST: u32 = 1_000_000_000;
+const BURST: u32 = 100_000_000;
+const BUILT: &str = "limits that can be built";
 
-fn tidegate() -> Router {
+fn limits(told: Told) -> Limits {
     let client = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
-    let limiter = KeyedLimiter::<str>::new(Quota::per_second(1).burst(BURST.into()));
-    let limits = Limits::on(limiter, by::address(client)).expect("limits that can be built");
-    bare().layer(RateLimitLayer::new(limits))
-}
-
-fn governor() -> Router {
-    let config = GovernorConfigBuilder::default()
-        .key_extractor(PeerIpKeyExtractor)
-        .per_second(1)
-        .burst_size(BURST)
-        .finish()
-        .expect("a configuration that can be built");
-    bare().layer(GovernorLayer::new(Arc::new(config)))
+    let limiter = KeyedLimiter::<str>::new(Quota::every(Duration::from_secs(10)).burst(BURST.into()));
+    let fields = match told {
+        Told::Nothing => Fields::None,
+        Told::Fields => Fields::XRateLimit,
+    };
+    let limits = Limits::over(limiter).rule("default", by::address(client)).fields(fields).build();
+    limits.expect(BUILT)
 }
 
 /// What each layer adds to the bare handler, round by round, as a case of its own. At least a nanosecond: in a disturbed

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Mutex;
 
-use axum::Router;
+use axum::ServiceExt;
+use axum::extract::Request;
 use axum::serve::ListenerExt;
 use bench_harness::case::Case;
 use bench_harness::goal::Goal;
@@ -14,26 +15,36 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::apps::{ALL, GOVERNOR, TIDEGATE, added};
+use crate::apps::{App, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
 
-const LOOPBACK: &str = "one connection";
+const PLAIN: &str = "one connection";
+const FIELDS: &str = "one connection, fields";
 const ADDED: &str = "added, one connection";
+const ADDED_FIELDS: &str = "added, one connection, fields";
 /// Requests that are sent together.
 const TOGETHER: u64 = 16;
 
 pub(crate) fn section(turns: &Turns) -> Section {
     let title = "Over the loopback";
-    let cases = ALL.map(|(who, app)| case(who, app()));
-    let mut measured = measure(title, &cases, turns);
-    measured.extend(added(&measured, &[(LOOPBACK, ADDED)]));
+    let mut cases = Cases { what: PLAIN, all: Vec::new() };
+    each(Place::Around, Told::Nothing, &mut cases);
+    cases.what = FIELDS;
+    each(Place::Around, Told::Fields, &mut cases);
+    let mut measured = measure(title, &cases.all, turns);
+    measured.extend(added(&measured, &[(PLAIN, ADDED), (FIELDS, ADDED_FIELDS)]));
     Section {
         title,
         unit: "ns",
-        text: "Nanoseconds for each request, client and server together. What is added is a small part of it, so that \
-               its ratio moves a lot from round to round.",
+        text: "Nanoseconds for each request, client and server together; the layers are around the router. What is \
+               added is a small part of it, so that its ratio moves a lot from round to round.",
         measured,
-        goals: vec![Goal::same(ADDED, TIDEGATE, GOVERNOR, 0.6, 0.5)],
+        goals: [ADDED, ADDED_FIELDS].map(|what| Goal::same(what, TIDEGATE, GOVERNOR, 0.6, 0.5)).into(),
     }
+}
+
+struct Cases {
+    what: &'static str,
+    all: Vec<Case>,
 }
 
 struct Connected {
@@ -43,21 +54,23 @@ struct Connected {
     length: usize,
 }
 
-fn case(who: &'static str, app: Router) -> Case {
-    let connected = Mutex::new(Connected::new(app));
-    Case::new(LOOPBACK, who, move |n| {
-        let connected = &mut *connected.lock().expect("nobody panics with it");
-        (0..n.div_ceil(TOGETHER)).map(|_| connected.ask(TOGETHER)).sum::<u64>().min(n)
-    })
+impl Visit for Cases {
+    fn app(&mut self, who: &'static str, app: impl App) {
+        let connected = Mutex::new(Connected::new(app));
+        self.all.push(Case::new(self.what, who, move |n| {
+            let connected = &mut *connected.lock().expect("nobody panics with it");
+            (0..n.div_ceil(TOGETHER)).map(|_| connected.ask(TOGETHER)).sum::<u64>().min(n)
+        }));
+    }
 }
 
 impl Connected {
-    fn new(app: Router) -> Self {
+    fn new(app: impl App) -> Self {
         let runtime = Builder::new_current_thread().enable_io().build().expect("a runtime");
         let stream = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("it has one");
-            let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            let app = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(app);
             // Otherwise answers wait for acknowledgements, and those for more answers.
             let listener =
                 listener.tap_io(|stream| stream.set_nodelay(true).expect("an option of every socket"));

@@ -6,8 +6,13 @@
 //! ```text
 //!   bench-http            the whole suite; the report goes to stdout, progress to stderr
 //!   bench-http --quick    the same cases, in few and short rounds
+//!
+//!   bench-http --alone around|on-routes LOAD APP N
+//!                         N requests to one app (0 bare, 1 nothing, 2 tower_governor, 3 ours) under one load (0 one
+//!                         address, 1 ten thousand, 2 with fields), for whoever counts instructions
 //! ```
 
+mod alone;
 mod apps;
 mod inside;
 mod loopback;
@@ -18,6 +23,10 @@ use std::process::ExitCode;
 use bench_harness::machine;
 use bench_harness::report::{page, version, warn_of_surprises};
 use bench_harness::turns::Turns;
+
+use alone::serve_alone;
+use apps::Place;
+use inside::LOADS;
 
 /// How much to measure.
 struct Plan {
@@ -33,17 +42,31 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => run(&FULL),
         ["--quick"] => run(&QUICK),
+        ["--alone", place, load, app, n] if alone(place, load, app, n).is_some() => {}
         _ => {
-            eprintln!("usage: bench-http [--quick]");
+            eprintln!("usage: bench-http [--quick | --alone around|on-routes LOAD APP N]");
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
 }
 
+/// `None` if it is not said so that it could be done.
+fn alone(place: &str, load: &str, app: &str, n: &str) -> Option<()> {
+    let place = match place {
+        "around" => Place::Around,
+        "on-routes" => Place::OnRoutes,
+        _ => return None,
+    };
+    let load = load.parse().ok().filter(|load| *load < LOADS.len())?;
+    serve_alone(place, load, app.parse().ok()?, n.parse().ok()?);
+    Some(())
+}
+
 fn run(plan: &Plan) {
     let machine = machine::description();
-    let sections = [inside::section(&plan.inside), loopback::section(&plan.loopback)];
+    let sections =
+        [inside::around(&plan.inside), inside::on_routes(&plan.inside), loopback::section(&plan.loopback)];
     print!("{}", page(&opening(&machine), &method(plan), &sections));
     warn_of_surprises(&sections);
 }
@@ -63,12 +86,16 @@ fn method(Plan { inside, loopback }: &Plan) -> String {
     format!(
         "## How it is measured\n\n\
          * The same handler, which answers two bytes. The limit is by the address of the socket and is never reached; a \
-           case in which a request is refused is reported. No fields are added to responses.\n\
+           case in which a request is refused is reported.\n\
+         * *Around the router* a layer is the service that a connection calls, and the router is inside it. *On the routes* \
+           it is put there by `Router::layer`. Both layers are in the same place.\n\
+         * *Fields*: `X-RateLimit-Limit` and `-Remaining` in every response, which are all that tower_governor has; ours \
+           add `-Reset`. Without them responses are left as they are.\n\
          * *Added* is what a request takes with a layer, less what the bare handler took in the same round.\n\
-         * *A layer that does nothing* is what axum takes for any layer: it clones the service and boxes the future. It is \
-           part of what both layers add.\n\
-         * Within the process a request is built and handed to the router, which is the service that a connection calls, \
-           by a loop without a runtime. Addresses: one, and ten thousand in turn.\n\
+         * *A layer that does nothing* is what the place takes for any layer. On the routes axum clones the service and \
+           boxes its future: that is part of what both layers add.\n\
+         * Within the process a request is built and handed to a clone of the service, as servers do, by a loop without a \
+           runtime. Addresses: one, and ten thousand in turn.\n\
          * Over the loopback one connection of HTTP/1.1 sends sixteen requests at a time; client and server are one \
            thread.\n\
          * Rounds take turns: every case once, then every case again; {} rounds of {} ms within the process, {} of {} ms \

@@ -141,8 +141,8 @@ fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
 /// A limiter that is given may be behind any pointer, which only a method sees through: so its trait is imported.
 fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait, is_async) {
-        (Some(_), true) => quote!(use #tidegate::attribute::Waits as _;),
-        (Some(_), false) => quote!(use #tidegate::attribute::Blocks as _;),
+        (Some(_), true) => quote!(use #tidegate::WaitingGate as _;),
+        (Some(_), false) => quote!(use #tidegate::BlockingGate as _;),
         (None, _) => quote!(use #tidegate::Gate as _;),
     }
 }
@@ -151,11 +151,11 @@ fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
 fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait.map(duration), is_async) {
         (Some(within), true) => {
-            let wait = verb(limits, &quote!(#tidegate::attribute::Waits), "wait_within", Some(within));
+            let wait = verb(limits, &quote!(#tidegate::WaitingGate), "wait_within", Some(within));
             quote!(waited(#wait.await))
         }
         (Some(within), false) => {
-            let block = verb(limits, &quote!(#tidegate::attribute::Blocks), "block_within", Some(within));
+            let block = verb(limits, &quote!(#tidegate::BlockingGate), "block_within", Some(within));
             quote!(waited(#block))
         }
         (None, _) => {

@@ -321,20 +321,8 @@ impl Gate for RedisGate {
 }
 
 impl WaitingGate for RedisGate {
-    fn decide_within<'a>(&'a self, request: &'a [Part<'a>], at_most: Duration) -> Awaited<'a> {
-        Box::pin(self.acquire_timeout(request, at_most))
-    }
-}
-
-/// With the feature `macros`, for `#[rate_limit(limiter = …, wait = …)]`.
-#[cfg(feature = "macros")]
-impl tidegate::attribute::Waits for RedisGate {
-    async fn wait_within(
-        &self,
-        request: &[Part<'_>],
-        within: Duration,
-    ) -> Result<Admission, tidegate::NotAdmitted> {
-        Ok(self.acquire_timeout(request, within).await?)
+    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+        Box::pin(async move { Ok(self.acquire_timeout(request, within).await?) })
     }
 }
 

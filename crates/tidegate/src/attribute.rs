@@ -26,15 +26,14 @@
 //! ```
 //!
 //! Most programs use only [`Denied`] of these, in the error that their functions return. [`FromDenied`] is for whoever
-//! returns something that is no `Result`, [`Waits`] and [`Blocks`] for whoever writes a gate. The chapter on the
+//! returns something that is no `Result`; who writes a gate makes it one to wait at by
+//! [`WaitingGate`](crate::WaitingGate) and [`BlockingGate`](crate::BlockingGate). The chapter on the
 //! attribute, `docs/attribute.md`, tells what it takes, and what an annotated function looks like inside.
 
 mod call;
 mod denied;
 mod key;
-mod wait;
 
 pub use call::{Call, Limit, cost, tasks_can_wait};
 pub use denied::{Denied, FromDenied};
 pub use key::KeyBytes;
-pub use wait::{Blocks, Waits};

@@ -16,7 +16,7 @@
 mod limiters;
 mod waiting;
 
-pub use waiting::{Awaited, WaitingGate};
+pub use waiting::{Awaited, BlockingGate, Decided, WaitingGate};
 
 use std::error::Error;
 use std::fmt;
@@ -34,6 +34,20 @@ use tidegate_core::{Decision, Denied, RuleId};
 pub trait Gate: Send + Sync {
     /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a>;
+
+    /// Whether the request may pass at once, with nothing to hold. If so it was charged; if not, nothing was, and
+    /// [`decide`](Gate::decide) tells why.
+    ///
+    /// The short way for those who need no numbers. A gate that has none says no.
+    fn passes(&self, request: &[Part<'_>]) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// As [`decide`](Gate::decide), with what each part had to say in [`Admission::rules`], as far as the gate knows that.
+    fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        self.decide(request)
+    }
 
     /// The number of the rule with this name. A gate of a single rule has that one, whatever it is called.
     fn rule(&self, name: &str) -> Option<RuleId> {
@@ -144,6 +158,15 @@ pub enum InvalidRequest {
 impl<G: Gate + ?Sized> Gate for Arc<G> {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         (**self).decide(request)
+    }
+
+    #[inline]
+    fn passes(&self, request: &[Part<'_>]) -> bool {
+        (**self).passes(request)
+    }
+
+    fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        (**self).decide_each(request)
     }
 
     fn rule(&self, name: &str) -> Option<RuleId> {

@@ -9,6 +9,7 @@
 //! | [`by`] | what requests can be limited by: address, header, route, user, and tuples of these |
 //! | [`KeyPart`], [`RuleKey`] | keys that cannot be confused, and the choice for those who lack one |
 //! | [`ClientAddress`], [`TrustedProxies`] | the client's address, whatever the headers say |
+//! | [`proxy_protocol`] | the same, told ahead of the connection by proxies that only pass on bytes |
 //! | [`Refusal`] | 429 or 503, when to come back, a few words about it |
 //! | [`Fields`] | `RateLimit`, `X-RateLimit-*`, or nothing |
 //! | [`asked_to_wait`] | what others ask of us: `Retry-After` and `RateLimit`, read |
@@ -23,7 +24,9 @@ mod head;
 mod invalid;
 mod key;
 mod limits;
+mod line;
 mod network;
+pub mod proxy_protocol;
 mod retry;
 mod route;
 mod rule;

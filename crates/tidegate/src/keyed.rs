@@ -26,8 +26,8 @@ use crate::gate::Key;
 use crate::observer::{Observer, show};
 use crate::shared::When;
 use crate::table::{OnFull, Stats};
-use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
-use tidegate_core::{Algorithm, Decision, Quota, Taken, TokenBucket};
+use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Pass, Peek, Refund, Reset, Take, Verb};
+use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 
 /// A limit of its own for each key.
 ///
@@ -207,6 +207,17 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// For the key of a request, which is the same as the text.
     pub(crate) fn check_key(&self, key: Key<'_>, cost: u32) -> Decision {
         self.apply(&AsText(key.bytes()), &Check(cost))
+    }
+
+    /// Whether the key of a request may pass by the short cut, and was charged. Nobody watches that.
+    #[inline]
+    pub(crate) fn passes_at_once(&self, key: Key<'_>, cost: u32) -> bool {
+        let fingerprint = self.shared.secrets.fingerprint_of_text(key.bytes());
+        self.observer.is_none()
+            && self
+                .shared
+                .apply_at_once(fingerprint, &Pass(cost), || self.when())
+                .is_some_and(|decision| decision.outcome == Outcome::Allowed)
     }
 
     /// What is left for the key of a request.

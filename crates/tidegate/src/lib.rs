@@ -127,7 +127,8 @@ pub use concurrency::{
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
 pub use gate::{
-    Admission, Answer, Awaited, Gate, Held, InvalidRequest, Key, Part, Permits, WaitingGate, validate,
+    Admission, Answer, Awaited, BlockingGate, Decided, Gate, Held, InvalidRequest, Key, Part, Permits,
+    WaitingGate, validate,
 };
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};

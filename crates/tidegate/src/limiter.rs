@@ -15,8 +15,8 @@ use crate::ahead::DEFAULT_MAX_WAITING;
 use crate::clock::{Clock, SteadyClock};
 use crate::observer::{Observer, show};
 use crate::shared::{Shared, When};
-use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Peek, Refund, Reset, Take, Verb};
-use tidegate_core::{Algorithm, Decision, Quota, Taken, TokenBucket};
+use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Pass, Peek, Refund, Reset, Take, Verb};
+use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 
 /// One limit, shared by everybody who has a clone of it.
 ///
@@ -128,6 +128,16 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// ```
     pub fn change(&self, algorithm: A) {
         self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
+    }
+
+    /// Whether so much may pass by the short cut, and was charged. Nobody watches that.
+    #[inline]
+    pub(crate) fn passes_at_once(&self, cost: u32) -> bool {
+        self.observer.is_none()
+            && self
+                .shared
+                .apply_at_once(&Pass(cost), self.clock.now())
+                .is_some_and(|decision| decision.outcome == Outcome::Allowed)
     }
 
     #[inline]

@@ -446,6 +446,10 @@ where
         Answer::Ready(self.check(request))
     }
 
+    fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        Answer::Ready(self.check_each(request))
+    }
+
     fn rule(&self, name: &str) -> Option<RuleId> {
         self.id(name)
     }

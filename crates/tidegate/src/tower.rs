@@ -15,11 +15,12 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `layer`, `service` | the layers, and the services they make |
-//! | `future` | from a ruling to a response |
+//! | `future`, `after` | from a ruling to a response, and what is still to be done then |
 //! | `body` | permits that last as long as a body |
 //! | `otherwise` | another service for those who are refused |
 //! | `outbound`, `hold` | calling others, and obeying them |
 
+mod after;
 mod body;
 mod future;
 mod hold;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{
     Admission, Answer, ConcurrencyLimiter, Gate, InvalidRequest, KeyedConcurrencyLimiter, KeyedLimiter,
-    Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Wait,
+    LeakyQueue, Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Wait,
 };
 
 const ALICE: &[Part<'static>] = &[Part::of(RuleId(0))];
@@ -27,6 +27,26 @@ fn a_limiter_is_a_gate_whatever_the_key() {
     assert!(limiter.check().is_allowed());
     let other = [ALICE[0].key("somebody else")];
     assert_eq!(outcomes(&limiter, &other, 1), [Outcome::RetryAfter(Wait::micros(500_000))]);
+}
+
+#[test]
+fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
+    let limiter = KeyedLimiter::<str>::new(Quota::per_second(3)).with_clock(ManualClock::new());
+    let alice = [ALICE[0].key("alice")];
+    assert!(decide(&limiter, &alice).is_allowed()); // or the key is not here yet, and the way is long
+    assert_eq!([(); 4].map(|()| limiter.passes(&alice)), [true, true, false, false]);
+    assert_eq!(decide(&limiter, &alice).decision.outcome, Outcome::RetryAfter(Wait::micros(333_334)));
+    assert!(!limiter.passes(&[]) && !limiter.passes(&[alice[0], alice[0]]));
+
+    // Whom a queue would let pass only after a while has to be told for how long, and is not in it twice.
+    let queue = LeakyQueue::new(Quota::per_second(10), 5);
+    let one: &dyn Gate = &Limiter::with(queue).with_clock(ManualClock::new());
+    let keyed: &dyn Gate = &KeyedLimiter::<str, _>::with(queue).with_clock(ManualClock::new());
+    for gate in [one, keyed] {
+        assert_eq!(outcomes(gate, &alice, 1), [Outcome::Allowed]);
+        assert!(!gate.passes(&alice) && !gate.passes(&alice));
+        assert_eq!(outcomes(gate, &alice, 1), [Outcome::AllowedAfter(Wait::micros(100_000))]);
+    }
 }
 
 #[test]

@@ -96,7 +96,8 @@ impl Call {
         Ok(permits)
     }
 
-    /// What became of a call that waited: see [`Waits`](super::Waits) and [`Blocks`](super::Blocks).
+    /// What became of a call that waited: see [`WaitingGate`](crate::WaitingGate) and
+    /// [`BlockingGate`](crate::BlockingGate).
     ///
     /// # Errors
     ///

@@ -29,6 +29,11 @@ where
         ready(request, |part| Ok(Admission::bare(self.cost(part.cost).check())))
     }
 
+    #[inline]
+    fn passes(&self, request: &[Part<'_>]) -> bool {
+        only_part(request).is_ok_and(|part| self.passes_at_once(part.cost))
+    }
+
     fn is_immediate(&self) -> bool {
         true
     }
@@ -43,6 +48,11 @@ where
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| Ok(Admission::bare(self.check_key(part.key, part.cost))))
+    }
+
+    #[inline]
+    fn passes(&self, request: &[Part<'_>]) -> bool {
+        only_part(request).is_ok_and(|part| self.passes_at_once(part.key, part.cost))
     }
 
     fn is_immediate(&self) -> bool {
@@ -111,12 +121,7 @@ impl<C: Clock + Send + Sync> Gate for Pacer<C> {
     }
 }
 
-pub(super) fn with_permit(
-    permit: Result<AnyPermit, Refused>,
-    at: Micros,
-    limit: u32,
-    free: u64,
-) -> Admission {
+fn with_permit(permit: Result<AnyPermit, Refused>, at: Micros, limit: u32, free: u64) -> Admission {
     match permit {
         Ok(permit) => {
             let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::micros(0));

@@ -17,7 +17,7 @@
 //! choose between them. What cannot be read ends the walk at the last address that could.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ::http::Extensions;
@@ -26,6 +26,7 @@ use ::http::header::{HeaderMap, HeaderName};
 use super::forwarded::Spoken;
 use super::head::Head;
 use super::network::{Network, TrustedProxies};
+use super::text::{KeyText, Kind};
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +60,26 @@ pub enum Peer {
 pub struct ClientAddress {
     peer: Arc<FindPeer>,
     trust: Trust,
-    v4_bits: u8,
-    v6_bits: u8,
+    v4: Prefix<u32>,
+    v6: Prefix<u128>,
 }
 
-type FindPeer = dyn Fn(&Extensions) -> Option<Peer> + Send + Sync;
+/// How many bits of an address make a key, and which.
+#[derive(Clone, Copy, Debug)]
+struct Prefix<M> {
+    bits: u8,
+    mask: M,
+}
+
+type FindPeer = dyn Fn(&Extensions) -> Option<PeerBits> + Send + Sync;
+
+/// A peer as numbers: most are only looked at to make a key of them, and an address is handed about byte by byte.
+#[derive(Clone, Copy)]
+enum PeerBits {
+    V4(u32),
+    V6(u128),
+    Local,
+}
 
 /// The header that proxies of ours speak in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,8 +146,8 @@ impl ClientAddress {
         T: Send + Sync + 'static,
         F: Fn(&T) -> Peer + Send + Sync + 'static,
     {
-        let peer = move |extensions: &Extensions| extensions.get::<T>().map(&peer);
-        ClientAddress { peer: Arc::new(peer), trust: Trust::Nobody, v4_bits: 32, v6_bits: 64 }
+        let peer = move |extensions: &Extensions| Some(peer(extensions.get::<T>()?).into());
+        ClientAddress { peer: Arc::new(peer), trust: Trust::Nobody, v4: v4_prefix(32), v6: v6_prefix(64) }
     }
 
     /// Believes these proxies what they say in this header, and whom they believe.
@@ -160,13 +176,13 @@ impl ClientAddress {
     /// has one address of version 6 has its /64.
     #[must_use]
     pub fn by_prefix(self, v4_bits: u8, v6_bits: u8) -> Self {
-        ClientAddress { v4_bits: v4_bits.min(32), v6_bits: v6_bits.min(128), ..self }
+        ClientAddress { v4: v4_prefix(v4_bits), v6: v6_prefix(v6_bits), ..self }
     }
 
     /// The client of a request.
     #[must_use]
     pub fn find(&self, head: &Head<'_>) -> Client {
-        self.client((self.peer)(head.extensions), head.headers)
+        self.client((self.peer)(head.extensions).map(Peer::from), head.headers)
     }
 
     /// The client of a request from this peer, with these headers.
@@ -185,9 +201,37 @@ impl ClientAddress {
     /// The network that the client is limited as.
     #[must_use]
     pub fn network(&self, client: Client) -> Option<Network> {
-        client
-            .address
-            .map(|address| Network::of(address, if address.is_ipv4() { self.v4_bits } else { self.v6_bits }))
+        let bits = |address: IpAddr| if address.is_ipv4() { self.v4.bits } else { self.v6.bits };
+        client.address.map(|address| Network::of(address, bits(address)))
+    }
+
+    /// Writes the network of the client as a part of a key: its version, its bits and its first address.
+    #[inline]
+    pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyText) {
+        let peer = (self.peer)(head.extensions);
+        match (&self.trust, peer) {
+            (Trust::Nobody, Some(PeerBits::V4(address))) => self.write_v4(address, key),
+            (_, peer) => self.write_client(self.client(peer.map(Peer::from), head.headers), key),
+        }
+    }
+
+    #[inline(never)]
+    fn write_client(&self, client: Client, key: &mut KeyText) {
+        match client.address {
+            None => key.short(Kind::Address, &[]),
+            Some(IpAddr::V4(address)) => self.write_v4(address.to_bits(), key),
+            Some(IpAddr::V6(address)) => {
+                let mut bytes = [0; 18];
+                bytes[..2].copy_from_slice(&[6, self.v6.bits]);
+                bytes[2..].copy_from_slice(&(address.to_bits() & self.v6.mask).to_be_bytes());
+                key.short(Kind::Address, &bytes);
+            }
+        }
+    }
+
+    #[inline]
+    fn write_v4(&self, address: u32, key: &mut KeyText) {
+        key.six(Kind::Address, [4, self.v4.bits], address & self.v4.mask);
     }
 }
 
@@ -195,9 +239,43 @@ impl fmt::Debug for ClientAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientAddress")
             .field("trust", &self.trust)
-            .field("v4_bits", &self.v4_bits)
-            .field("v6_bits", &self.v6_bits)
+            .field("v4_bits", &self.v4.bits)
+            .field("v6_bits", &self.v6.bits)
             .finish_non_exhaustive()
+    }
+}
+
+fn v4_prefix(bits: u8) -> Prefix<u32> {
+    let bits = bits.min(32);
+    Prefix { bits, mask: u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0) }
+}
+
+fn v6_prefix(bits: u8) -> Prefix<u128> {
+    let bits = bits.min(128);
+    Prefix { bits, mask: u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0) }
+}
+
+impl From<Peer> for PeerBits {
+    #[inline]
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Address(IpAddr::V4(address)) => PeerBits::V4(address.to_bits()),
+            Peer::Address(IpAddr::V6(address)) => match address.to_ipv4_mapped() {
+                Some(mapped) => PeerBits::V4(mapped.to_bits()),
+                None => PeerBits::V6(address.to_bits()),
+            },
+            Peer::Local => PeerBits::Local,
+        }
+    }
+}
+
+impl From<PeerBits> for Peer {
+    fn from(peer: PeerBits) -> Self {
+        match peer {
+            PeerBits::V4(bits) => Peer::Address(Ipv4Addr::from_bits(bits).into()),
+            PeerBits::V6(bits) => Peer::Address(Ipv6Addr::from_bits(bits).into()),
+            PeerBits::Local => Peer::Local,
+        }
     }
 }
 

@@ -17,10 +17,11 @@ use ::http::header::{
 };
 use ::http::{HeaderMap, Method, Response, StatusCode};
 
-use super::fields::{Fields, ShownRule, ShownState, quote};
+use super::fields::Fields;
 use super::head::Head;
 use super::retry::{self, Jitter};
-use super::rule::{Expose, RuleOf};
+use super::rule::{Expose, Left, RuleOf};
+use super::ruling::Decisions;
 use tidegate_core::{Decision, Outcome, Wait};
 
 /// Why a request is refused, and how it will be answered unless somebody else answers it.
@@ -37,6 +38,8 @@ pub struct Refusal {
     pub status: StatusCode,
     /// When to come back, with the jitter. `None` if that is in vain, or is not to be told.
     pub retry_after: Option<Wait>,
+    /// What is left of the rules, for clients to be told.
+    left: Decisions,
 }
 
 /// Why a request is refused.
@@ -52,9 +55,12 @@ pub enum Why {
 }
 
 /// How refusals are answered, and what is told with every answer.
-#[derive(Default)]
 pub(super) struct Answers {
     pub(super) fields: Fields,
+    /// What the rules are, where that is the same in every response.
+    pub(super) policy: Option<HeaderValue>,
+    /// When to come back where nobody can say when there will be room.
+    pub(super) when_busy: Wait,
     pub(super) in_browsers: bool,
     pub(super) jitter: Jitter,
     pub(super) page: Option<String>,
@@ -77,25 +83,34 @@ struct Problem {
     title: &'static str,
 }
 
-/// Nobody can say when there will be room: a second is what can be told at least.
-const SOON: Wait = Wait::micros(1_000_000);
+/// The least that can be told.
+const A_SECOND: Wait = Wait::micros(1_000_000);
 
 impl Refusal {
-    pub(super) fn new(rule: &RuleOf, why: Why, jitter: &Jitter) -> Self {
+    pub(super) fn new(rule: &RuleOf, why: Why, left: Decisions, answers: &Answers) -> Self {
+        let busy = Some(answers.when_busy);
         let (status, wait) = match why {
-            Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome)),
-            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Some(SOON)),
+            Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome, busy)),
+            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), busy),
             Why::MissingKey => (StatusCode::BAD_REQUEST, None),
         };
         let told = wait.filter(|_| rule.expose != Expose::Hidden);
-        let retry_after = told.map(|wait| jitter.on(wait));
-        Refusal { why, rule: rule.name.clone(), expose: rule.expose, status, retry_after }
+        let retry_after = told.map(|wait| answers.jitter.on(wait));
+        Refusal { why, rule: rule.name.clone(), expose: rule.expose, status, retry_after, left }
     }
 
     /// What `Retry-After` says.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.retry_after.map(retry::seconds)
+    }
+
+    /// With which code to close a WebSocket, if this is of a message and not of a request: 1008 for a limit of the
+    /// client's own, 1013, to try again later, where we are busy. Before the connection is upgraded it is a request like
+    /// others.
+    #[must_use]
+    pub fn close_code(&self) -> u16 {
+        if self.status == StatusCode::SERVICE_UNAVAILABLE { 1013 } else { 1008 }
     }
 
     /// The decision, where there was one.
@@ -108,10 +123,10 @@ impl Refusal {
     }
 }
 
-fn wait_of(outcome: Outcome) -> Option<Wait> {
+fn wait_of(outcome: Outcome, busy: Option<Wait>) -> Option<Wait> {
     match outcome {
         Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => Some(wait),
-        Outcome::Busy => Some(SOON),
+        Outcome::Busy => busy,
         Outcome::Allowed | Outcome::Never => None,
     }
 }
@@ -128,6 +143,20 @@ impl fmt::Display for Refusal {
 
 // === impl Answers ===
 
+impl Default for Answers {
+    fn default() -> Self {
+        Answers {
+            fields: Fields::None,
+            policy: None,
+            when_busy: A_SECOND,
+            in_browsers: false,
+            jitter: Jitter::default(),
+            page: None,
+            replaced: None,
+        }
+    }
+}
+
 impl Answers {
     /// The whole answer to a refused request, with what clients are told of these rules.
     pub(super) fn refuse(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
@@ -137,22 +166,28 @@ impl Answers {
         let mut response = if is_grpc(head.headers) { grpc(refusal) } else { self.problem(head, refusal) };
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(decision) = refusal.decision() {
-            self.tell(headers, rules, &[decision]);
+        if refusal.decision().is_some() {
+            self.tell(headers, rules, refusal.left.as_slice());
         } else {
             self.expose_in_browsers(headers);
         }
         response
     }
 
-    /// Adds what clients are told of these rules, after these decisions.
-    pub(super) fn tell(&self, headers: &mut HeaderMap, rules: &[RuleOf], decisions: &[Decision]) {
-        let decision_of = |rule: &RuleOf| decisions.iter().find(|decision| decision.rule == rule.id);
-        let shown: Vec<ShownRule<'_>> =
-            rules.iter().filter_map(|rule| rule.shown(decision_of(rule))).collect();
-        let left = rules.iter().filter_map(|rule| rule.left(decision_of(rule)?));
-        let left: Vec<ShownState<'_>> = left.collect();
-        self.fields.add(headers, &shown, &left);
+    /// Sees to what is the same in every response.
+    pub(super) fn prepare(&mut self, rules: &[RuleOf]) {
+        let is_same = rules.iter().all(RuleOf::is_told_alike);
+        self.policy =
+            is_same.then(|| self.fields.policy(rules.iter().filter_map(|rule| rule.shown(None)))).flatten();
+    }
+
+    /// Adds what clients are told of these rules, of some of which so much is left.
+    fn tell(&self, headers: &mut HeaderMap, rules: &[RuleOf], left: &[Left]) {
+        let limit_of = |number| left.iter().find(|left| left.rule == number).map(|left| left.limit);
+        let shown = || (0..).zip(rules).filter_map(|(number, rule)| rule.shown(limit_of(number)));
+        let policy = self.policy.clone().or_else(|| self.fields.policy(shown()));
+        let states = left.iter().filter_map(|left| rules.get(usize::from(left.rule))?.state(left));
+        self.fields.add_to(headers, policy, states);
         self.expose_in_browsers(headers);
     }
 
@@ -163,12 +198,11 @@ impl Answers {
         status: StatusCode,
         headers: &mut HeaderMap,
         rules: &[RuleOf],
-        decisions: &[Decision],
+        left: &[Left],
     ) {
-        if status.is_redirection() && decisions.iter().any(|decision| decision.remaining() == 0) {
-            return;
+        if !status.is_redirection() || left.iter().all(|left| left.remaining > 0) {
+            self.tell(headers, rules, left);
         }
-        self.tell(headers, rules, decisions);
     }
 
     fn expose_in_browsers(&self, headers: &mut HeaderMap) {
@@ -204,10 +238,10 @@ fn json(refusal: &Refusal) -> String {
     }
     let is_busy = refusal.status == StatusCode::SERVICE_UNAVAILABLE;
     let Problem { kind, title } = if is_busy { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
-    let mut violated = String::new();
-    if refusal.expose == Expose::Quota {
-        quote(&mut violated, &refusal.rule);
-    }
+    let violated = match refusal.expose {
+        Expose::Quota => format!("\"{}\"", refusal.rule.replace('\\', "\\\\").replace('"', "\\\"")),
+        Expose::RetryAfterOnly | Expose::Hidden => String::new(),
+    };
     format!(
         "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\
          \"status\":{status},\"violated-policies\":[{violated}]}}"

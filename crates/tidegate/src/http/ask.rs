@@ -67,8 +67,27 @@ impl Limits {
     /// ```
     #[must_use]
     pub fn ask(&self, head: &Head<'_>) -> Asked {
+        if self.passes(head) {
+            return Asked::Now(Ruling::Pass(Passed::default()));
+        }
+        self.ask_at_length(head)
+    }
+
+    /// The short way, for nearly all requests of most limits: whether it passes with nothing to wait for, to hold or to
+    /// tell. If so, it is counted; if not, nothing has happened yet.
+    #[inline]
+    pub(crate) fn passes(&self, head: &Head<'_>) -> bool {
+        self.0.is_short && self.0.passes(head)
+    }
+
+    /// As [`ask`](Limits::ask), for who did not pass by the short way.
+    #[inline(never)]
+    pub(crate) fn ask_at_length(&self, head: &Head<'_>) -> Asked {
         if self.0.skip.as_ref().is_some_and(|skip| skip(head)) {
             return Asked::Now(Ruling::Pass(Passed::default()));
+        }
+        if let Some(verdict) = self.0.is_single.then(|| self.0.rule_on_one(head)).flatten() {
+            return self.begin(verdict);
         }
         let mut question = Question::new();
         if let Err(refusal) = self.0.write(head, &mut question) {
@@ -111,6 +130,27 @@ enum Verdict {
 }
 
 impl Shared {
+    /// See [`Limits::passes`].
+    #[inline]
+    fn passes(&self, head: &Head<'_>) -> bool {
+        let [rule] = &*self.rules else { return false };
+        let mut key = KeyText::new();
+        if !matches!(rule.key.write_or(head, &mut key), Written::Key) {
+            return false;
+        }
+        key.shorten(0);
+        self.gate.passes(&[Part::of(rule.id).key(key.bytes()).cost(rule.cost(head))])
+    }
+
+    /// Asks the gate, for what each rule has to say if that is to be told.
+    fn decide<'a>(&'a self, parts: &'a [Part<'a>]) -> Answer<'a> {
+        if parts.len() > 1 && self.answers.fields != Fields::None {
+            self.gate.decide_each(parts)
+        } else {
+            self.gate.decide(parts)
+        }
+    }
+
     /// The keys of a request. `Err` if it lacks one that it must have.
     #[inline]
     fn write(&self, head: &Head<'_>, question: &mut Question) -> Result<(), Box<Refusal>> {
@@ -145,20 +185,26 @@ impl Shared {
         Err(self.refusal(rule, Why::MissingKey))
     }
 
+    /// Asks the only rule. `None` if that lacks its key, or the gate did not answer at once.
+    fn rule_on_one(&self, head: &Head<'_>) -> Option<Verdict> {
+        let rule = self.rules.first()?;
+        let mut key = KeyText::new();
+        let Written::Key = rule.key.write_or(head, &mut key) else { return None };
+        key.shorten(0);
+        let part = [Part::of(rule.id).key(key.bytes()).cost(rule.cost(head))];
+        let admission = at_once(self.gate.decide(&part))?;
+        Some(match self.settle(admission.map(Some)) {
+            Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
+            Settled::Passed(None, passed) => Verdict::Now(Ruling::Pass(passed)),
+            Settled::Passed(Some(wait), passed) => Verdict::After(wait, passed),
+        })
+    }
+
     /// Asks a gate that answers at once. `None` if it did not.
     fn rule_now(&self, question: &Question) -> Option<Verdict> {
-        let answer = match &question.asked[..question.lines] {
-            // The commonest of all, which needs no list of parts; mostly there is nothing to settle, either.
-            [line] if !line.is_shadow => match self.gate.decide(&[question.part(line)]) {
-                Answer::Ready(Ok(admission)) if self.is_plain(&admission) => {
-                    return Some(Verdict::Now(Ruling::Pass(Passed::default())));
-                }
-                answer => at_once(answer)?.map(Some),
-            },
-            _ => match question.enforced() {
-                (_, 0) => Ok(None),
-                (parts, enforced) => at_once(self.gate.decide(&parts[..enforced]))?.map(Some),
-            },
+        let answer = match question.enforced() {
+            (_, 0) => Ok(None),
+            (parts, enforced) => at_once(self.decide(&parts[..enforced]))?.map(Some),
         };
         Some(match self.settle(answer) {
             Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
@@ -177,20 +223,12 @@ impl Shared {
         })
     }
 
-    /// Whether there is nothing to wait for, to hold or to tell.
-    #[inline]
-    fn is_plain(&self, admission: &Admission) -> bool {
-        admission.decision.outcome == Outcome::Allowed
-            && admission.permits.is_empty()
-            && self.answers.fields == Fields::None
-    }
-
     /// Asks a gate that takes its time, or at which requests wait.
     async fn rule_later(&self, question: &Question) -> Ruling {
         let (parts, enforced) = question.enforced();
         let answer = match &self.waiting {
             _ if enforced == 0 => Ok(None),
-            None => self.gate.decide(&parts[..enforced]).wait().await.map(Some),
+            None => self.decide(&parts[..enforced]).wait().await.map(Some),
             Some(waiting) => match waiting.wait(&parts[..enforced]).await {
                 Some(answer) => answer.map(Some),
                 None => return Ruling::Refuse(self.line_is_full(question)),
@@ -228,32 +266,42 @@ impl Shared {
         let Some(Admission { decision, permits, rules }) = admission else {
             return Settled::Passed(None, Passed::default());
         };
+        let decisions = self.told(&decision, &rules);
         let wait = match decision.outcome {
             Outcome::Allowed => None,
             Outcome::AllowedAfter(wait) if self.timer.is_some() => Some(wait),
             Outcome::AllowedAfter(_) | Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => {
-                return Settled::Refused(self.refused(decision));
+                return Settled::Refused(self.refused(decision, decisions));
             }
-        };
-        let decisions = match self.answers.fields {
-            Fields::None => Decisions::default(),
-            _ if rules.is_empty() => Decisions::of([decision]),
-            _ => Decisions::of(rules),
         };
         Settled::Passed(wait, Passed { permits, decisions })
     }
 
-    fn refused(&self, decision: Decision) -> Box<Refusal> {
-        let rule = self.rules.iter().find(|rule| rule.id == decision.rule).unwrap_or(&self.rules[0]);
-        self.refusal(rule, Why::Limit(decision))
+    /// What clients are told of the rules: of each, if the gate knows, else of the one that was binding.
+    fn told(&self, binding: &Decision, each: &[Decision]) -> Decisions {
+        if self.answers.fields == Fields::None {
+            return Decisions::default();
+        }
+        let decisions = if each.is_empty() { std::slice::from_ref(binding) } else { each };
+        Decisions::of(decisions.iter().filter_map(|decision| {
+            let (number, rule) = (0..).zip(&self.rules).find(|(_, rule)| rule.id == decision.rule)?;
+            rule.left(number, decision)
+        }))
     }
 
+    fn refused(&self, decision: Decision, decisions: Decisions) -> Box<Refusal> {
+        let rule = self.rules.iter().find(|rule| rule.id == decision.rule).unwrap_or(&self.rules[0]);
+        count(&rule.counts.refused);
+        Box::new(Refusal::new(rule, Why::Limit(decision), decisions, &self.answers))
+    }
+
+    /// A refusal that no rule decided on.
     #[cold]
     fn refusal(&self, rule: &RuleOf, why: Why) -> Box<Refusal> {
         if why != Why::MissingKey {
             count(&rule.counts.refused);
         }
-        Box::new(Refusal::new(rule, why, &self.answers.jitter))
+        Box::new(Refusal::new(rule, why, Decisions::default(), &self.answers))
     }
 
     fn line_is_full(&self, question: &Question) -> Box<Refusal> {

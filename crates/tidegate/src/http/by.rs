@@ -18,7 +18,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::IpAddr;
 
 use ::http::Method;
 use ::http::header::{HOST, HeaderName};
@@ -192,21 +191,9 @@ impl KeyPart for OfMethod {
 impl AlwaysThere for OfMethod {}
 
 impl KeyPart for Address {
+    #[inline]
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
-        let network = self.0.network(self.0.find(head));
-        match network.map(|network| (network.first(), network.bits())) {
-            None => key.short(Kind::Address, &[]),
-            Some((IpAddr::V4(first), bits)) => {
-                let [a, b, c, d] = first.octets();
-                key.short(Kind::Address, &[4, bits, a, b, c, d]);
-            }
-            Some((IpAddr::V6(first), bits)) => {
-                let mut bytes = [0; 18];
-                bytes[..2].copy_from_slice(&[6, bits]);
-                bytes[2..].copy_from_slice(&first.octets());
-                key.short(Kind::Address, &bytes);
-            }
-        }
+        self.0.write(head, key);
         Ok(())
     }
 }

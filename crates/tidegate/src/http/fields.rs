@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   RateLimit-Policy: "user";q=100;w=60          what the rules are
-//!   RateLimit: "user";r=50;t=30                  what is left of the one that was binding
+//!   RateLimit: "user";r=50;t=30                  what is left of each
 //! ```
 //!
 //! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that
@@ -15,11 +15,12 @@
 //! What somebody behind us has said already stays, and ours is added; where a field has room for one number only, the
 //! smaller one stays. Clients obey `Retry-After` before all of these.
 
-use std::fmt::Write;
 use std::time::SystemTime;
 
 use ::http::HeaderMap;
 use ::http::header::{HeaderName, HeaderValue};
+
+use super::line::{Line, number};
 
 /// In which words clients are told what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,12 +80,12 @@ pub struct ShownState<'a> {
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const THREE: [HeaderName; 3] = [
+static THREE: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-const X_THREE: [HeaderName; 3] = [
+static X_THREE: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -104,10 +105,28 @@ impl Fields {
     /// assert_eq!(headers["ratelimit"], "\"default\";r=50;t=30");
     /// ```
     pub fn add(self, headers: &mut HeaderMap, rules: &[ShownRule<'_>], left: &[ShownState<'_>]) {
+        self.add_to(headers, self.policy(rules.iter().copied()), left.iter().copied());
+    }
+
+    /// What the rules are, where there is a field for that.
+    pub(super) fn policy<'a>(self, rules: impl Iterator<Item = ShownRule<'a>>) -> Option<HeaderValue> {
+        match self {
+            Fields::Draft11 | Fields::DraftNext => list(rules, write_rule),
+            Fields::None | Fields::Draft06 | Fields::XRateLimit | Fields::XRateLimitEpoch => None,
+        }
+    }
+
+    /// Adds the fields, the first of which is written already.
+    pub(super) fn add_to<'a>(
+        self,
+        headers: &mut HeaderMap,
+        policy: Option<HeaderValue>,
+        left: impl Iterator<Item = ShownState<'a>>,
+    ) {
         match self {
             Fields::None => {}
-            Fields::Draft11 => add_lists(headers, rules, left, ["r", "t"]),
-            Fields::DraftNext => add_lists(headers, rules, left, ["a", "w"]),
+            Fields::Draft11 => add_lists(headers, policy, left, ["r", "t"]),
+            Fields::DraftNext => add_lists(headers, policy, left, ["a", "w"]),
             Fields::Draft06 => add_three(headers, left, &THREE, 0),
             Fields::XRateLimit => add_three(headers, left, &X_THREE, 0),
             Fields::XRateLimitEpoch => add_three(headers, left, &X_THREE, seconds_since_1970()),
@@ -134,74 +153,72 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-fn add_lists(headers: &mut HeaderMap, rules: &[ShownRule<'_>], left: &[ShownState<'_>], names: [&str; 2]) {
-    append(headers, RATE_LIMIT_POLICY, list(rules, write_rule));
-    append(headers, RATE_LIMIT, list(left, |text, state| write_state(text, state, names)));
+fn add_lists<'a>(
+    headers: &mut HeaderMap,
+    policy: Option<HeaderValue>,
+    left: impl Iterator<Item = ShownState<'a>>,
+    names: [&str; 2],
+) {
+    policy.map(|policy| headers.append(RATE_LIMIT_POLICY, policy));
+    list(left, |line, state| write_state(line, state, names)).map(|left| headers.append(RATE_LIMIT, left));
 }
 
-fn write_rule(text: &mut String, rule: &ShownRule<'_>) {
-    quote(text, rule.name);
-    let _ = write!(text, ";q={}", rule.quota);
+fn write_rule(line: &mut Line, rule: &ShownRule<'_>) {
+    line.quoted(rule.name);
+    line.push(b";q=");
+    line.number(rule.quota);
     match rule.unit {
         Unit::Requests => {}
-        Unit::ContentBytes => text.push_str(";qu=\"content-bytes\""),
-        Unit::ConcurrentRequests => text.push_str(";qu=\"concurrent-requests\""),
+        Unit::ContentBytes => line.push(b";qu=\"content-bytes\""),
+        Unit::ConcurrentRequests => line.push(b";qu=\"concurrent-requests\""),
     }
     if let Some(window) = rule.window {
-        let _ = write!(text, ";w={window}");
+        line.push(b";w=");
+        line.number(window);
     }
 }
 
-fn write_state(text: &mut String, state: &ShownState<'_>, [remaining, within]: [&str; 2]) {
-    quote(text, state.rule.name);
-    let _ = write!(text, ";{remaining}={}", state.remaining);
+fn write_state(line: &mut Line, state: &ShownState<'_>, [remaining, within]: [&str; 2]) {
+    line.quoted(state.rule.name);
+    parameter(line, remaining, state.remaining);
     if state.within > 0 {
-        let _ = write!(text, ";{within}={}", state.within);
+        parameter(line, within, state.within);
     }
 }
 
-fn list<T>(members: &[T], write: impl Fn(&mut String, &T)) -> String {
-    let mut text = String::new();
+fn parameter(line: &mut Line, name: &str, value: u64) {
+    line.push(b";");
+    line.push(name.as_bytes());
+    line.push(b"=");
+    line.number(value);
+}
+
+fn list<T>(members: impl Iterator<Item = T>, write: impl Fn(&mut Line, &T)) -> Option<HeaderValue> {
+    let mut line = Line::new();
     for member in members {
-        if !text.is_empty() {
-            text.push_str(", ");
+        if !line.is_empty() {
+            line.push(b", ");
         }
-        write(&mut text, member);
+        write(&mut line, &member);
     }
-    text
-}
-
-/// As a string of RFC 9651, which is also one of JSON.
-pub(super) fn quote(text: &mut String, name: &str) {
-    text.push('"');
-    for letter in name.chars() {
-        if matches!(letter, '"' | '\\') {
-            text.push('\\');
-        }
-        text.push(letter);
-    }
-    text.push('"');
-}
-
-fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    if value.is_empty() {
-        return;
-    }
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.append(name, value);
-    }
+    line.value()
 }
 
 /// Three numbers, of the rule that has the least left; unless somebody has told of less already.
-fn add_three(headers: &mut HeaderMap, left: &[ShownState<'_>], names: &[HeaderName; 3], now: u64) {
-    let Some(state) = left.iter().min_by_key(|state| state.remaining) else { return };
+fn add_three<'a>(
+    headers: &mut HeaderMap,
+    left: impl Iterator<Item = ShownState<'a>>,
+    names: &'static [HeaderName; 3],
+    now: u64,
+) {
+    let Some(state) = left.min_by_key(|state| state.remaining) else { return };
     let told = headers.get(&names[1]).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
     if told.is_some_and(|told| told <= state.remaining) {
         return;
     }
     let values = [state.rule.quota, state.remaining, now.saturating_add(state.within)];
     for (name, value) in names.iter().zip(values) {
-        headers.insert(name, HeaderValue::from(value));
+        headers.insert(name, number(value));
     }
 }
 

@@ -21,7 +21,7 @@ use super::rule::{Expose, RuleOf, RuleStats};
 use super::timer::Timer;
 use crate::gate::{Gate, WaitingGate};
 use crate::wait::Sleep;
-use tidegate_core::Quota;
+use tidegate_core::{Micros, Quota, Wait};
 
 /// So many rules may stand in front of one service.
 pub(super) const MOST_RULES: usize = 8;
@@ -64,6 +64,10 @@ pub(super) struct Shared {
     pub(super) rules: Box<[RuleOf]>,
     pub(super) skip: Option<Skip>,
     pub(super) answers: Answers,
+    /// Whether there is a single rule, and it is enforced and decides at once.
+    pub(super) is_single: bool,
+    /// Whether besides, every request is asked about and nothing is told: whether requests may take the short way.
+    pub(super) is_short: bool,
 }
 
 pub(super) type Skip = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
@@ -214,6 +218,10 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
     }
 
     /// In which words clients are told what is left, with every response; in none unless said otherwise.
+    ///
+    /// They are told of each rule that is [shown](Expose) and that the request had to pass, in the order of the rules.
+    /// Of requests that may [wait](LimitsBuilder::wait_at_most), and by a gate that only knows what was binding, they are
+    /// told that.
     pub fn fields(mut self, fields: Fields) -> Self {
         self.answers.fields = fields;
         self
@@ -228,6 +236,13 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
     /// Sends those who were refused back up to so many percent later than need be, to spread them.
     pub fn jitter(mut self, percent: u8) -> Self {
         self.answers.jitter = Jitter::new(percent);
+        self
+    }
+
+    /// When those are sent back who were refused because too many are at work, or wait already: nobody can say when
+    /// there will be room. A second unless said otherwise; about as long as requests take is a good choice.
+    pub fn retry_when_busy_after(mut self, wait: Duration) -> Self {
+        self.answers.when_busy = Wait::micros(Micros::from(wait).get());
         self
     }
 
@@ -254,7 +269,11 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
     pub fn build(self) -> Result<Limits, InvalidLimits> {
         let rules = self.checked()?;
         let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
+        let is_single =
+            matches!(&*self.rules, [rule] if !rule.is_shadow) && waiting.is_none() && gate.is_immediate();
         let mut shared = Shared {
+            is_single,
+            is_short: is_single && skip.is_none() && answers.fields == Fields::None,
             waiting: waiting.map(|(gate, at_most)| Waiting {
                 gate,
                 at_most,
@@ -268,6 +287,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
             answers,
         };
         shared.rules.iter_mut().zip(rules).for_each(|(rule, id)| rule.id = id);
+        shared.answers.prepare(&shared.rules);
         Ok(Limits(Arc::new(shared)))
     }
 

@@ -60,6 +60,18 @@ pub(super) struct RuleOf {
     pub(super) counts: Counts,
 }
 
+/// What is left of a rule, in the numbers that clients are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Which of the limits' rules.
+    pub(super) rule: u8,
+    /// The most that can pass at once.
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    /// Within so many seconds.
+    pub(super) within: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) refused: AtomicU64,
@@ -102,24 +114,39 @@ impl RuleOf {
         self.status.unwrap_or(usual)
     }
 
-    /// As clients know it. What the gate said serves where nobody has said what the quota is.
-    pub(super) fn shown(&self, decision: Option<&Decision>) -> Option<ShownRule<'_>> {
-        let (quota, window) = match (self.quota, decision) {
-            (Some(quota), _) => (quota.limit(), Some(seconds_up(quota))),
-            (None, Some(decision)) => (decision.limit(), None),
-            (None, None) => return None,
-        };
-        let is_shown = self.expose == Expose::Quota && !self.is_shadow;
-        is_shown.then_some(ShownRule { name: &self.name, quota, window, unit: self.unit })
-    }
-
-    pub(super) fn left(&self, decision: &Decision) -> Option<ShownState<'_>> {
+    /// What clients are told of this decision of the rule, which is the `number`th. `None` if that is nothing.
+    pub(super) fn left(&self, number: u8, decision: &Decision) -> Option<Left> {
         let within = match decision.outcome {
             Outcome::RetryAfter(wait) => retry::seconds(wait),
             _ => decision.reset_after().as_secs_up(),
         };
         let remaining = if decision.is_allowed() { decision.remaining() } else { 0 };
-        self.shown(Some(decision)).map(|rule| ShownState { rule, remaining, within })
+        let left = || Left { rule: number, limit: decision.limit(), remaining, within };
+        self.is_shown().then(left)
+    }
+
+    fn is_shown(&self) -> bool {
+        self.expose == Expose::Quota && !self.is_shadow
+    }
+
+    /// As clients know it. What the gate said is the limit serves where nobody has said what the quota is.
+    pub(super) fn shown(&self, limit: Option<u64>) -> Option<ShownRule<'_>> {
+        let (quota, window) = match (self.quota, limit) {
+            (Some(quota), _) => (quota.limit(), Some(seconds_up(quota))),
+            (None, Some(limit)) => (limit, None),
+            (None, None) => return None,
+        };
+        self.is_shown().then_some(ShownRule { name: &self.name, quota, window, unit: self.unit })
+    }
+
+    /// Whether clients are told always the same of it: what it is, but not what is left.
+    pub(super) fn is_told_alike(&self) -> bool {
+        self.quota.is_some() || !self.is_shown()
+    }
+
+    pub(super) fn state(&self, left: &Left) -> Option<ShownState<'_>> {
+        let rule = self.shown(Some(left.limit))?;
+        Some(ShownState { rule, remaining: left.remaining, within: left.within })
     }
 
     pub(super) fn stats(&self) -> RuleStats {

@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::answer::Refusal;
+use super::rule::Left;
 use crate::gate::Permits;
-use tidegate_core::Decision;
 
 /// Whether a request may pass.
 #[derive(Debug)]
@@ -25,13 +25,22 @@ pub enum Ruling {
 pub struct Passed {
     /// Leave to be at work, to be kept until the response has been sent.
     pub permits: Permits,
-    /// What the rules said, if clients are to be told.
+    /// What is left of the rules, if clients are to be told.
     pub decisions: Decisions,
 }
 
-/// What the rules said, if clients are to be told: the one that was binding, or each of them.
-#[derive(Debug, Default)]
-pub struct Decisions(Option<Box<[Decision]>>);
+/// What is left of the rules, if clients are to be told.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions(Told);
+
+#[derive(Clone, Debug, Default)]
+enum Told {
+    #[default]
+    Nothing,
+    /// Of a single rule, as mostly: without a box.
+    One(Left),
+    Each(Box<[Left]>),
+}
 
 /// A ruling, now or later.
 #[derive(Debug)]
@@ -61,17 +70,25 @@ impl fmt::Debug for Later {
 }
 
 impl Decisions {
-    pub(super) fn of(decisions: impl Into<Box<[Decision]>>) -> Self {
-        Decisions(Some(decisions.into()))
+    /// Of these rules, of which there may be none that clients know.
+    pub(super) fn of(mut left: impl Iterator<Item = Left>) -> Self {
+        match (left.next(), left.next()) {
+            (Some(one), None) => Decisions(Told::One(one)),
+            (one, another) => Decisions(Told::Each(one.into_iter().chain(another).chain(left).collect())),
+        }
     }
 
     /// Whether there is nothing to tell.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        self.0.is_none()
+        matches!(self.0, Told::Nothing)
     }
 
-    pub(super) fn as_slice(&self) -> &[Decision] {
-        self.0.as_deref().unwrap_or_default()
+    pub(super) fn as_slice(&self) -> &[Left] {
+        match &self.0 {
+            Told::Nothing => &[],
+            Told::One(one) => std::slice::from_ref(one),
+            Told::Each(each) => each,
+        }
     }
 }

@@ -66,6 +66,22 @@ impl KeyText {
         self.length = end;
     }
 
+    /// Writes a part of two bytes and a number, as two words: who reads words soon after would wait for bytes that were
+    /// written one by one.
+    #[inline]
+    pub(super) fn six(&mut self, kind: Kind, [a, b]: [u8; 2], number: u32) {
+        let Some(place) = self.inline.get_mut(self.length..self.length + 16).filter(|_| self.heap.is_empty())
+        else {
+            let [c, d, e, f] = number.to_be_bytes();
+            return self.short(kind, &[a, b, c, d, e, f]);
+        };
+        let number = u64::from(number.swap_bytes());
+        let head = kind as u64 | 6 << 32 | u64::from(a) << 40 | u64::from(b) << 48 | number << 56;
+        place[..8].copy_from_slice(&head.to_le_bytes());
+        place[8..].copy_from_slice(&(number >> 8).to_le_bytes());
+        self.length += 11;
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
         if end <= INLINE && self.heap.is_empty() {
@@ -95,15 +111,22 @@ impl KeyText {
     }
 
     /// Makes a key that began at `mark` a hash of itself if it is long.
+    #[inline]
     pub(super) fn shorten(&mut self, mark: usize) {
         if self.length - mark > MOST_BYTES {
-            let digest = Sha256::digest(&self.bytes()[mark..]);
-            self.back_to(mark);
-            self.part(Kind::Hashed, |key| key.raw(&digest));
+            self.hash(mark);
         }
     }
 
+    #[cold]
+    fn hash(&mut self, mark: usize) {
+        let digest = Sha256::digest(&self.bytes()[mark..]);
+        self.back_to(mark);
+        self.part(Kind::Hashed, |key| key.raw(&digest));
+    }
+
     /// What is written.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         if self.heap.is_empty() { &self.inline[..self.length] } else { &self.heap }

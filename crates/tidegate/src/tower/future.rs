@@ -9,6 +9,7 @@
 //! Dropping the future at any point gives back the place in line and the permits.
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -16,11 +17,12 @@ use ::http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::after::After;
 use super::body::GatedBody;
 use super::otherwise::Otherwise;
 use super::service::RateLimit;
 use crate::gate::Permits;
-use crate::http::{Decisions, Later, Limits, Ruling};
+use crate::http::{Later, Ruling};
 
 pin_project! {
     /// Where a request is.
@@ -32,12 +34,10 @@ pin_project! {
     {
         /// Waits for the ruling. In a box: few do, and all pay for the room.
         Asking { asking: Option<Box<Asking<S, A, B, O>>> },
-        /// With the service.
-        Passing {
-            #[pin] future: S::Future,
-            permits: Option<Permits>,
-            telling: Option<Box<(Limits, Decisions)>>,
-        },
+        /// With the service, and nothing is to be done when it has answered.
+        Passing { #[pin] future: S::Future },
+        /// With the service, and then something is.
+        PassingFirst { #[pin] future: S::Future, after: After },
         /// With another service.
         Elsewhere { #[pin] future: O::Future },
         /// Refused.
@@ -52,48 +52,60 @@ pub(super) struct Asking<S, A, B, O> {
     pub(super) request: Request<A>,
 }
 
-type Served<B, E> = Result<(Response<B>, Permits), E>;
-
 impl<S, A, B, O> Deciding<S, A, B, O>
 where
     S: Service<Request<A>, Response = Response<B>>,
     O: Otherwise<Request<A>, Response<B>, S::Error>,
 {
-    /// The response, and the permits that go with it.
+    /// The response, and the permits that go with it, wherever the request is.
+    #[inline(never)]
     fn poll_served(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Served<B, S::Error>> {
         loop {
             let next = match self.as_mut().project() {
-                Projected::Asking { asking } => {
-                    let waiting = asking.as_mut().expect("polled after it was ready");
-                    let ruling = ready!(Pin::new(&mut waiting.later).poll(cx));
-                    let Asking { mut service, request, .. } = *asking.take().expect("it was there just now");
-                    match ruling {
-                        Ruling::Pass(passed) => service.pass(request, passed),
-                        Ruling::Refuse(refusal) => service.refuse(request, refusal),
-                    }
-                }
-                Projected::Passing { future, permits, telling } => {
+                Projected::Passing { future } => return future.poll(cx).map_ok(with_no_permits),
+                Projected::PassingFirst { future, after } => {
                     let mut response = ready!(future.poll(cx))?;
-                    if let Some((limits, decisions)) = telling.take().as_deref() {
-                        limits.tell(&mut response, decisions);
-                    }
-                    return Poll::Ready(Ok((response, permits.take().unwrap_or_default())));
+                    let permits = mem::take(after).finish(&mut response);
+                    return Poll::Ready(Ok((response, permits)));
                 }
-                Projected::Elsewhere { future } => {
-                    return future.poll(cx).map_ok(|response| (response, Permits::none()));
-                }
+                Projected::Elsewhere { future } => return future.poll(cx).map_ok(with_no_permits),
                 Projected::Answered { response } => {
                     let response = response.take().expect("polled after it was ready");
-                    return Poll::Ready(Ok((response, Permits::none())));
+                    return Poll::Ready(Ok(with_no_permits(response)));
                 }
+                Projected::Asking { asking } => ready!(poll_asking(asking, cx)),
             };
             self.set(next);
         }
     }
 }
 
+type Served<B, E> = Result<(Response<B>, Permits), E>;
+
+fn with_no_permits<B>(response: Response<B>) -> (Response<B>, Permits) {
+    (response, Permits::none())
+}
+
+/// What comes after the ruling.
+fn poll_asking<S, A, B, O>(
+    asking: &mut Option<Box<Asking<S, A, B, O>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Deciding<S, A, B, O>>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    O: Otherwise<Request<A>, Response<B>, S::Error>,
+{
+    let waiting = asking.as_mut().expect("polled after it was ready");
+    let ruling = ready!(Pin::new(&mut waiting.later).poll(cx));
+    let Asking { mut service, request, .. } = *asking.take().expect("it was there just now");
+    Poll::Ready(match ruling {
+        Ruling::Pass(passed) => service.pass(request, passed),
+        Ruling::Refuse(refusal) => service.refuse(request, refusal),
+    })
+}
+
 macro_rules! future {
-    ($(#[$about:meta])* $name:ident gives $response:ty, by $finish:expr) => {
+    ($(#[$about:meta])* $name:ident gives $response:ty, at once by |$future:ident, $cx:ident| $bare:expr, else by $finish:expr) => {
         pin_project! {
             $(#[$about])*
             pub struct $name<S, A, B, O>
@@ -102,18 +114,7 @@ macro_rules! future {
                 O: Otherwise<Request<A>, Response<B>, S::Error>,
             {
                 #[pin]
-                deciding: Deciding<S, A, B, O>,
-            }
-        }
-
-        impl<S, A, B, O> $name<S, A, B, O>
-        where
-            S: Service<Request<A>, Response = Response<B>>,
-            O: Otherwise<Request<A>, Response<B>, S::Error>,
-        {
-            #[inline(always)]
-            pub(super) fn new(deciding: Deciding<S, A, B, O>) -> Self {
-                $name { deciding }
+                pub(super) deciding: Deciding<S, A, B, O>,
             }
         }
 
@@ -124,8 +125,13 @@ macro_rules! future {
         {
             type Output = Result<$response, S::Error>;
 
-            fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-                self.project().deciding.poll_served(cx).map_ok($finish)
+            // Responses are large, and are moved as often as they are handed on: the short way is to hand on nothing else.
+            fn poll(self: Pin<&mut Self>, $cx: &mut Context<'_>) -> Poll<Self::Output> {
+                let mut deciding = self.project().deciding;
+                match deciding.as_mut().project() {
+                    Projected::Passing { future: $future } => $bare,
+                    _ => deciding.poll_served($cx).map_ok($finish),
+                }
             }
         }
 
@@ -143,15 +149,19 @@ macro_rules! future {
 
 future! {
     /// The response of a [`RateLimit`](super::RateLimit).
-    RateLimitFuture gives Response<B>, by |(response, _)| response
+    RateLimitFuture gives Response<B>, at once by |future, cx| future.poll(cx), else by |(response, _)| response
 }
 
 future! {
     /// The response of a [`Concurrency`](super::Concurrency).
-    ConcurrencyFuture gives Response<GatedBody<B>>, by |(response, permits)| {
-        let status = response.status();
-        response.map(|body| {
-            if permits.is_empty() { GatedBody::bare(body) } else { GatedBody::new(body, permits, status) }
-        })
-    }
+    ConcurrencyFuture gives Response<GatedBody<B>>,
+        at once by |future, cx| future.poll(cx).map_ok(|response| response.map(GatedBody::bare)),
+        else by |(response, permits)| gated(response, permits)
+}
+
+fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {
+    let status = response.status();
+    response.map(|body| {
+        if permits.is_empty() { GatedBody::bare(body) } else { GatedBody::new(body, permits, status) }
+    })
 }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use ::http::{Request, Response};
 use tower_service::Service;
 
+use super::after::After;
 use super::body::GatedBody;
 use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
 use super::otherwise::{NoOther, Otherwise};
@@ -27,14 +28,14 @@ pub struct RateLimit<S, B, O = NoOther> {
 pub struct Concurrency<S, B, O = NoOther>(pub(super) RateLimit<S, B, O>);
 
 impl<S, B, O> RateLimit<S, B, O> {
-    /// Inlined, as a request is large and is moved as often as it is handed on.
-    #[inline(always)]
+    /// For who did not pass by the short way.
+    #[inline(never)]
     fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
         O: Otherwise<Request<A>, Response<B>, S::Error>,
     {
-        match self.limits.ask(&Head::of(&request)) {
+        match self.limits.ask_at_length(&Head::of(&request)) {
             Asked::Now(Ruling::Pass(passed)) => self.pass(request, passed),
             Asked::Now(Ruling::Refuse(refusal)) => self.refuse(request, refusal),
             Asked::Later(later) => self.wait(request, later),
@@ -53,16 +54,16 @@ impl<S, B, O> RateLimit<S, B, O> {
         Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
         O: Otherwise<Request<A>, Response<B>, S::Error>,
     {
-        let Passed { permits, decisions } = passed;
-        let telling =
-            if decisions.is_none() { None } else { Some(Box::new((self.limits.clone(), decisions))) };
-        Deciding::Passing { future: self.inner.call(request), permits: Some(permits), telling }
+        match After::of(passed, &self.limits) {
+            None => Deciding::Passing { future: self.inner.call(request) },
+            Some(after) => Deciding::PassingFirst { future: self.inner.call(request), after },
+        }
     }
 
     #[cold]
@@ -93,9 +94,14 @@ where
         self.inner.poll_ready(cx)
     }
 
-    #[inline]
+    // Not inlined: what is handed on by a function of its own is not moved.
+    #[inline(never)]
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        RateLimitFuture::new(self.decide(request))
+        // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
+        if self.limits.passes(&Head::of(&request)) {
+            return RateLimitFuture { deciding: Deciding::Passing { future: self.inner.call(request) } };
+        }
+        RateLimitFuture { deciding: self.decide(request) }
     }
 }
 
@@ -112,9 +118,11 @@ where
         self.0.inner.poll_ready(cx)
     }
 
-    #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        ConcurrencyFuture::new(self.0.decide(request))
+        if self.0.limits.passes(&Head::of(&request)) {
+            return ConcurrencyFuture { deciding: Deciding::Passing { future: self.0.inner.call(request) } };
+        }
+        ConcurrencyFuture { deciding: self.0.decide(request) }
     }
 }
 

@@ -1,0 +1,67 @@
+//! # Version 1: a line of text
+//!
+//! ```text
+//!   PROXY TCP4 192.0.2.1 192.0.2.2 123 5678\r\n
+//!   PROXY TCP6 2001:db8::1 2001:db8::2 123 5678\r\n
+//!   PROXY UNKNOWN …\r\n                               and whatever else is in that line
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Announced, Header, InvalidHeader, MOST_V1, begins};
+
+const START: &[u8] = b"PROXY ";
+const END: &[u8] = b"\r\n";
+/// `PROXY UNKNOWN` and the end of the line.
+pub(super) const SHORTEST: usize = 15;
+
+pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
+    if !begins(bytes, START) {
+        return Err(InvalidHeader::NotAHeader);
+    }
+    let within = &bytes[..bytes.len().min(MOST_V1)];
+    match within.windows(END.len()).position(|two| two == END) {
+        Some(end) => {
+            let of = read_line(&within[..end])?;
+            Ok(Header::Complete { of, length: end + END.len() })
+        }
+        None if within.len() == MOST_V1 => Err(InvalidHeader::LineTooLong),
+        None => Ok(Header::Incomplete { missing: missing(within) }),
+    }
+}
+
+/// How many bytes there are at least to come, of a line that has not ended.
+fn missing(bytes: &[u8]) -> usize {
+    let end = if bytes.ends_with(b"\r") { 1 } else { END.len() };
+    SHORTEST.saturating_sub(bytes.len()).max(end)
+}
+
+fn read_line(line: &[u8]) -> Result<Announced, InvalidHeader> {
+    let text = std::str::from_utf8(line).map_err(|_| InvalidHeader::NotALine)?;
+    let mut words = text.split(' ').skip(1);
+    let source = match words.next() {
+        Some("UNKNOWN") => return Ok(Announced::Nobody),
+        Some("TCP4") => ends::<Ipv4Addr>(words),
+        Some("TCP6") => ends::<Ipv6Addr>(words),
+        _ => None,
+    };
+    source.map(Announced::Client).ok_or(InvalidHeader::NotALine)
+}
+
+/// Where the connection comes from, of two addresses and two ports.
+fn ends<'a, A>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr>
+where
+    A: std::str::FromStr + Into<IpAddr>,
+{
+    let mut address = || words.next()?.parse::<A>().ok();
+    let (source, _destination) = (address()?, address()?);
+    let mut port = || port(words.next()?);
+    let (source_port, _destination_port) = (port()?, port()?);
+    words.next().is_none().then(|| SocketAddr::new(source.into().to_canonical(), source_port))
+}
+
+/// A number as one writes it, without a sign and without zeros before it.
+fn port(text: &str) -> Option<u16> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
+}

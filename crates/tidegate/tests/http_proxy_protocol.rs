@@ -1,0 +1,235 @@
+//! Headers of the PROXY protocol: the vectors, and any bytes at all.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::http::TrustedProxies;
+use tidegate::http::proxy_protocol::{
+    Announced, Header, InvalidHeader, MOST_V1, MOST_V2, NotAccepted, ProxyProtocol, read,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 123 5678\r\n";
+
+fn complete(bytes: &[u8]) -> Announced {
+    match read(bytes) {
+        Ok(Header::Complete { of, length }) if length == bytes.len() => of,
+        other => panic!("{:?}: {other:?}", bytes.escape_ascii().to_string()),
+    }
+}
+
+fn client(address: &str) -> Announced {
+    Announced::Client(address.parse().expect("as the test wants it"))
+}
+
+/// A header of version 2, with this command, family and rest.
+fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(rest.len()).expect("as the test wants it").to_be_bytes();
+    [b"\r\n\r\n\0\r\nQUIT\n", &[command, family][..], &length, rest].concat()
+}
+
+/// Two addresses of version 4, and two ports.
+const ENDS_V4: [u8; 12] = [192, 0, 2, 1, 192, 0, 2, 2, 0, 123, 0x16, 0x2e];
+
+fn ends_v6(source: &str) -> Vec<u8> {
+    let source: std::net::Ipv6Addr = source.parse().expect("as the test wants it");
+    [&source.octets()[..], &[0; 16], &[0, 123, 0x16, 0x2e]].concat()
+}
+
+#[test]
+fn ip_20_a_line_tells_the_client_and_unknown_keeps_the_peer() {
+    assert_eq!(complete(LINE), client("192.0.2.1:123"));
+    assert_eq!(complete(b"PROXY TCP6 2001:db8::1 2001:db8::2 123 5678\r\n"), client("[2001:db8::1]:123"));
+    assert_eq!(complete(b"PROXY TCP6 ::ffff:192.0.2.1 ::1 123 5678\r\n"), client("192.0.2.1:123"));
+    assert_eq!(
+        complete(b"PROXY TCP4 255.255.255.255 255.255.255.255 65535 0\r\n"),
+        client("255.255.255.255:65535")
+    );
+    for line in
+        ["PROXY UNKNOWN\r\n", "PROXY UNKNOWN 192.0.2.1 192.0.2.2 123 5678\r\n", "PROXY UNKNOWN \u{fc}\r\n"]
+    {
+        assert_eq!(complete(line.as_bytes()), Announced::Nobody);
+    }
+}
+
+#[test]
+fn ip_21_what_is_not_quite_a_line_is_none() {
+    let words = [
+        "TCP4 192.0.2.1 192.0.2.2 123",
+        "TCP4 192.0.2.1 192.0.2.2 123 5678 9",
+        "TCP4 192.0.2.1  192.0.2.2 123 5678",
+        "TCP4 192.0.2.1 192.0.2.2 0123 5678",
+        "TCP4 192.0.2.1 192.0.2.2 +123 5678",
+        "TCP4 192.0.2.1 192.0.2.2 65536 5678",
+        "TCP4 192.0.2.1 192.0.2.2 123 ",
+        "TCP4 192.0.2.256 192.0.2.2 123 5678",
+        "TCP4 192.0.2.01 192.0.2.2 123 5678",
+        "TCP4 2001:db8::1 2001:db8::2 123 5678",
+        "TCP6 192.0.2.1 192.0.2.2 123 5678",
+        "TCP5 192.0.2.1 192.0.2.2 123 5678",
+        "tcp4 192.0.2.1 192.0.2.2 123 5678",
+        "UNKNOWNS x",
+    ];
+    for words in words {
+        let line = format!("PROXY {words}\r\n");
+        assert_eq!(read(line.as_bytes()), Err(InvalidHeader::NotALine), "{line:?}");
+    }
+    for other in ["GET / HTTP/1.1\r\n", "PROXYTCP4", "proxy ", "X", "\r\nG", "\r\n\r\n\0\r\nQUIX\n"] {
+        assert_eq!(read(other.as_bytes()), Err(InvalidHeader::NotAHeader), "{other:?}");
+    }
+}
+
+#[test]
+fn ip_21_a_line_has_at_most_107_bytes() {
+    let line = |bytes: usize| format!("PROXY UNKNOWN {}\r\n", "x".repeat(bytes - 16));
+    assert_eq!(complete(line(MOST_V1).as_bytes()), Announced::Nobody);
+    assert_eq!(read(line(MOST_V1 + 1).as_bytes()), Err(InvalidHeader::LineTooLong));
+    assert_eq!(read(&line(MOST_V1 + 1).as_bytes()[..MOST_V1]), Err(InvalidHeader::LineTooLong));
+    assert_eq!(read(&line(MOST_V1).as_bytes()[..MOST_V1 - 1]), Ok(Header::Incomplete { missing: 1 }));
+}
+
+#[test]
+fn version_2_tells_the_client_whatever_else_it_says() {
+    assert_eq!(complete(&v2(0x21, 0x11, &ENDS_V4)), client("192.0.2.1:123"));
+    assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("2001:db8::1"))), client("[2001:db8::1]:123"));
+    assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("::ffff:192.0.2.1"))), client("192.0.2.1:123"));
+    let with_more = [&ENDS_V4[..], &[0x04, 0, 1, 0]].concat();
+    assert_eq!(complete(&v2(0x21, 0x11, &with_more)), client("192.0.2.1:123"));
+}
+
+#[test]
+fn ip_23_a_local_command_keeps_the_peer() {
+    for family in [0x00, 0x11, 0x21, 0x31, 0xff] {
+        assert_eq!(complete(&v2(0x20, family, &[])), Announced::Nobody);
+        assert_eq!(complete(&v2(0x20, family, &ENDS_V4)), Announced::Nobody);
+    }
+    assert_eq!(complete(&v2(0x21, 0x00, &[])), Announced::Nobody);
+    assert_eq!(complete(&v2(0x21, 0x31, &[b'/'; 216])), Announced::Nobody);
+}
+
+#[test]
+fn version_2_is_refused_for_what_no_connection_is() {
+    assert_eq!(read(&v2(0x11, 0x11, &ENDS_V4)), Err(InvalidHeader::Version { version: 1 }));
+    assert_eq!(read(&v2(0x22, 0x11, &ENDS_V4)), Err(InvalidHeader::Command { command: 2 }));
+    assert_eq!(read(&v2(0x21, 0x12, &ENDS_V4)), Err(InvalidHeader::Family { family: 0x12 }));
+    assert_eq!(read(&v2(0x21, 0x11, &ENDS_V4[..11])), Err(InvalidHeader::Length { length: 11 }));
+    assert_eq!(read(&v2(0x21, 0x21, &[0; 35])), Err(InvalidHeader::Length { length: 35 }));
+    let long = MOST_V2 - 16;
+    assert_eq!(complete(&v2(0x20, 0x00, &vec![0; long])), Announced::Nobody);
+    assert_eq!(read(&v2(0x20, 0x00, &vec![0; long + 1])), Err(InvalidHeader::Length { length: long + 1 }));
+}
+
+proptest! {
+    /// Whoever reads as many bytes as are missing, again and again, arrives at the end of the header and not beyond.
+    #[test]
+    fn what_is_missing_is_never_more_than_there_is(
+        source: SocketAddr, destination: SocketAddr, is_text: bool, cut in 0_usize..10_000,
+    ) {
+        let header = match (is_text, source, destination.port()) {
+            (true, SocketAddr::V4(v4), port) => {
+                format!("PROXY TCP4 {} 192.0.2.2 {} {port}\r\n", v4.ip(), v4.port()).into_bytes()
+            }
+            (true, SocketAddr::V6(v6), port) => {
+                format!("PROXY TCP6 {} ::1 {} {port}\r\n", v6.ip(), v6.port()).into_bytes()
+            }
+            (false, SocketAddr::V4(v4), _) => {
+                v2(0x21, 0x11, &[&v4.ip().octets()[..], &[0; 4], &v4.port().to_be_bytes(), &[0; 2]].concat())
+            }
+            (false, SocketAddr::V6(v6), _) => {
+                v2(0x21, 0x21, &[&v6.ip().octets()[..], &[0; 16], &v6.port().to_be_bytes(), &[0; 2]].concat())
+            }
+        };
+        let start = &header[..cut % header.len()];
+        let Ok(Header::Incomplete { missing }) = read(start) else { panic!("{start:?}: {:?}", read(start)) };
+        prop_assert!((1..=header.len() - start.len()).contains(&missing), "{missing} of {header:?}");
+        let of = Announced::Client(SocketAddr::new(source.ip().to_canonical(), source.port()));
+        prop_assert_eq!(complete(&header), of);
+    }
+
+    /// No bytes make it panic, and what comes after a header does not change it.
+    #[test]
+    fn any_bytes_are_a_header_or_not(
+        start in 0_usize..4, rest in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
+    ) {
+        let starts: [&[u8]; 4] = [b"", b"PROXY ", b"PROXY TCP4 1.2.3.4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00"];
+        let bytes = [starts[start], &rest].concat();
+        if let Ok(Header::Complete { length, .. }) = read(&bytes) {
+            prop_assert!(length <= bytes.len());
+            prop_assert_eq!(read(&[bytes.clone(), more].concat()), read(&bytes));
+        }
+    }
+}
+
+fn protocol() -> ProxyProtocol {
+    ProxyProtocol::from(TrustedProxies::new(["10.0.0.0/8"]).expect("as the test wants it"))
+}
+
+fn proxy() -> SocketAddr {
+    "10.0.0.7:4711".parse().expect("as the test wants it")
+}
+
+#[tokio::test]
+async fn a_header_is_read_and_not_one_byte_more() {
+    for header in [LINE.to_vec(), v2(0x21, 0x11, &ENDS_V4)] {
+        let sent = [&header, &b"GET / HTTP/1.1\r\n"[..]].concat();
+        let mut stream = &sent[..];
+        assert_eq!(protocol().accept(&mut stream, proxy()).await.unwrap(), "192.0.2.1:123".parse().unwrap());
+        assert_eq!(stream, b"GET / HTTP/1.1\r\n");
+    }
+    let mut local = &v2(0x20, 0x00, &[])[..];
+    assert_eq!(protocol().accept(&mut local, proxy()).await.unwrap(), proxy());
+}
+
+#[tokio::test]
+async fn a_header_may_come_byte_by_byte() {
+    let (mut ours, mut theirs) = tokio::io::duplex(1);
+    let sent = tokio::spawn(async move { theirs.write_all(LINE).await });
+    assert_eq!(protocol().accept(&mut ours, proxy()).await.unwrap(), "192.0.2.1:123".parse().unwrap());
+    sent.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn ip_21_nobody_else_is_even_listened_to() {
+    let mut stream = LINE;
+    for other in ["192.0.2.7:4711", "[2001:db8::1]:4711", "11.0.0.1:4711"] {
+        let answer = protocol().accept(&mut stream, other.parse().unwrap()).await;
+        assert!(
+            matches!(answer, Err(NotAccepted::NotTrusted { peer }) if peer.to_string() == other),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(stream, LINE);
+    let mapped = "[::ffff:10.0.0.7]:4711".parse().unwrap();
+    assert!(protocol().accept(&mut stream, mapped).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ip_21_a_header_that_does_not_come_ends_the_wait_after_two_seconds() {
+    let (mut ours, mut theirs) = tokio::io::duplex(64);
+    theirs.write_all(&LINE[..20]).await.unwrap();
+    let began = tokio::time::Instant::now();
+    let answer = protocol().accept(&mut ours, proxy()).await;
+    assert!(matches!(answer, Err(NotAccepted::TooLate { .. })), "{answer:?}");
+    assert_eq!(began.elapsed(), Duration::from_secs(2)); // of tokio's paused clock
+}
+
+#[tokio::test]
+async fn ip_21_a_connection_that_ends_or_says_something_else_is_refused() {
+    let ended = protocol().accept(&mut &LINE[..20], proxy()).await;
+    assert!(matches!(ended, Err(NotAccepted::Ended)), "{ended:?}");
+    let other = protocol().accept(&mut &b"GET / HTTP/1.1\r\n"[..], proxy()).await;
+    assert!(matches!(other, Err(NotAccepted::Invalid(InvalidHeader::NotAHeader))), "{other:?}");
+}
+
+#[tokio::test]
+async fn every_error_says_what_it_is() {
+    let error = protocol().accept(&mut &b"GET "[..], proxy()).await.unwrap_err();
+    let source = std::error::Error::source(&error).expect("why it is none").to_string();
+    assert!(source.contains("have the proxy send one"), "{source}");
+    let mut rest = Vec::new();
+    let mut stream = LINE;
+    protocol().accept(&mut stream, proxy()).await.unwrap();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty());
+}
