@@ -375,7 +375,6 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     }
 
     /// The same, for a thread.
-    #[cfg(feature = "macros")]
     pub(crate) fn acquire_key_blocking(
         &self,
         key: Key<'_>,

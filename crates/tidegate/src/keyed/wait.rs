@@ -433,7 +433,6 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     }
 
     /// The same, for a thread.
-    #[cfg(feature = "macros")]
     pub(crate) fn acquire_key_blocking(
         &self,
         key: Key<'_>,
