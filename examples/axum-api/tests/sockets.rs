@@ -101,8 +101,8 @@ async fn users_have_limits_and_share_one() {
     let everybody = ask(&mut stream, &notes_of("erin")).await;
     assert_eq!(
         (everybody.status(), everybody.field("ratelimit")),
-        ("429", None),
-        "the limit of all is not shown"
+        ("429", Some("\"user\";r=10")),
+        "erin's own limit is whole; that of all is not shown"
     );
     assert_eq!(ask(&mut stream, "GET /notes HTTP/1.1\r\nhost: a\r\n\r\n").await.status(), "401");
 }
