@@ -292,19 +292,25 @@ impl Leased {
     }
 
     /// The decision, if all parts are leased and it can be made without asking anybody.
+    #[inline]
     fn at_once(&self, request: &[Part<'_>]) -> Option<Decision> {
         let now = self.office.clock.now();
+        let [part] = request else { return self.all_at_once(request, now) };
+        let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
+        self.count(&decision);
+        Some(decision)
+    }
+
+    fn all_at_once(&self, request: &[Part<'_>], now: Micros) -> Option<Decision> {
         let mut held = Held { leased: self, parts: Vec::new(), now };
         let mut strictest: Option<Decision> = None;
-        for (index, part) in request.iter().enumerate() {
+        for part in request {
             let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
             if !decision.is_allowed() {
                 self.count(&decision);
                 return Some(decision);
             }
-            if index + 1 < request.len() || index > 0 {
-                held.parts.push(*part); // who asks for one thing has nothing to put back
-            }
+            held.parts.push(*part);
             strictest = Some(strictest.map_or(decision, |other| other.and(decision)));
         }
         held.keep();
@@ -373,17 +379,16 @@ impl Leased {
     }
 
     fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
-        let deal = self.office.deals[usize::from(part.rule.0)];
-        if !deal.is_some_and(|deal| part.cost > 0 && part.cost <= deal.most) {
+        let (rule, key) = (usize::from(part.rule.0), part.key.bytes());
+        if !self.office.deals[rule].is_some_and(|deal| part.cost > 0 && part.cost <= deal.most) {
             return Tried::Strict;
         }
-        let name = self.name(part);
-        match hand::spend(name, part.cost, now.get()) {
+        match self.office.accounts.spend_at_hand(rule, key, part.cost, now) {
             Some((left, whole_at)) => {
                 let whole_in = Wait::micros(whole_at.saturating_sub(now.get()));
                 Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in))
             }
-            None => self.try_account(part, name, now),
+            None => self.try_account(part, self.name(part), now),
         }
     }
 

@@ -56,6 +56,18 @@ impl Accounts {
         }
     }
 
+    /// Takes `cost` from the purse of an account, if it is at hand; see [`hand::spend`].
+    #[inline]
+    pub(crate) fn spend_at_hand(
+        &self,
+        rule: usize,
+        key: &[u8],
+        cost: u32,
+        now: Micros,
+    ) -> Option<(u32, u64)> {
+        hand::spend(self.house, rule, key, cost, now.get())
+    }
+
     /// Nobody who chooses keys can aim the hash: they go through a keyed one. The number of a rule nobody chooses.
     #[inline]
     pub(crate) fn name<'a>(&self, rule: usize, key: &'a [u8]) -> Name<'a> {

@@ -35,21 +35,28 @@ thread_local! {
 
 /// Takes `cost` from a purse that is at hand, as [`Purse::spend`] does.
 #[inline]
-pub(crate) fn spend(name: Name<'_>, cost: u32, now: u64) -> Option<(u32, u64)> {
+pub(crate) fn spend(house: u64, rule: usize, key: &[u8], cost: u32, now: u64) -> Option<(u32, u64)> {
     HAND.with_borrow(|hand| {
-        let owned = hand[pocket(name.hash)].as_ref().filter(|owned| owned.is_of(name))?;
+        let owned = hand[pocket(rule, key)].as_ref();
+        let owned = owned.filter(|owned| owned.house == house && owned.rule == rule && *owned.key == *key)?;
         owned.purse.spend(cost, now)
     })
 }
 
 /// Keeps a purse at hand, in the place of another.
 pub(crate) fn keep(owned: &Arc<Owned>) {
-    HAND.with_borrow_mut(|hand| hand[pocket(owned.hash)] = Some(owned.clone()));
+    HAND.with_borrow_mut(|hand| hand[pocket(owned.rule, &owned.key)] = Some(owned.clone()));
 }
 
+/// By both ends of the key, quickly. Who aims at a pocket sends others to the drawer, and that is all.
 #[inline]
-fn pocket(hash: u64) -> usize {
-    usize::try_from(hash >> 48).unwrap_or(0) % POCKETS
+fn pocket(rule: usize, key: &[u8]) -> usize {
+    let (mut first, mut last, eight) = ([0; 8], [0; 8], key.len().min(8));
+    first[..eight].copy_from_slice(&key[..eight]);
+    last[..eight].copy_from_slice(&key[key.len() - eight..]);
+    let ends = u64::from_le_bytes(first) ^ u64::from_le_bytes(last).rotate_left(32);
+    let mixed = (ends ^ (key.len() ^ rule << 8) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    usize::try_from(mixed >> 32).unwrap_or(0) % POCKETS
 }
 
 impl Owned {

@@ -50,7 +50,11 @@ impl Purse {
     /// Takes `cost` if it is there, and tells how many are left that are ready, and when the whole limit is there again.
     #[inline]
     pub(crate) fn spend(&self, cost: u32, now: u64) -> Option<(u32, u64)> {
-        let mut word = self.word.load(Ordering::Acquire);
+        // An exchange of nothing, and not a load: on a hot key that would fetch the cache line twice, to read and then to write.
+        let mut word = self
+            .word
+            .compare_exchange(0, 0, Ordering::Acquire, Ordering::Acquire)
+            .unwrap_or_else(|word| word);
         loop {
             let left = tokens(word).checked_sub(cost)?;
             if now >= self.until.load(Ordering::Acquire) {
