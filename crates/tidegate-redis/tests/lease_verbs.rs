@@ -1,29 +1,18 @@
 //! What else can be asked of leased rules, and lots for somebody else, on a real server.
 
 mod gates;
+mod leased;
 mod support;
 
 use std::time::Duration;
 
 use gates::FIRST;
+use leased::{LONG, hourly, ready};
 use support::{Kind, Server, until};
 use tidegate::{Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{Builder, Lease, Leased, Receipt, RedisGate};
+use tidegate_redis::{Lease, Leased, Receipt, RedisGate};
 
-const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
 const SECOND: RuleId = RuleId(1);
-
-fn ready(builder: Builder) -> Leased {
-    let gate =
-        builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build().expect("a gate");
-    gates::enforced(&gate);
-    gate.leased()
-}
-
-/// Nothing refills while a test runs.
-fn hourly(server: &Server, limit: u64, lease: Lease) -> Leased {
-    ready(RedisGate::builder(server.url()).rule("user", Quota::per_hour(limit)).lease(lease))
-}
 
 fn alice(cost: u32) -> [Part<'static>; 1] {
     [Part::of(FIRST).key("alice").cost(cost)]

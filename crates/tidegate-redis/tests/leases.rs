@@ -1,26 +1,16 @@
 //! Leases on a real server: what is decided without asking, what comes back, and who keeps to the limit.
 
 mod gates;
+mod leased;
 mod support;
 
 use std::time::Duration;
 
 use gates::{FIRST, eventually};
+use leased::{LONG, hourly, ready};
 use support::{Cluster, Kind, Server, until};
 use tidegate::{Answer, Gate, Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{Builder, Lease, Leased, RedisGate};
-
-fn ready(builder: Builder) -> Leased {
-    let gate =
-        builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build().expect("a gate");
-    gates::enforced(&gate);
-    gate.leased()
-}
-
-/// Nothing refills while a test runs.
-fn hourly(server: &Server, limit: u64, lease: Lease) -> Leased {
-    ready(RedisGate::builder(server.url()).rule("user", Quota::per_hour(limit)).lease(lease))
-}
+use tidegate_redis::{Lease, Leased, RedisGate};
 
 async fn passes(gate: &Leased, key: &str, cost: u32) -> bool {
     gate.check(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").is_allowed()
@@ -38,8 +28,6 @@ async fn left(gate: &Leased, key: &str) -> u64 {
     let part = Part::of(FIRST).key(key).cost(0);
     gate.strict().peek(&[part]).await.expect("a request").expect("an answer").remaining()
 }
-
-const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hot_key_asks_seldom_and_exactly_the_limit_passes() {
