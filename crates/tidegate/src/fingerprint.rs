@@ -4,9 +4,10 @@
 //! not be possible to aim it: who could make a key with the fingerprint of another could use up that one's
 //! limit. Fingerprints are therefore made under secrets drawn when the limiter is made.
 //!
-//! A lone integer is permuted, so integers do not meet (but for two of all 2⁶⁴: 0 marks an empty place). Everything else goes through
-//! SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then meet by chance once in 37 million
-//! limiters, and even they are only limited together: a chance meeting can refuse too early, never admit too much.
+//! A lone integer is permuted, and so is a lone text of up to seven bytes, which with its length is an integer: of
+//! these no two meet (but for two of all 2⁶⁴: 0 marks an empty place). Everything else goes through SipHash-1-3, a keyed
+//! hash made for this purpose. Two of a million keys then meet by chance once in 37 million limiters, and even they are
+//! only limited together: a chance meeting can refuse too early, never admit too much.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -50,9 +51,17 @@ impl Secrets {
     /// for what else a key may write.
     #[inline]
     pub(crate) fn fingerprint_of_text(&self, bytes: &[u8]) -> u64 {
+        let fingerprint = match brief(bytes) {
+            Some(number) => self.permute(number),
+            None => self.hash(bytes),
+        };
+        fingerprint.max(1)
+    }
+
+    fn hash(&self, bytes: &[u8]) -> u64 {
         let mut sip = Sip::new(self.sip);
         sip.bytes(bytes);
-        sip.finish().max(1)
+        sip.finish()
     }
 
     /// A permutation of the integers: multiplying by an odd number and folding the high half down can both be undone.
@@ -79,7 +88,7 @@ impl Hash for AsText<'_> {
 /// Makes a fingerprint out of what a key writes when it is hashed.
 struct Maker<'a> {
     secrets: &'a Secrets,
-    /// The only integer so far.
+    /// The only integer, or the only text if that is one, so far.
     lone: Option<u64>,
     /// Whether the last write was of bytes, which are closed by their length.
     after_bytes: bool,
@@ -104,11 +113,16 @@ impl Maker<'_> {
 impl Hasher for Maker<'_> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
+        self.after_bytes = true;
         if let Some(first) = self.lone.take() {
             self.sip.block(first);
+        } else if self.sip.is_untouched()
+            && let Some(number) = brief(bytes)
+        {
+            self.lone = Some(number);
+            return;
         }
         self.sip.bytes(bytes);
-        self.after_bytes = true;
     }
 
     #[inline]
@@ -147,6 +161,12 @@ impl Hasher for Maker<'_> {
             None => self.sip.finish(),
         }
     }
+}
+
+/// A text that with its length fits into a word, as a number of its own.
+#[inline]
+fn brief(bytes: &[u8]) -> Option<u64> {
+    (bytes.len() < 8).then(|| few_bytes(bytes) | (bytes.len() as u64) << 56)
 }
 
 /// Fewer than eight bytes as a number. Read as words, which is faster than copying as many bytes as there are.
@@ -323,6 +343,16 @@ mod tests {
             let text = &text[..length];
             assert_eq!(secrets.fingerprint(text), secrets.fingerprint_of_text(text.as_bytes()), "{length}");
         }
+    }
+
+    #[test]
+    fn short_texts_never_meet() {
+        let secrets = Secrets::draw();
+        let texts = (0..100_000).map(|n: u32| format!("{n:x}")).chain((0..8).map(|zeros| "\0".repeat(zeros)));
+        let texts: HashSet<String> = texts.collect();
+        let fingerprints: HashSet<u64> =
+            texts.iter().map(|text| secrets.fingerprint(text.as_str())).collect();
+        assert_eq!(fingerprints.len(), texts.len());
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub use limits::{Limits, LimitsBuilder};
 pub use network::{InvalidProxies, Network, TrustedProxies};
 pub use rule::{Expose, RuleStats};
 pub use ruling::{Asked, Decisions, Later, Passed, Ruling};
+#[doc(hidden)]
+pub use text::Brief;
 pub use text::{KeyText, KeyValue};
 #[cfg(feature = "tower")]
 pub(crate) use timer::{Sleeping, Timer};

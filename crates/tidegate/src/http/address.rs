@@ -26,7 +26,7 @@ use ::http::header::{HeaderMap, HeaderName};
 use super::forwarded::Spoken;
 use super::head::Head;
 use super::network::{Network, TrustedProxies};
-use super::text::{KeyText, Kind};
+use super::text::{Brief, KeyText, Kind};
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,33 +205,30 @@ impl ClientAddress {
         client.address.map(|address| Network::of(address, bits(address)))
     }
 
-    /// Writes the network of the client as a part of a key: its version, its bits and its first address.
-    #[inline]
+    /// Writes the network of the client as a part of a key: its bits and its first address.
     pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyText) {
-        let peer = (self.peer)(head.extensions);
-        match (&self.trust, peer) {
-            (Trust::Nobody, Some(PeerBits::V4(address))) => self.write_v4(address, key),
-            (_, peer) => self.write_client(self.client(peer.map(Peer::from), head.headers), key),
+        match self.find(head).address {
+            None => key.part(Kind::Address, |_| ()),
+            Some(IpAddr::V4(address)) => key.brief(self.brief_v4(address.to_bits())),
+            Some(IpAddr::V6(address)) => key.part(Kind::Address6, |key| {
+                key.raw(&[self.v6.bits]);
+                key.raw(&(address.to_bits() & self.v6.mask).to_be_bytes());
+            }),
         }
     }
 
-    #[inline(never)]
-    fn write_client(&self, client: Client, key: &mut KeyText) {
-        match client.address {
-            None => key.short(Kind::Address, &[]),
-            Some(IpAddr::V4(address)) => self.write_v4(address.to_bits(), key),
-            Some(IpAddr::V6(address)) => {
-                let mut bytes = [0; 18];
-                bytes[..2].copy_from_slice(&[6, self.v6.bits]);
-                bytes[2..].copy_from_slice(&(address.to_bits() & self.v6.mask).to_be_bytes());
-                key.short(Kind::Address, &bytes);
-            }
+    /// The same, of most clients of version 4.
+    #[inline]
+    pub(super) fn brief(&self, head: &Head<'_>) -> Option<Brief> {
+        match (&self.trust, (self.peer)(head.extensions)) {
+            (Trust::Nobody, Some(PeerBits::V4(address))) => Some(self.brief_v4(address)),
+            _ => None,
         }
     }
 
     #[inline]
-    fn write_v4(&self, address: u32, key: &mut KeyText) {
-        key.six(Kind::Address, [4, self.v4.bits], address & self.v4.mask);
+    fn brief_v4(&self, address: u32) -> Brief {
+        Brief::five(Kind::Address4, self.v4.bits, address & self.v4.mask)
     }
 }
 

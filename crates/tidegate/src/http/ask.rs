@@ -134,12 +134,29 @@ impl Shared {
     #[inline]
     fn passes(&self, head: &Head<'_>) -> bool {
         let [rule] = &*self.rules else { return false };
+        match rule.key.brief_or(head) {
+            Some(key) => {
+                let (bytes, length) = key.bytes();
+                self.rule_passes(rule, &bytes[..length], head)
+            }
+            None => self.passes_written(rule, head),
+        }
+    }
+
+    /// The same, for a key that has to be written.
+    #[inline(never)]
+    fn passes_written(&self, rule: &RuleOf, head: &Head<'_>) -> bool {
         let mut key = KeyText::new();
         if !matches!(rule.key.write_or(head, &mut key), Written::Key) {
             return false;
         }
         key.shorten(0);
-        self.gate.passes(&[Part::of(rule.id).key(key.bytes()).cost(rule.cost(head))])
+        self.rule_passes(rule, key.bytes(), head)
+    }
+
+    #[inline]
+    fn rule_passes(&self, rule: &RuleOf, key: &[u8], head: &Head<'_>) -> bool {
+        self.gate.passes(&[Part::of(rule.id).key(key).cost(rule.cost(head))])
     }
 
     /// Asks the gate, for what each rule has to say if that is to be told.
@@ -188,10 +205,18 @@ impl Shared {
     /// Asks the only rule. `None` if that lacks its key, or the gate did not answer at once.
     fn rule_on_one(&self, head: &Head<'_>) -> Option<Verdict> {
         let rule = self.rules.first()?;
+        if let Some(key) = rule.key.brief_or(head) {
+            let (bytes, length) = key.bytes();
+            return self.rule_on_key(rule, &bytes[..length], head);
+        }
         let mut key = KeyText::new();
         let Written::Key = rule.key.write_or(head, &mut key) else { return None };
         key.shorten(0);
-        let part = [Part::of(rule.id).key(key.bytes()).cost(rule.cost(head))];
+        self.rule_on_key(rule, key.bytes(), head)
+    }
+
+    fn rule_on_key(&self, rule: &RuleOf, key: &[u8], head: &Head<'_>) -> Option<Verdict> {
+        let part = [Part::of(rule.id).key(key).cost(rule.cost(head))];
         let admission = at_once(self.gate.decide(&part))?;
         Some(match self.settle(admission.map(Some)) {
             Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
@@ -281,6 +306,9 @@ impl Shared {
     fn told(&self, binding: &Decision, each: &[Decision]) -> Decisions {
         if self.answers.fields == Fields::None {
             return Decisions::default();
+        }
+        if let [rule] = &*self.rules {
+            return Decisions::of(rule.left(0, binding).into_iter());
         }
         let decisions = if each.is_empty() { std::slice::from_ref(binding) } else { each };
         Decisions::of(decisions.iter().filter_map(|decision| {

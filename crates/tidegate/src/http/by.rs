@@ -28,7 +28,7 @@ use super::head::Head;
 use super::key::{AlwaysThere, InvalidKey, KeyPart, MissingPart};
 use super::route::decode;
 pub use super::route::{Param, Route, param, route};
-use super::text::{KeyText, KeyValue, Kind};
+use super::text::{Brief, KeyText, KeyValue, Kind};
 
 /// Everybody together: one limit for all requests. Its key is the empty one.
 #[must_use]
@@ -191,10 +191,13 @@ impl KeyPart for OfMethod {
 impl AlwaysThere for OfMethod {}
 
 impl KeyPart for Address {
-    #[inline]
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
         self.0.write(head, key);
         Ok(())
+    }
+
+    fn brief(&self, head: &Head<'_>) -> Option<Brief> {
+        self.0.brief(head)
     }
 }
 

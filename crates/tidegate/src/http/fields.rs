@@ -18,7 +18,7 @@
 use std::time::SystemTime;
 
 use ::http::HeaderMap;
-use ::http::header::{HeaderName, HeaderValue};
+use ::http::header::{Entry, HeaderName, HeaderValue};
 
 use super::line::{Line, number};
 
@@ -212,14 +212,18 @@ fn add_three<'a>(
     now: u64,
 ) {
     let Some(state) = left.min_by_key(|state| state.remaining) else { return };
-    let told = headers.get(&names[1]).and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
-    if told.is_some_and(|told| told <= state.remaining) {
-        return;
+    let [limit, remaining, reset] = names;
+    match headers.entry(remaining) {
+        Entry::Vacant(place) => drop(place.insert(number(state.remaining))),
+        Entry::Occupied(told) if is_at_most(told.get(), state.remaining) => return,
+        Entry::Occupied(mut told) => drop(told.insert(number(state.remaining))),
     }
-    let values = [state.rule.quota, state.remaining, now.saturating_add(state.within)];
-    for (name, value) in names.iter().zip(values) {
-        headers.insert(name, number(value));
-    }
+    headers.insert(limit, number(state.rule.quota));
+    headers.insert(reset, number(now.saturating_add(state.within)));
+}
+
+fn is_at_most(told: &HeaderValue, remaining: u64) -> bool {
+    told.to_str().ok().and_then(|told| told.trim().parse::<u64>().ok()).is_some_and(|told| told <= remaining)
 }
 
 fn seconds_since_1970() -> u64 {

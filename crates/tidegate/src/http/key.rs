@@ -5,7 +5,7 @@
 //! occur, and in what clients send everything occurs. So each part says what it is and how long it is:
 //!
 //! ```text
-//!   (method, header "x-user")     m 0003 GET h 0005 alice
+//!   (method, header "x-user")     m 3 GET h 5 alice
 //! ```
 //!
 //! No two different lists of parts are written alike, and an address never looks like a header that says the same. Keys
@@ -22,7 +22,7 @@ use std::fmt;
 use super::address::ClientAddress;
 use super::by::Address;
 use super::head::Head;
-use super::text::{KeyText, Kind};
+use super::text::{Brief, KeyText, Kind};
 
 /// Something of a request that it can be limited by, and that may be missing.
 ///
@@ -34,6 +34,13 @@ pub trait KeyPart: Send + Sync + 'static {
     ///
     /// [`MissingPart`] if it has none. What was written until then does not count.
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart>;
+
+    /// What [`write`](KeyPart::write) would write, if that is short and known at once. `None` says nothing.
+    #[doc(hidden)]
+    fn brief(&self, head: &Head<'_>) -> Option<Brief> {
+        let _ = head;
+        None
+    }
 
     /// Whether it can be what it was said to be. Asked once, when limits are built.
     ///
@@ -94,6 +101,10 @@ pub trait AlwaysThere: KeyPart {}
 pub trait RuleKey: Send + Sync + 'static {
     /// Writes the key of this request, or says why there is none.
     fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written;
+
+    /// As [`KeyPart::brief`].
+    #[doc(hidden)]
+    fn brief_or(&self, head: &Head<'_>) -> Option<Brief>;
 
     /// As [`KeyPart::check`].
     ///
@@ -190,6 +201,10 @@ impl<P: AlwaysThere> RuleKey for P {
         }
     }
 
+    fn brief_or(&self, head: &Head<'_>) -> Option<Brief> {
+        self.brief(head)
+    }
+
     fn check_key(&self) -> Result<(), InvalidKey> {
         self.check()
     }
@@ -215,6 +230,10 @@ impl<P: KeyPart> RuleKey for Chosen<P> {
                 Written::Key
             }
         }
+    }
+
+    fn brief_or(&self, head: &Head<'_>) -> Option<Brief> {
+        self.part.brief(head)
     }
 
     fn check_key(&self) -> Result<(), InvalidKey> {

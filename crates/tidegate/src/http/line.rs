@@ -7,8 +7,6 @@ use ::http::HeaderValue;
 
 /// As much is put together without allocating.
 const INLINE: usize = 256;
-/// So many digits have the largest numbers.
-const DIGITS: usize = 20;
 
 /// Text for a header.
 pub(super) struct Line {
@@ -46,7 +44,7 @@ impl Line {
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        self.push(digits(number, &mut [0; DIGITS]));
+        self.push(itoa::Buffer::new().format(number).as_bytes());
     }
 
     /// As a string of RFC 9651, which is also one of JSON.
@@ -74,19 +72,7 @@ impl Line {
 
 /// A number as a value of its own.
 pub(super) fn number(number: u64) -> HeaderValue {
-    HeaderValue::from_bytes(digits(number, &mut [0; DIGITS])).expect("digits can be in a header")
-}
-
-fn digits(mut number: u64, place: &mut [u8; DIGITS]) -> &[u8] {
-    let mut first = DIGITS;
-    loop {
-        first -= 1;
-        place[first] = b'0' + u8::try_from(number % 10).expect("a digit");
-        number /= 10;
-        if number == 0 {
-            return &place[first..];
-        }
-    }
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header")
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 const MOST_BYTES: usize = 512;
 /// As much is written without allocating.
 const INLINE: usize = 160;
+/// A length that needs more than a byte follows this one, in four.
+const LONG: u8 = u8::MAX;
 
 /// A key on its way: parts, each with its kind and length. Up to 160 bytes of all keys of a request need no allocation.
 #[derive(Clone)]
@@ -22,6 +24,11 @@ pub struct KeyText {
     /// All of it, once it was too long.
     heap: Vec<u8>,
 }
+
+/// A key of a single part that with its kind and length is at most seven bytes. Handed over in a register, it need not
+/// be written down first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief(u64);
 
 /// What can be the value of a part: text, bytes, numbers.
 pub trait KeyValue {
@@ -45,41 +52,31 @@ impl KeyText {
 
     /// Writes a part of this kind, of whatever `write` writes.
     pub(super) fn part(&mut self, kind: Kind, write: impl FnOnce(&mut Self)) {
-        self.raw(&[kind as u8, 0, 0, 0, 0]);
+        self.raw(&[kind as u8, 0]);
         let start = self.length;
         write(self);
-        let length = u32::try_from(self.length - start).unwrap_or(u32::MAX);
-        self.bytes_mut()[start - 4..start].copy_from_slice(&length.to_be_bytes());
-    }
-
-    /// Writes a part of which the compiler knows the length.
-    #[inline]
-    pub(super) fn short<const N: usize>(&mut self, kind: Kind, bytes: &[u8; N]) {
-        let length = u32::try_from(N).unwrap_or(u32::MAX).to_be_bytes();
-        let (head, end) = (self.length + 5, self.length + 5 + N);
-        if end > INLINE || !self.heap.is_empty() {
-            return self.part(kind, |key| key.raw(bytes));
+        match u8::try_from(self.length - start) {
+            Ok(length) if length < LONG => self.bytes_mut()[start - 1] = length,
+            _ => self.write_long_length(start),
         }
-        self.inline[self.length] = kind as u8;
-        self.inline[self.length + 1..head].copy_from_slice(&length);
-        self.inline[head..end].copy_from_slice(bytes);
-        self.length = end;
     }
 
-    /// Writes a part of two bytes and a number, as two words: who reads words soon after would wait for bytes that were
-    /// written one by one.
+    /// The length of a long part that begins here, which makes room for it.
+    #[cold]
+    fn write_long_length(&mut self, start: usize) {
+        let length = u32::try_from(self.length - start).unwrap_or(u32::MAX);
+        self.raw(&[0; 4]);
+        let part = &mut self.bytes_mut()[start - 1..];
+        part.copy_within(1..part.len() - 4, 5);
+        part[0] = LONG;
+        part[1..5].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// Writes a whole part that is known already.
     #[inline]
-    pub(super) fn six(&mut self, kind: Kind, [a, b]: [u8; 2], number: u32) {
-        let Some(place) = self.inline.get_mut(self.length..self.length + 16).filter(|_| self.heap.is_empty())
-        else {
-            let [c, d, e, f] = number.to_be_bytes();
-            return self.short(kind, &[a, b, c, d, e, f]);
-        };
-        let number = u64::from(number.swap_bytes());
-        let head = kind as u64 | 6 << 32 | u64::from(a) << 40 | u64::from(b) << 48 | number << 56;
-        place[..8].copy_from_slice(&head.to_le_bytes());
-        place[8..].copy_from_slice(&(number >> 8).to_le_bytes());
-        self.length += 11;
+    pub(super) fn brief(&mut self, part: Brief) {
+        let (bytes, length) = part.bytes();
+        self.raw(&bytes[..length]);
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {
@@ -137,6 +134,23 @@ impl KeyText {
     }
 }
 
+// === impl Brief ===
+
+impl Brief {
+    /// A part of this kind: a byte and a number.
+    #[inline]
+    pub(super) fn five(kind: Kind, byte: u8, number: u32) -> Self {
+        let value = u64::from(byte) << 16 | u64::from(number.swap_bytes()) << 24;
+        Brief(kind as u64 | 5 << 8 | value | 7 << 56)
+    }
+
+    /// Its bytes, and how many of these they are.
+    #[inline]
+    pub(super) fn bytes(self) -> ([u8; 8], usize) {
+        (self.0.to_le_bytes(), (self.0 >> 56) as usize)
+    }
+}
+
 impl Default for KeyText {
     fn default() -> Self {
         KeyText::new()
@@ -153,7 +167,10 @@ impl fmt::Debug for KeyText {
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
+    /// No address.
     Address = b'a',
+    Address4 = b'4',
+    Address6 = b'6',
     Extension = b'e',
     Header = b'h',
     Host = b'o',

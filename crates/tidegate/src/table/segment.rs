@@ -1,8 +1,13 @@
 //! # A segment: a piece of the table that grows by dividing
 //!
 //! A segment holds the keys whose fingerprints begin alike. A key's home is one line of it; when that is full, it lives
-//! in the neighbouring line, and when that is full too, in one of a second pair, or wherever there is room. The home line's *overflow* counts those
-//! who live so far off, so that a search knows whether to look further.
+//! in the neighbouring line, and when that is full too, in one of a second pair, or wherever there is room. The home line
+//! counts those who live *away*, and those among them who live *astray*, so that a search knows whether to look further.
+//!
+//! ```text
+//!   home, neighbour ──► second home, its neighbour ──► every other line
+//!                away > 0                      astray > 0
+//! ```
 //!
 //! Deciding takes no lock. Who lives where changes only under the segment's lock, and by these rules:
 //!
@@ -31,9 +36,18 @@ pub(crate) struct Segment {
     /// The number of lines of keys, a power of two, less one.
     mask: u32,
     version: AtomicU64,
-    /// How many keys whose home is this line live neither in it nor in its neighbour. Sticks at 255.
-    overflow: Box<[AtomicU8]>,
+    /// For each line, how many of those whose home it is live away, and how many astray. Sticks at 255.
+    homes: Box<[Home]>,
     rest: Box<Rest>,
+}
+
+/// How many keys do not live where a line is their home.
+#[derive(Debug)]
+struct Home {
+    /// Neither in it nor in its neighbour.
+    away: AtomicU8,
+    /// Nor in the second pair.
+    astray: AtomicU8,
 }
 
 /// What few decisions need.
@@ -95,7 +109,7 @@ impl Segment {
             group: small(group),
             mask: small(lines - 1),
             version: AtomicU64::new(0),
-            overflow: (0..lines).map(|_| AtomicU8::new(0)).collect(),
+            homes: (0..lines).map(|_| Home { away: AtomicU8::new(0), astray: AtomicU8::new(0) }).collect(),
             rest: Box::new(Rest { words, stride, large, owners: Mutex::new(owners) }),
         }
     }
@@ -105,7 +119,7 @@ impl Segment {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.overflow.len() * SLOTS
+        self.homes.len() * SLOTS
     }
 
     #[inline(always)]
@@ -159,7 +173,14 @@ impl Segment {
         if let Some(number) = find(neighbour(home)) {
             return Some(number);
         }
-        if self.overflow[home].load(Ordering::Acquire) == 0 {
+        let Home { away, astray } = &self.homes[home];
+        if away.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        if let Some(number) = self.second_pair(fingerprint).into_iter().find_map(find) {
+            return Some(number);
+        }
+        if astray.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.lines_beyond(fingerprint).find_map(find)
@@ -285,14 +306,19 @@ impl Segment {
         (fingerprint as u32 & self.mask) as usize
     }
 
-    /// Every line but the home and its neighbour: first a second home, by other bits of the fingerprint, and its
-    /// neighbour; then, for the few who find no room there either, all of them.
-    fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
-        let lines = self.overflow.len();
-        let home = self.home(fingerprint);
-        let second = (fingerprint >> 24) as usize & (lines - 1);
-        let all = (1..lines).map(move |step| (home + step) % lines);
+    /// A second home, by other bits of the fingerprint, and its neighbour.
+    fn second_pair(&self, fingerprint: u64) -> [usize; 2] {
+        let second = (fingerprint >> 24) as usize & (self.homes.len() - 1);
         [second, neighbour(second)]
+    }
+
+    /// Every line but the home and its neighbour: first the second pair; then, for the few who find no room there either,
+    /// all of them.
+    fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
+        let lines = self.homes.len();
+        let home = self.home(fingerprint);
+        let all = (1..lines).map(move |step| (home + step) % lines);
+        self.second_pair(fingerprint)
             .into_iter()
             .chain(all)
             .filter(move |line| *line != neighbour(home) && *line != home)
@@ -442,22 +468,31 @@ impl<'a> Place<'a> {
 
     /// Whether the owner lives further off than next door.
     fn is_far(self) -> bool {
-        let home = self.segment.home(self.owner());
+        self.is_away_from(self.segment.home(self.owner()))
+    }
+
+    fn is_away_from(self, home: usize) -> bool {
         self.number != home && self.number != neighbour(home)
     }
 
-    /// Changes the owner, and the overflow of whose home is another line.
+    /// Changes the owner, and how many are away from whose home is another line.
     fn set_owner(self, fingerprint: u64) {
-        let segment = self.segment;
-        let count = |owner: u64, change: fn(u8) -> u8| {
-            let home = segment.home(owner);
-            if owner != EMPTY && self.number != home && self.number != neighbour(home) {
-                let overflow = &segment.overflow[home];
-                overflow.store(change(overflow.load(Ordering::Relaxed)), Ordering::Release);
-            }
-        };
-        count(self.owner(), |overflow| if overflow == u8::MAX { overflow } else { overflow - 1 });
-        count(fingerprint, |overflow| overflow.saturating_add(1));
+        self.count_far(self.owner(), |count| if count == u8::MAX { count } else { count - 1 });
+        self.count_far(fingerprint, |count| count.saturating_add(1));
         self.line.set_fingerprint(self.slot, fingerprint);
+    }
+
+    /// Changes the counts of an owner's home if this place is far from it.
+    fn count_far(self, owner: u64, change: fn(u8) -> u8) {
+        let home = self.segment.home(owner);
+        if owner == EMPTY || !self.is_away_from(home) {
+            return;
+        }
+        let Home { away, astray } = &self.segment.homes[home];
+        let store = |count: &AtomicU8| count.store(change(count.load(Ordering::Relaxed)), Ordering::Release);
+        store(away);
+        if !self.segment.second_pair(owner).contains(&self.number) {
+            store(astray);
+        }
     }
 }
