@@ -160,19 +160,8 @@ impl RedisGate {
     ///
     /// As [`check`](RedisGate::check).
     pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        let shared = &self.shared;
-        shared.validate(request)?;
-        if shared.is_cluster && spans_keys(request) {
-            return Ok(shared.check(request).await);
-        }
-        Ok(match shared.check_together(request, shared.deadline).await {
-            Ok((admission, reply)) => {
-                shared.counts.count(admission.decision.source);
-                let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
-                Admission { rules: rules.collect(), ..admission }
-            }
-            Err(trouble) => shared.without_redis(request, &trouble),
-        })
+        self.shared.validate(request)?;
+        Ok(self.shared.check_each(request).await)
     }
 
     /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may. Refuses only what can never pass.
@@ -300,6 +289,20 @@ impl RedisGate {
 /// may wait for the answer any more. Otherwise a client that resets its request quickly enough would not be counted.
 impl Gate for RedisGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        self.decide_in_task(request, Tell::Binding)
+    }
+
+    fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        self.decide_in_task(request, Tell::Each)
+    }
+
+    fn rule(&self, name: &str) -> Option<RuleId> {
+        self.id(name)
+    }
+}
+
+impl RedisGate {
+    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
         if let Err(invalid) = self.shared.validate(request) {
             return Answer::Ready(Err(invalid));
         }
@@ -307,16 +310,17 @@ impl Gate for RedisGate {
             return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
         }
         let (shared, kept) = (self.shared.clone(), Kept::of(request));
-        let asking = self.shared.runtime.spawn(async move { shared.check(&kept.parts()).await });
+        let asking = self.shared.runtime.spawn(async move {
+            match tell {
+                Tell::Binding => shared.check(&kept.parts()).await,
+                Tell::Each => shared.check_each(&kept.parts()).await,
+            }
+        });
         Answer::Pending(Box::pin(async move {
             // Only a runtime that is shutting down does not finish it.
             let answer = asking.await;
             Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Trouble::NotAsked)))
         }))
-    }
-
-    fn rule(&self, name: &str) -> Option<RuleId> {
-        self.id(name)
     }
 }
 
@@ -331,6 +335,13 @@ impl fmt::Debug for RedisGate {
         let names: Vec<_> = self.shared.rules.iter().map(|rule| &rule.name).collect();
         f.debug_struct("RedisGate").field("rules", &names).field("health", &self.health()).finish()
     }
+}
+
+/// What whoever asks wants to be told of: the rule that was binding, or each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tell {
+    Binding,
+    Each,
 }
 
 impl Kept {
@@ -361,6 +372,20 @@ impl Shared {
             Ok(admission) => {
                 self.counts.count(admission.decision.source);
                 admission
+            }
+            Err(trouble) => self.without_redis(request, &trouble),
+        }
+    }
+
+    pub(crate) async fn check_each(self: &Arc<Self>, request: &[Part<'_>]) -> Admission {
+        if self.is_cluster && spans_keys(request) {
+            return self.check(request).await;
+        }
+        match self.check_together(request, self.deadline).await {
+            Ok((admission, reply)) => {
+                self.counts.count(admission.decision.source);
+                let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
+                Admission { rules: rules.collect(), ..admission }
             }
             Err(trouble) => self.without_redis(request, &trouble),
         }

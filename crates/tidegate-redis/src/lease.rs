@@ -49,7 +49,7 @@ use std::time::Duration;
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
 use tidegate_core::{Decision, Outcome, RuleId, Wait};
 
-use crate::gate::{Kept, RedisGate};
+use crate::gate::{Kept, RedisGate, Tell};
 use crate::trouble::Trouble;
 pub(crate) use account::Deal;
 use account::Spend;
@@ -491,17 +491,34 @@ impl Gate for Leased {
         if let Some(decision) = self.at_once(request) {
             return Answer::Ready(Ok(Admission::bare(decision)));
         }
-        let (leased, kept) = (self.clone(), Kept::of(request));
-        let asking =
-            self.strict().shared.runtime.spawn(async move { leased.check_slowly(&kept.parts()).await });
-        Answer::Pending(Box::pin(async move {
-            let shared = &self.strict().shared;
-            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Trouble::NotAsked)))
-        }))
+        self.decide_in_task(request, Tell::Binding)
+    }
+
+    fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
+        if let [_] = request {
+            return self.decide(request);
+        }
+        self.decide_in_task(request, Tell::Each)
     }
 
     fn rule(&self, name: &str) -> Option<RuleId> {
         self.strict().id(name)
+    }
+}
+
+impl Leased {
+    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
+        let (leased, kept) = (self.clone(), Kept::of(request));
+        let asking = self.strict().shared.runtime.spawn(async move {
+            match tell {
+                Tell::Binding => leased.check_slowly(&kept.parts()).await,
+                Tell::Each => leased.check_each(&kept.parts()).await,
+            }
+        });
+        Answer::Pending(Box::pin(async move {
+            let shared = &self.strict().shared;
+            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Trouble::NotAsked)))
+        }))
     }
 }
 

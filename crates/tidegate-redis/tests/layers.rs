@@ -66,7 +66,9 @@ async fn two_services_share_one_limit_all_or_nothing() {
         RateLimitLayer::new(limits).layer(Served)
     };
     let (mut one, mut two) = (make(), make());
-    assert_eq!(send(&mut one, "alice").await.headers()["ratelimit-policy"], "\"user\";q=2");
+    let first = send(&mut one, "alice").await;
+    assert_eq!(first.headers()["ratelimit-policy"], "\"everybody\";q=4, \"user\";q=2");
+    assert_eq!(first.headers()["ratelimit"], "\"everybody\";r=3;t=900, \"user\";r=1;t=1800");
     assert_eq!(send(&mut two, "alice").await.status(), 200);
     for service in [&mut one, &mut two] {
         let refused = send(service, "alice").await;
