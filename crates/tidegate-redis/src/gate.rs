@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::health::{Counts, Health};
-use crate::keys::Keys;
+use crate::keys::{BEFORE_THE_TAG, Keys};
 use crate::lease::Deal;
 use crate::line::Lines;
 use crate::link::{Connection, Link};
@@ -34,7 +34,7 @@ use crate::places::{Entry, Place, Places};
 use crate::trouble::{Trouble, is_no_script, is_redirection};
 use crate::wait::Until;
 use crate::watch::Canary;
-use crate::wire::{self, Call, Described, Line, Reply, Terms, Verb};
+use crate::wire::{self, Call, Described, Line, Reply, Said, Terms, Verb};
 
 /// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
 ///
@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) rules: Box<[Shape]>,
     pub(crate) keys: Keys,
     pub(crate) sha: String,
+    /// Of the other script, for limits that come with the call.
+    pub(crate) sha_of_brought: String,
     pub(crate) links: Box<[Arc<Link>]>,
     pub(crate) is_cluster: bool,
     pub(crate) breaker: Arc<Breaker>,
@@ -491,11 +493,23 @@ impl Shared {
         id: Option<&[u8]>,
         within: Duration,
     ) -> Result<Reply, Trouble> {
+        let call = Call { sha: &self.sha, said: Said::Rules { verb, lines, id } };
+        self.put(self.link_of(lines), &call, within, |value| wire::read(value, lines)).await
+    }
+
+    /// The same of any script.
+    pub(crate) async fn put<T>(
+        &self,
+        link: &Link,
+        call: &Call<'_>,
+        within: Duration,
+        read: impl FnOnce(&redis::Value) -> Option<T>,
+    ) -> Result<T, Trouble> {
         if self.breaker.is_open() {
             return Err(Trouble::NotAsked);
         }
         let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
-        let answer = self.send(self.link_of(lines), verb, lines, id, within).await;
+        let answer = self.send(link, call, within, read).await;
         match &answer {
             Ok(_) => {
                 self.breaker.succeeded();
@@ -519,24 +533,23 @@ impl Shared {
         lines: &[Line<'_>],
         id: Option<&[u8]>,
     ) -> Result<Reply, Trouble> {
-        self.send(link, verb, lines, id, self.deadline).await
+        let call = Call { sha: &self.sha, said: Said::Rules { verb, lines, id } };
+        self.send(link, &call, self.deadline, |value| wire::read(value, lines)).await
     }
 
-    async fn send(
+    async fn send<T>(
         &self,
         link: &Link,
-        verb: Verb,
-        lines: &[Line<'_>],
-        id: Option<&[u8]>,
+        call: &Call<'_>,
         within: Duration,
-    ) -> Result<Reply, Trouble> {
+        read: impl FnOnce(&redis::Value) -> Option<T>,
+    ) -> Result<T, Trouble> {
         let (connection, number) = link.connection()?;
-        let call = Call { sha: &self.sha, verb, lines, id };
         self.counts.asked();
-        match tokio::time::timeout(within, send(link, connection, &call)).await {
+        match tokio::time::timeout(within, send(link, connection, call)).await {
             Ok(Ok(value)) => {
                 link.answered();
-                wire::read(&value, lines).ok_or(Trouble::Nonsense)
+                read(&value).ok_or(Trouble::Nonsense)
             }
             Ok(Err(error)) => {
                 link.failed(number, &error);
@@ -549,11 +562,15 @@ impl Shared {
         }
     }
 
+    pub(crate) fn link_of(&self, lines: &[Line<'_>]) -> &Link {
+        self.link_to(lines.last().map_or(&[], |line| &line.key))
+    }
+
     /// Requests for one key go the same way, so that they arrive in the order they were made; but nobody waits for a connection
     /// while there is another.
-    pub(crate) fn link_of(&self, lines: &[Line<'_>]) -> &Link {
-        let tag = lines.last().map_or(0, |line| usize::from(line.key[4]) + usize::from(line.key[5]));
-        let first = tag % self.links.len();
+    pub(crate) fn link_to(&self, key: &[u8]) -> &Link {
+        let letters = key.iter().skip(BEFORE_THE_TAG).take(2); // of its tag, which is a hash
+        let first = letters.map(|letter| usize::from(*letter)).sum::<usize>() % self.links.len();
         let (before, from) = self.links.split_at(first);
         let mut in_turn = from.iter().chain(before);
         in_turn.find(|link| link.connection().is_ok()).unwrap_or(&self.links[first])

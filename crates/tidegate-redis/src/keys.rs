@@ -20,11 +20,20 @@ pub(crate) struct Keys {
     tenant: Sha256,
 }
 
+/// Where the tag begins in a name.
+pub(crate) const BEFORE_THE_TAG: usize = 4;
+
 impl Keys {
     pub(crate) fn of(tenant: &str) -> Self {
         let mut hash = Sha256::new();
         feed(&mut hash, tenant.as_bytes());
         Keys { tenant: hash }
+    }
+
+    /// The name of the string that holds the state of `key` under a limit that comes with the call, which has no name.
+    /// No rule is without one, so this is no rule's.
+    pub(crate) fn of_brought(&self, key: &[u8]) -> Vec<u8> {
+        self.name("", key)
     }
 
     /// The name of the string that holds the state of `key` under the rule with this name.
@@ -80,5 +89,6 @@ mod tests {
         assert_eq!(name("", "user", "alice"), "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
         assert_eq!(name("acme", "user", "alice"), "tg:{dy6F-wDTio-U01xc8RpsBA}user");
         assert_eq!(name("", "everybody", ""), "tg:{r1Vw9aGBC3r3jK9LxwpmDw}everybody");
+        assert_eq!(Keys::of("").of_brought(b"alice"), b"tg:{bqmI7nN6aND7HXu3YEDoBA}");
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `script.lua` | every algorithm, as the core has them |
 //! | `wire` | what is said to the script and what it answers; `WIRE.md` has it in words |
+//! | `brought`, `brought.lua` | [`Brought`]: limits that come with the call |
 //! | `keys` | how the strings in Redis are named |
 //! | `gate` | [`RedisGate`]: deadline, bound, breaker around one round trip |
 //! | `build` | [`Builder`], and what can be wrong with it |
@@ -27,6 +28,7 @@ mod book {
     struct Leases;
 }
 mod breaker;
+mod brought;
 mod build;
 mod gate;
 mod health;
@@ -46,6 +48,7 @@ mod wait;
 mod watch;
 mod wire;
 
+pub use brought::{Brought, Owed, SCRIPT_OF_BROUGHT};
 pub use build::{Builder, InvalidGate};
 pub use gate::RedisGate;
 pub use health::{Decisions, Health};

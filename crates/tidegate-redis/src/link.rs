@@ -1,10 +1,10 @@
 //! # A connection that heals
 //!
 //! A link is connected, or it is not and says so at once: nobody waits for a connection while a request does. A task of its own
-//! connects, looks at what it has connected to, loads the script, and sleeps until the connection is lost.
+//! connects, looks at what it has connected to, loads the scripts, and sleeps until the connection is lost.
 //!
 //! ```text
-//!   connect ──► look at it, load the script ──► serve … lost ─┐
+//!   connect ──► look at it, load the scripts ─► serve … lost ─┐
 //!      ▲  └── failed: wait, longer each time                  │
 //!      └──────────────────────────────────────────────────────┘
 //! ```
@@ -23,6 +23,7 @@ use tidegate::{Clock, SteadyClock};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
+use crate::brought::SCRIPT_OF_BROUGHT;
 use crate::pipe::Pipe;
 use crate::server::{self, Findings};
 use crate::trouble::{Trouble, breaks_the_connection};
@@ -51,7 +52,7 @@ pub(crate) struct Link {
     silent_since: AtomicU64,
     clock: SteadyClock,
     lost: Notify,
-    /// How often the script was loaded, and held by who loads it.
+    /// How often the scripts were loaded, and held by who loads them.
     loads: AtomicU64,
     loading: Mutex<()>,
 }
@@ -173,12 +174,12 @@ impl Link {
         }
     }
 
-    /// How often the script was loaded so far.
+    /// How often the scripts were loaded so far.
     pub(crate) fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
 
-    /// Loads the script, unless somebody has since it was loaded so often.
+    /// Loads the scripts, unless somebody has since they were loaded so often.
     pub(crate) async fn load(&self, connection: &mut Connection, loads: u64) -> Result<(), RedisError> {
         let _loading = self.loading.lock().await;
         if self.loads() == loads {
@@ -263,8 +264,12 @@ impl Target {
 }
 
 impl Connection {
-    async fn load(&mut self) -> Result<Value, RedisError> {
-        self.command(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await
+    /// Both scripts: where one is missing, so is the other.
+    async fn load(&mut self) -> Result<(), RedisError> {
+        for script in [SCRIPT, SCRIPT_OF_BROUGHT] {
+            self.command(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await?;
+        }
+        Ok(())
     }
 
     /// Asks where a redirection says. One to stay is known to the connection by now; a slot that is being moved has to be asked
@@ -282,7 +287,7 @@ impl Connection {
         replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    /// Asks the script.
+    /// Asks a script.
     pub(crate) async fn ask(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
         match self {
             Connection::Plain(pipe) => pipe.ask(|unsent| call.write(unsent)).await,

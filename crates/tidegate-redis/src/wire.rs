@@ -1,11 +1,14 @@
 //! # What is said to the script, and what it answers
 //!
 //! `WIRE.md` in words, this in types: a call is built here and nowhere else, and a reply is read here and nowhere else.
+//! What is said of limits that come with the call is in [`brought`](crate::brought).
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tidegate_core::{Decision, Micros, Outcome, Rule, Wait};
+
+use crate::brought::Asked;
 
 /// The script that decides. `WIRE.md` says what it is given and what it answers.
 pub const SCRIPT: &str = include_str!("script.lua");
@@ -122,15 +125,26 @@ fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
     std::iter::once(letter).chain(numbers).collect()
 }
 
-/// What the script is asked for.
+/// What a script is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     /// By what name it is known to the server.
     pub(crate) sha: &'a str,
-    pub(crate) verb: Verb,
-    pub(crate) lines: &'a [Line<'a>],
-    /// Whose places are meant.
-    pub(crate) id: Option<&'a [u8]>,
+    pub(crate) said: Said<'a>,
+}
+
+/// What it is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Said<'a> {
+    /// The one that decides by rules.
+    Rules {
+        verb: Verb,
+        lines: &'a [Line<'a>],
+        /// Whose places are meant.
+        id: Option<&'a [u8]>,
+    },
+    /// The one that decides by a limit that comes with the call.
+    Brought { key: &'a [u8], asked: Asked },
 }
 
 impl Call<'_> {
@@ -145,7 +159,7 @@ impl Call<'_> {
 
     /// Appends it as it is sent.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
-        head(bytes, b'*', 4 + 3 * self.lines.len() + usize::from(self.id.is_some()));
+        head(bytes, b'*', 3 + self.said.arguments());
         self.each_argument(|argument| {
             head(bytes, b'$', argument.len());
             bytes.extend_from_slice(argument);
@@ -156,22 +170,43 @@ impl Call<'_> {
     fn each_argument(&self, mut argument: impl FnMut(&[u8])) {
         argument(b"EVALSHA");
         argument(self.sha.as_bytes());
-        argument(Digits::of(self.lines.len() as u64).bytes());
-        for line in self.lines {
-            argument(&line.key);
+        match self.said {
+            Said::Rules { verb, lines, id } => each_of_rules(verb, lines, id, argument),
+            Said::Brought { key, asked } => {
+                argument(b"1");
+                argument(key);
+                asked.each_argument(argument);
+            }
         }
-        argument(self.verb.letter().as_bytes());
-        for line in self.lines {
-            match line.terms {
-                Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
-                Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
-                Terms::Lease { stock, ttl } => argument(format!("{} {stock} {ttl}", line.cost).as_bytes()),
-            };
-            argument(&line.rule.bytes);
+    }
+}
+
+impl Said<'_> {
+    /// How many there are after the name of the script and the number of keys.
+    fn arguments(&self) -> usize {
+        match self {
+            Said::Rules { lines, id, .. } => 1 + 3 * lines.len() + usize::from(id.is_some()),
+            Said::Brought { asked, .. } => 1 + asked.arguments(),
         }
-        if let Some(id) = self.id {
-            argument(id);
-        }
+    }
+}
+
+fn each_of_rules(verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>, mut argument: impl FnMut(&[u8])) {
+    argument(Digits::of(lines.len() as u64).bytes());
+    for line in lines {
+        argument(&line.key);
+    }
+    argument(verb.letter().as_bytes());
+    for line in lines {
+        match line.terms {
+            Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
+            Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
+            Terms::Lease { stock, ttl } => argument(format!("{} {stock} {ttl}", line.cost).as_bytes()),
+        };
+        argument(&line.rule.bytes);
+    }
+    if let Some(id) = id {
+        argument(id);
     }
 }
 
@@ -227,14 +262,14 @@ pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
     (binding < decisions.len()).then_some(Reply { binding, decisions, taken, there })
 }
 
-fn number(value: &Value) -> Option<u64> {
+pub(crate) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
     }
 }
 
-const fn outcome_of(number: u64, wait: Wait) -> Option<Outcome> {
+pub(crate) const fn outcome_of(number: u64, wait: Wait) -> Option<Outcome> {
     Some(match number {
         0 => Outcome::Allowed,
         1 => Outcome::AllowedAfter(wait),
@@ -270,7 +305,8 @@ mod tests {
             Line { key: b"a".to_vec(), cost: 5, terms: Terms::Plain, rule: &one },
             Line { key: b"b".to_vec(), cost: 1, terms: Terms::Til(Micros::new(7)), rule: &two },
         ];
-        let call = Call { sha: "5ha", verb: Verb::Check, lines: &lines, id: Some(b"me") };
+        let said = Said::Rules { verb: Verb::Check, lines: &lines, id: Some(b"me") };
+        let call = Call { sha: "5ha", said };
         let packed = call.cmd().get_packed_command();
         let mut written = Vec::new();
         call.write(&mut written);

@@ -60,10 +60,10 @@ pub use variables::Variables;
 use crate::rules::RuleSet;
 use decode::{Decode, Text};
 use fault::{Fault, Faults};
-use file::File;
+use file::{File, WhenLostWord};
 use flags::Given;
 use node::Node;
-use source::{Source, Span};
+use source::{At, Source, Span};
 
 /// Everything the service is told, checked.
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl Config {
         let source = text_of(name, bytes, &mut faults);
         let tree = faults.is_usable().then(|| parse(&source, format, &mut faults)).flatten();
         let source = secret::hidden(source, tree.as_ref());
-        let mut reading = Reading { source: &source, faults, shown: Vec::new() };
+        let mut reading = Reading { source: &source, faults, shown: Vec::new(), when_lost: None };
         let config = tree.and_then(|tree| reading.config(tree, variables, given));
         let Reading { mut faults, .. } = reading;
         faults.sort();
@@ -152,6 +152,8 @@ struct Reading<'a> {
     source: &'a Source,
     faults: Faults,
     shown: Vec<Shown>,
+    /// What rules do without the store that say nothing of it, if the store says it.
+    when_lost: Option<At<WhenLostWord>>,
 }
 
 impl Reading<'_> {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   RESP ──┐                 ┌─ InForce: which rules, and their states, here or in Redis
-//!   HTTP ──┼──►  Engine  ────┼─ limits that come with the call                        (Throttle)
+//!   HTTP ──┼──►  Engine  ────┼─ limits that come with the call, here or in Redis      (Throttle)
 //!   gRPC ──┘                 └─ who holds which places, until when
 //! ```
 //!
@@ -50,6 +50,7 @@ mod refused;
 mod rules;
 pub(crate) mod tally;
 mod throttle;
+mod throttles;
 mod verdict;
 
 use std::fmt;
@@ -57,7 +58,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate::{Clock, KeyedLimiter, SteadyClock, Wait};
+use tidegate::{Clock, SteadyClock, Wait};
+use tidegate_redis::RedisGate;
 
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Diff};
@@ -76,6 +78,7 @@ pub use refused::RefusedKey;
 pub use rules::{InvalidRules, Rules};
 pub use tally::Counted;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
+use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
 
 /// Decides for all clients.
@@ -93,7 +96,7 @@ pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplain
 /// ```
 pub struct Engine<C = SteadyClock> {
     force: ArcSwap<InForce<C>>,
-    throttles: KeyedLimiter<[u8], Throttle, C>,
+    throttles: Arc<Throttles<C>>,
     places: Arc<Places>,
     blocks: Arc<Blocks>,
     meter: Arc<Meter>,
@@ -141,11 +144,7 @@ impl<C: Clock + Clone> Engine<C> {
     ///
     /// As [`of`](Engine::of).
     pub fn start(compiled: Compiled, store: &StoreConfig, clock: C) -> Result<Self, InvalidRules> {
-        let throttles = KeyedLimiter::with(Throttle::of_any_limit()).with_clock(clock.clone());
-        let throttles = match store {
-            StoreConfig::Memory { max_keys } => throttles.max_keys(*max_keys),
-            StoreConfig::Redis(_) => throttles,
-        };
+        let throttles = Arc::new(Throttles::new(store, clock.clone()));
         let (places, blocks, meter) = <(Arc<Places>, Arc<Blocks>, Arc<Meter>)>::default();
         let beside = (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default());
         let force = InForce::first(compiled, store, beside, clock.clone())?;
@@ -245,38 +244,57 @@ impl<C: Clock> Engine<C> {
         &self.meter
     }
 
-    /// Decides by a limit that comes with the call. These are counted in this process, wherever the rules are.
-    #[inline]
-    pub fn throttle(&self, key: &[u8], call: Throttle) -> Answer<Throttled> {
-        let plan = self.throttles.by(call);
-        let decision = if call.is_peek() { plan.peek(key) } else { plan.check(key) };
-        self.meter.throttled(&decision);
-        Answer::Ready(decision.into())
-    }
-
-    /// How long until a key that was limited by the call owes nothing; `None` if it owes nothing.
-    pub fn owes(&self, key: &[u8]) -> Answer<Option<Wait>> {
-        let owed = self.throttles.by(Throttle::of_any_limit()).peek(key).reset_after();
-        Answer::Ready(Some(owed).filter(|owed| owed.as_micros() > 0))
-    }
-
-    /// Forgets a key that was limited by the call; whether it owed anything.
-    pub fn forget(&self, key: &[u8]) -> Answer<bool> {
-        let owed = self.throttles.by(Throttle::of_any_limit()).peek(key).reset_after();
-        self.throttles.reset(key);
-        Answer::Ready(owed.as_micros() > 0)
-    }
-
-    /// How many keys are limited by the call.
+    /// How many keys are limited by the call in this process. Where counts are in Redis, these are those that were
+    /// counted here while it was away.
     #[must_use]
     pub fn keys(&self) -> u64 {
-        u64::try_from(self.throttles.keys()).unwrap_or(u64::MAX)
+        u64::try_from(self.throttles.len()).unwrap_or(u64::MAX)
     }
 
     /// How many requests hold places.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places.len()
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Engine<C> {
+    /// Decides by a limit that comes with the call. These are counted where the rules are; while that is a Redis that
+    /// does not answer, the store says what becomes of them.
+    #[inline]
+    pub fn throttle(&self, key: &[u8], call: Throttle) -> Answer<Throttled> {
+        if let Some(gate) = self.redis() {
+            return self.throttles.ask(gate, key, call, &self.meter);
+        }
+        let decision = self.throttles.decide(key, call);
+        self.meter.throttled(&decision);
+        Answer::Ready(decision.into())
+    }
+
+    /// How long until a key that was limited by the call owes nothing; `None` if it owes nothing. A [`Fault`] if the
+    /// store does not answer.
+    pub fn owes(&self, key: &[u8]) -> Answer<Result<Option<Wait>, Fault>> {
+        match self.redis() {
+            Some(gate) => throttles::owes_there(gate, key),
+            None => Answer::Ready(Ok(self.throttles.owes(key))),
+        }
+    }
+
+    /// Forgets a key that was limited by the call; whether it owed anything. A [`Fault`] if the store does not answer.
+    pub fn forget(&self, key: &[u8]) -> Answer<Result<bool, Fault>> {
+        match self.redis() {
+            Some(gate) => throttles::forget_there(gate, key),
+            None => Answer::Ready(Ok(self.throttles.forget(key))),
+        }
+    }
+
+    /// Where counts are, if that is not here.
+    #[inline]
+    fn redis(&self) -> Option<RedisGate> {
+        match self.store {
+            StoreConfig::Memory { .. } => None,
+            StoreConfig::Redis(_) => self.force.load().gate().cloned(),
+        }
     }
 }
 

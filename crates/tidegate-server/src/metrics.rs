@@ -45,7 +45,7 @@ pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Stri
 /// Notes how many decisions there were by now, so that there is a ratio of the last few seconds. To be called every
 /// half second.
 pub(crate) fn look<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) {
-    let (decisions, open) = decided(&engine.in_force());
+    let (decisions, open) = decided(&engine.in_force(), engine.meter());
     engine.meter().look(decisions, open);
 }
 
@@ -63,17 +63,17 @@ fn protection<C: Clock>(rules: &InForce<C>, meter: &Meter) -> f64 {
     if rules.redis().is_some_and(|health| health.enforced == Some(false)) {
         return 0.0;
     }
-    let (decisions, open) = decided(rules);
+    let (decisions, open) = decided(rules, meter);
     meter.protection(decisions, open).unwrap_or(1.0)
 }
 
-/// How many decisions of rules there were, and how many of them were let through uncounted.
-fn decided<C>(rules: &InForce<C>) -> (u64, u64) {
-    let of =
-        |tally: &Tally, source| Counted::ALL.iter().map(|counted| tally.sum(source, *counted)).sum::<u64>();
-    let all = rules.tallies().iter().map(|tally| {
-        let all: u64 = ALL_SOURCES.iter().map(|source| of(tally, *source)).sum();
-        (all, of(tally, Source::Open))
+/// How many decisions there were, by rules and by limits that came with the call, and how many of them were let through
+/// uncounted.
+fn decided<C>(rules: &InForce<C>, meter: &Meter) -> (u64, u64) {
+    let tallies = rules.tallies().iter().map(|tally| &**tally).chain([&meter.throttled]);
+    let all = tallies.map(|tally| {
+        let all: u64 = ALL_SOURCES.iter().map(|source| tally.sum_of(*source)).sum();
+        (all, tally.sum_of(Source::Open))
     });
     all.fold((0, 0), |(all, open), (more, more_open)| (all + more, open + more_open))
 }
@@ -82,20 +82,7 @@ fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
     const NAME: &str = "tidegate_decisions_total";
     lines.family(NAME, Kind::Counter, "Requests by the rule that was binding, who decided, and what.");
     for tally in rules.tallies() {
-        for source in ALL_SOURCES {
-            for counted in Counted::ALL {
-                let sum = tally.sum(source, counted);
-                // What ordinarily happens is there from the beginning; all else once it has happened.
-                if sum > 0 || (source == Source::Strict && counted != Counted::Delayed) {
-                    let labels = [
-                        ("rule", &*tally.name),
-                        ("source", source_name(source)),
-                        ("outcome", counted.name()),
-                    ];
-                    lines.one(NAME, &labels, sum);
-                }
-            }
-        }
+        limited(lines, NAME, &[("rule", &tally.name)], tally);
     }
     const DENIED: &str = "tidegate_denied_total";
     lines.family(
@@ -112,9 +99,24 @@ fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
         lines.one(LISTED, &[("outcome", outcome)], number.sum());
     }
     const THROTTLED: &str = "tidegate_throttle_decisions_total";
-    lines.family(THROTTLED, Kind::Counter, "Requests whose limit came with the call (CL.THROTTLE).");
-    for (outcome, number) in ["allowed", "refused"].iter().zip(&meter.throttled) {
-        lines.one(THROTTLED, &[("outcome", outcome)], number.sum());
+    lines.family(
+        THROTTLED,
+        Kind::Counter,
+        "Requests whose limit came with the call (CL.THROTTLE), by who decided, and what.",
+    );
+    limited(lines, THROTTLED, &[], &meter.throttled);
+}
+
+/// By who decided, and what. What ordinarily happens is there from the beginning; all else once it has happened.
+fn limited(lines: &mut Lines, name: &str, labels: &[(&str, &str)], tally: &Tally) {
+    for source in ALL_SOURCES {
+        for counted in Counted::ALL {
+            let sum = tally.sum(source, counted);
+            if sum > 0 || (source == Source::Strict && counted != Counted::Delayed) {
+                let own = [("source", source_name(source)), ("outcome", counted.name())];
+                lines.one(name, &[labels, &own].concat(), sum);
+            }
+        }
     }
 }
 

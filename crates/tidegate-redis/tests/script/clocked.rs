@@ -59,8 +59,13 @@ impl Clocked {
     }
 
     pub(crate) fn of(kind: Kind) -> Self {
+        Clocked::with(kind, &script())
+    }
+
+    /// With another script.
+    pub(crate) fn with(kind: Kind, script: &str) -> Self {
         let server = Server::of(kind);
-        let (connection, sha) = server.load(&format!("{CLOCK}{}", script()));
+        let (connection, sha) = server.load(&format!("{CLOCK}{script}"));
         Clocked { connection, sha, _server: server }
     }
 

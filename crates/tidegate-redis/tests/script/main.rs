@@ -1,13 +1,15 @@
 //! # The script decides as the core does
 //!
-//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held
-//! against each other on a real server: every row of the vector files, and a long walk of random requests on which
-//! every number of every answer must be equal. The rest is about what only the script has: values with an expiry,
-//! arguments that may be wrong, rules that change under a state that stays, and places.
+//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held against
+//! each other on a real server: every row of the vector files, and a long walk of random requests on which every number
+//! of every answer must be equal. The rest is about what only the script has: values with an expiry, arguments that may
+//! be wrong, rules that change under a state that stays, and places. The second script, for limits that come with the
+//! call, is held against the server's arithmetic in the same way.
 //!
 //! Time is the test's: before the script's text goes a piece that answers `TIME` from a key (`clocked.rs`). The script
 //! itself is the one that ships.
 
+mod brought;
 mod changes;
 mod clocked;
 mod expiry;
@@ -23,6 +25,14 @@ mod support;
 mod vectors;
 mod walk;
 mod wire;
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the arithmetic that the server has in memory; the rest is tested there"
+)]
+#[path = "../../../tidegate-server/src/engine/throttle.rs"]
+mod throttle;
 
 #[path = "../../../tidegate/examples/conformance/format.rs"]
 mod format;

@@ -204,7 +204,7 @@ impl Story {
     }
 }
 
-fn number_from(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number_from(variable: &str, otherwise: u64) -> u64 {
     env::var(variable).map_or(otherwise, |text| text.parse().expect("a number of steps, or a seed"))
 }
 

@@ -7,9 +7,13 @@ use tidegate_core::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Setting,
 
 /// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
 pub(crate) fn script() -> String {
-    match env::var("TIDEGATE_SCRIPT") {
+    script_from("TIDEGATE_SCRIPT", tidegate_redis::SCRIPT)
+}
+
+pub(crate) fn script_from(variable: &str, otherwise: &str) -> String {
+    match env::var(variable) {
         Ok(path) => fs::read_to_string(path).expect("a file with a script"),
-        Err(_) => tidegate_redis::SCRIPT.to_owned(),
+        Err(_) => otherwise.to_owned(),
     }
 }
 

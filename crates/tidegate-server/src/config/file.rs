@@ -121,6 +121,9 @@ table! {
         tenant: Option<Text>,
         /// A certificate in PEM: servers signed by it are trusted, and no others.
         root_certificate: Option<Text>,
+        /// What is done while it does not answer, by rules that say nothing else and by limits that come with the call.
+        /// Usually `local`.
+        when_lost: Option<At<WhenLostWord>>,
     }
 }
 
@@ -149,7 +152,7 @@ table! {
         deny: Option<OneOrMany<Match>>,
         /// Only watches: it is decided and counted, and refuses nobody.
         shadow: Option<At<bool>>,
-        /// What it does while Redis does not answer. Usually `local`.
+        /// What it does while Redis does not answer. Usually what the store says.
         when_lost: Option<At<WhenLostWord>>,
         /// Whether tokens are taken from Redis in lots and spent without asking: `on`, `off`, or a table. Usually `off`.
         lease: Option<At<LeaseText>>,

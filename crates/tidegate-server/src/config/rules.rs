@@ -114,7 +114,10 @@ impl Reading<'_> {
             allow: without_places(allow),
             deny: without_places(deny),
             shadow: table.shadow.is_some_and(|shadow| shadow.value),
-            when_lost: table.when_lost.map_or(WhenLost::default(), |word| word.value.into()),
+            when_lost: table
+                .when_lost
+                .or(self.when_lost)
+                .map_or(WhenLost::default(), |word| word.value.into()),
             lease,
         };
         self.show_rule(table, domain, &rule);

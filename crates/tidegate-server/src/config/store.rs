@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::Reading;
 use super::decode::{Number, OneOrMany, Text, Time};
 use super::fault::Fault;
-use super::file::{MemoryTable, RedisTable, StoreTable, StoreText};
+use super::file::{MemoryTable, RedisTable, StoreTable, StoreText, WhenLostWord};
 use super::flags::Given;
 use super::near::did_you_mean;
 use super::secret::{Secret, without_password};
 use super::show::Origin;
 use super::source::{At, Span};
+use crate::rules::WhenLost;
 
 /// Where the counts are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub struct Redis {
     pub tenant: String,
     /// The file with the certificate to trust.
     pub root_certificate: Option<String>,
+    /// What becomes of requests while it does not answer, unless a rule says otherwise. Of limits that come with the
+    /// call a share is not known: there [`Local`](WhenLost::Local) is the whole limit, in each service.
+    pub when_lost: WhenLost,
 }
 
 /// One server, or a cluster. Addresses may hold passwords, so they are secrets.
@@ -143,6 +147,7 @@ impl Reading<'_> {
         let of = |text: &Option<Text>| text.as_ref().map(|text| text.value.clone());
         let tenant = of(&table.tenant).unwrap_or_default();
         let root_certificate = of(&table.root_certificate);
+        let when_lost = self.when_lost(table.when_lost);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         Store::Redis(Box::new(Redis {
             servers,
@@ -152,6 +157,7 @@ impl Reading<'_> {
             in_flight,
             tenant,
             root_certificate,
+            when_lost,
         }))
     }
 
@@ -214,6 +220,14 @@ impl Reading<'_> {
         );
     }
 
+    /// What those do that say nothing of their own.
+    fn when_lost(&mut self, given: Option<At<WhenLostWord>>) -> WhenLost {
+        self.when_lost = given;
+        let word = given.map_or(WhenLostWord::Local, |given| given.value);
+        self.show_choice("store.redis.when_lost".to_owned(), word.word(), given.map(|given| given.span));
+        word.into()
+    }
+
     fn deadline(&mut self, given: Option<At<Time>>) -> Duration {
         match given {
             Some(At { value: Time(deadline), span }) => {
@@ -261,6 +275,7 @@ const NOTHING: RedisTable = RedisTable {
     in_flight: None,
     tenant: None,
     root_certificate: None,
+    when_lost: None,
 };
 
 /// Whether it can be the address of a Redis; else, what to write.
@@ -300,6 +315,28 @@ impl fmt::Display for Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, Format};
+
+    /// What the store says of a loss, and what two rules do, of which the second says it itself.
+    fn when_lost(store: &str) -> (WhenLost, [WhenLost; 2], Vec<String>) {
+        let rules = "[{name: a, quota: 1/s}, {name: b, quota: 1/s, when_lost: closed}]";
+        let file = format!("store:\n  redis:\n    {store}\nrules: {rules}\n");
+        let config = Config::load("x", file.as_bytes(), Format::Yaml, &|_| None).config.expect("a file");
+        let Store::Redis(redis) = config.store else { panic!("a Redis") };
+        let rules = [0, 1].map(|index: usize| config.rules.rules[index].when_lost);
+        let shown = config.shown.iter().filter(|shown| shown.path.ends_with("when_lost"));
+        (redis.when_lost, rules, shown.map(|shown| format!("{}: {}", shown.value, shown.origin)).collect())
+    }
+
+    #[test]
+    fn rules_do_what_the_store_says_unless_they_say_it_themselves() {
+        let (store, rules, shown) = when_lost("{url: \"redis://h\", when_lost: open}");
+        assert_eq!((store, rules), (WhenLost::Open, [WhenLost::Open, WhenLost::Closed]));
+        assert_eq!(shown, ["open: x:3", "open: x:3", "closed: x:4"]);
+        let (store, rules, shown) = when_lost("url: redis://h");
+        assert_eq!((store, rules), (WhenLost::Local, [WhenLost::Local, WhenLost::Closed]));
+        assert_eq!(shown, ["local: default", "local: default", "closed: x:4"]);
+    }
 
     #[test]
     fn addresses_of_a_redis_are_told_from_others() {

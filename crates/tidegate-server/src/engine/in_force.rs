@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{Clock, Decision, Part, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
-use tidegate_redis::{Health, LeaseStats, Leased};
+use tidegate_redis::{Health, LeaseStats, Leased, RedisGate};
 
 use super::blocks::Blocks;
 use super::grants::Grants;
@@ -62,7 +62,7 @@ type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>, Arc<Grants>);
 
 /// Where the states of the rules lie.
 pub(super) enum Store<C> {
-    /// There are no rules.
+    /// There are no rules, and no Redis.
     Nothing,
     Memory(Policy<Rate, C>),
     Redis(Leased),
@@ -162,8 +162,13 @@ impl<C> InForce<C> {
     /// How Redis is doing, if the states are there.
     #[must_use]
     pub fn redis(&self) -> Option<Health> {
+        self.gate().map(RedisGate::health)
+    }
+
+    /// The gate to Redis, if the states are there.
+    pub(super) fn gate(&self) -> Option<&RedisGate> {
         match &self.store {
-            Store::Redis(gate) => Some(gate.strict().health()),
+            Store::Redis(gate) => Some(gate.strict()),
             Store::Nothing | Store::Memory(_) => None,
         }
     }
@@ -286,11 +291,12 @@ impl<C: Clock + Clone> Store<C> {
         before: Option<&Leased>,
     ) -> Result<Self, InvalidRules> {
         match store {
-            _ if compiled.limits().is_empty() => Ok(Store::Nothing),
+            StoreConfig::Memory { .. } if compiled.limits().is_empty() => Ok(Store::Nothing),
             StoreConfig::Memory { max_keys } => {
                 let policy = builder(compiled, *max_keys).build().map_err(InvalidRules::Policy)?;
                 Ok(Store::Memory(policy.with_clock(clock.clone())))
             }
+            // Without rules, too: there are limits that come with the call.
             StoreConfig::Redis(config) => redis::gate(compiled, config, before).map(Store::Redis),
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::Decision;
 
 use super::refused::RefusedKeys;
-use super::tally::{SHARDS, shard};
+use super::tally::{Counted, SHARDS, Tally, shard};
 use super::verdict::Verdict;
 use crate::config::Protocol;
 
@@ -21,8 +21,8 @@ pub(crate) struct Meter {
     pub(crate) refused: RefusedKeys,
     /// Requests that no limit was asked about: unlimited, exempt, denied.
     pub(crate) listed: [Number; 3],
-    /// Limits that come with the call: allowed, refused.
-    pub(crate) throttled: [Number; 2],
+    /// Limits that come with the call.
+    pub(crate) throttled: Tally,
     /// Tokens lent to clients: granted, returned.
     pub(crate) lent: [Number; 2],
     /// By protocol, in the order of [`Protocol::ALL`].
@@ -107,7 +107,7 @@ impl Meter {
 
     #[inline]
     pub(super) fn throttled(&self, decision: &Decision) {
-        self.throttled[usize::from(!decision.is_allowed())].add(1);
+        self.throttled.limited(decision.source, Counted::of(decision.outcome));
     }
 
     /// What is counted at the doors of this protocol.

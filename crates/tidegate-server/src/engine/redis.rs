@@ -31,7 +31,8 @@ pub(super) fn gate(
         Servers::Cluster(urls) => RedisGate::cluster(urls.iter().map(|url| url.reveal())),
     };
     let builder = builder.deadline(config.deadline).nodes(config.nodes).connections(config.connections);
-    let builder = trusting(builder.in_flight(config.in_flight).tenant(&config.tenant), config)?;
+    let builder = builder.in_flight(config.in_flight).tenant(&config.tenant).without_rules();
+    let builder = trusting(builder, config)?;
     let builder = match before {
         Some(before) => builder.counting_on_from(before.strict()),
         None => builder,

@@ -89,6 +89,13 @@ fn place(source: Source) -> usize {
     ALL_SOURCES.iter().position(|other| *other == source).unwrap_or_default()
 }
 
+/// Of no rule.
+impl Default for Tally {
+    fn default() -> Self {
+        Tally::new("", SHARDS)
+    }
+}
+
 impl Tally {
     pub(super) fn new(name: &str, shards: usize) -> Self {
         Tally { name: name.into(), shards: (0..shards.max(1)).map(|_| Cells::default()).collect() }
@@ -112,6 +119,11 @@ impl Tally {
     /// How many requests were decided so by its limits.
     pub(crate) fn sum(&self, source: Source, counted: Counted) -> u64 {
         self.add(|cells| &cells.limited[place(source)][counted as usize])
+    }
+
+    /// How many requests were decided by its limits.
+    pub(crate) fn sum_of(&self, source: Source) -> u64 {
+        Counted::ALL.iter().map(|counted| self.sum(source, *counted)).sum()
     }
 
     /// How many were refused without looking at a limit.

@@ -15,11 +15,13 @@
 //! ```
 //!
 //! Nanoseconds, and cut, because redis-cell's answers come of them; one word per key, because they fit: 63 bits of
-//! nanoseconds since 1970. `remaining` is exact where redis-cell's is not, and nothing wraps.
+//! nanoseconds since 1970. `remaining` is exact where redis-cell's is not, and nothing wraps. A Redis that keeps the
+//! counts decides by the same arithmetic; what is asked of it, and what its answer comes to, is told here, too.
 
 use std::fmt;
 
-use tidegate::{Algorithm, Decision, Micros, Outcome, Wait, Words, WordsMut};
+use tidegate::{Algorithm, Decision, Micros, Outcome, Source, Wait, Words, WordsMut};
+use tidegate_redis::{Brought, Owed};
 
 /// What one call asks for: its limit, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Throttled {
     pub retry_after: Option<Wait>,
     /// How long until nothing is owed, rounded down to a microsecond.
     pub reset_after: Wait,
+    /// Who decided.
+    pub source: Source,
 }
 
 /// Why there is no such limit.
@@ -95,6 +99,20 @@ impl Throttle {
     /// What to ask with to see what is owed, whatever the limit.
     pub(super) const fn of_any_limit() -> Self {
         Throttle { interval: 1, full: LONGEST, limit: LONGEST, charge: 0 }
+    }
+
+    pub(super) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What a Redis is asked.
+    pub(super) const fn brought(&self) -> Brought {
+        Brought { full: self.full, charge: self.charge }
+    }
+
+    /// What the answer of a Redis comes to. All that it lacks is what is left, which its numbers are too small for.
+    pub(super) fn told(&self, owed: Owed) -> Decision {
+        self.decision(owed.outcome, owed.at, owed.nanos)
     }
 
     /// Whether it only asks.
@@ -198,6 +216,7 @@ impl From<Decision> for Throttled {
             remaining: decision.remaining(),
             retry_after: decision.retry_after(),
             reset_after: decision.reset_after(),
+            source: decision.source,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! # A limit that a descriptor brings along
 //!
 //! Envoy may be told to take a limit from elsewhere, from the metadata of a route for one, and sends it with the
-//! descriptor. It is in force in the place of the rules, for just these entries. There is nothing of it in the file, so
-//! it is counted in this process, as those of `CL.THROTTLE` are, and by the same arithmetic: a bucket of so many.
+//! descriptor. It is in force in the place of the rules, for just these entries. There is nothing of it in the file. It
+//! is counted as those of `CL.THROTTLE` are, by the same arithmetic, here or in Redis: a bucket of so many.
 
 use tidegate::Clock;
 
@@ -49,7 +49,10 @@ impl Brought {
     }
 
     /// What is left, and whether it may pass. Charges nothing.
-    pub(super) async fn look<C: Clock>(&self, engine: &Engine<C>) -> DescriptorStatus {
+    pub(super) async fn look<C: Clock + Send + Sync + 'static>(
+        &self,
+        engine: &Engine<C>,
+    ) -> DescriptorStatus {
         let seen = self.throttled(engine, 0).await;
         let left = seen.map_or(0, |seen| seen.remaining);
         if self.is_refund || u64::from(self.cost) <= left {
@@ -63,7 +66,10 @@ impl Brought {
     }
 
     /// Takes what is wanted of it, or gives it back.
-    pub(super) async fn charge<C: Clock>(&self, engine: &Engine<C>) -> DescriptorStatus {
+    pub(super) async fn charge<C: Clock + Send + Sync + 'static>(
+        &self,
+        engine: &Engine<C>,
+    ) -> DescriptorStatus {
         let cost = i64::from(self.cost.min(self.limit));
         match self.throttled(engine, if self.is_refund { -cost } else { cost }).await {
             Some(taken) if !taken.limited => {
@@ -74,7 +80,11 @@ impl Brought {
     }
 
     /// `None` of a limit of nothing at all.
-    async fn throttled<C: Clock>(&self, engine: &Engine<C>, quantity: i64) -> Option<Throttled> {
+    async fn throttled<C: Clock + Send + Sync + 'static>(
+        &self,
+        engine: &Engine<C>,
+        quantity: i64,
+    ) -> Option<Throttled> {
         let limit = u64::from(self.limit);
         let throttle =
             Throttle::new(limit, i64::from(self.limit), self.period, quantity).ok().filter(|_| limit > 0)?;

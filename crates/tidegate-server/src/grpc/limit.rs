@@ -65,7 +65,11 @@ enum Own {
     Charge,
 }
 
-async fn own<C: Clock>(engine: &Engine<C>, all: &[Each<'_>], what: Own) -> Vec<DescriptorStatus> {
+async fn own<C: Clock + Send + Sync + 'static>(
+    engine: &Engine<C>,
+    all: &[Each<'_>],
+    what: Own,
+) -> Vec<DescriptorStatus> {
     let mut statuses = Vec::new();
     for (_, wanted) in all {
         if let Wanted::Own(brought) = wanted {

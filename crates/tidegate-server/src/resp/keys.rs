@@ -1,14 +1,16 @@
 //! # Keys
 //!
-//! redis-cell keeps its states under the keys that clients named, so clients delete them and ask how long they live. The
-//! same works here, for the keys of limits that come with the call.
+//! redis-cell keeps its states under the keys that clients named, so clients delete them and ask how long they live.
+//! The same works here, for the keys of limits that come with the call. Where these are in a Redis that does not
+//! answer, there is no answer to give but an error.
 
 use tidegate::{Clock, Wait};
 
 use super::parse::Request;
 use super::reply::Reply;
+use super::rules::tell_fault;
 use super::session::{Flow, Session};
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, Engine, Fault};
 
 /// What Redis says of the time a key has left, if there is none.
 const NO_KEY: i64 = -2;
@@ -49,7 +51,10 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         write: impl FnOnce(Option<Wait>, &mut Reply<'_>) + Send + 'static,
     ) -> Flow {
         let answer = self.service.engine.owes(request.arg(1).unwrap_or_default());
-        self.tell(answer, reply, |owes, reply| write(owes, reply))
+        self.tell(answer, reply, |owes, reply| match owes {
+            Ok(owes) => write(owes, reply),
+            Err(fault) => tell_fault(fault, reply),
+        })
     }
 
     /// Of how many keys it is true.
@@ -57,13 +62,18 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         &self,
         request: Request<'_>,
         reply: &mut Reply<'_>,
-        ask: impl Fn(&Engine<C>, &[u8]) -> Answer<T>,
+        ask: impl Fn(&Engine<C>, &[u8]) -> Answer<Result<T, Fault>>,
         is_true: impl Fn(T) -> bool + Send + 'static,
     ) -> Flow {
         let answers = Answer::all(request.args(1).map(|key| ask(&self.service.engine, key)).collect());
         self.tell(answers, reply, move |answers, reply| {
-            let count = answers.into_iter().map(is_true).filter(|is_true| *is_true).count();
-            reply.count(u64::try_from(count).unwrap_or(u64::MAX));
+            match answers.into_iter().collect::<Result<Vec<T>, Fault>>() {
+                Ok(answers) => {
+                    let count = answers.into_iter().map(is_true).filter(|is_true| *is_true).count();
+                    reply.count(u64::try_from(count).unwrap_or(u64::MAX));
+                }
+                Err(fault) => tell_fault(fault, reply),
+            }
         })
     }
 }

@@ -64,7 +64,7 @@ fn jedis() {
 }
 
 /// A row of the table: what is sent, and what comes back.
-fn rows() -> Vec<(Vec<String>, String)> {
+pub(crate) fn rows() -> Vec<(Vec<String>, String)> {
     let table = std::fs::read_to_string(format!("{CLIENTS}/throttle.table")).expect("the table");
     let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let (words, reply) = line.split_once("->").expect("an arrow in each row");
@@ -74,7 +74,7 @@ fn rows() -> Vec<(Vec<String>, String)> {
 }
 
 /// Whether these are the same, but for seconds that have passed.
-fn fits(got: &str, want: &str) -> bool {
+pub(crate) fn fits(got: &str, want: &str) -> bool {
     let same = |(got, want): (&str, &str)| match want.strip_prefix('~') {
         None => got == want,
         Some(most) => {

@@ -22,6 +22,7 @@ mod openapi;
 mod reload;
 mod running;
 mod shared;
+mod shared_throttle;
 mod shell;
 mod sockets;
 mod tls;

@@ -36,8 +36,9 @@ impl Reading<'_> {
         }
         let shadow = table.shadow.map(|shadow| shadow.span);
         self.show_choice(format!("{path}.shadow"), if rule.shadow { "true" } else { "false" }, shadow);
-        let word = table.when_lost.map_or(WhenLostWord::Local, |word| word.value).word();
-        self.show_choice(format!("{path}.when_lost"), word, table.when_lost.map(|word| word.span));
+        let said = table.when_lost.or(self.when_lost);
+        let word = said.map_or(WhenLostWord::Local, |word| word.value).word();
+        self.show_choice(format!("{path}.when_lost"), word, said.map(|word| word.span));
     }
 
     fn show_quotas(&mut self, path: &str, quotas: &OneOrMany<Quota>) {
@@ -46,7 +47,7 @@ impl Reading<'_> {
         }
     }
 
-    pub(super) fn show_choice(&mut self, path: String, word: &str, span: Option<Span>) {
+    pub(in crate::config) fn show_choice(&mut self, path: String, word: &str, span: Option<Span>) {
         let origin = span.map_or(Origin::Default, |span| self.origin(span, &[]));
         self.show(path, word, origin);
     }

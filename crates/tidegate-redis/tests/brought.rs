@@ -1,0 +1,89 @@
+//! Limits that come with the call, by a gate: on one server and in a cluster, beside rules, through a loss of the
+//! scripts and of the server. What the script answers is in `tests/script/brought.rs`.
+
+mod gates;
+mod support;
+
+use std::time::Duration;
+
+use gates::{eventually, one, patient, ready};
+use support::{Cluster, Kind, Server};
+use tidegate::{Outcome, Quota, Source};
+use tidegate_redis::{Brought, RedisGate, Trouble};
+
+const SECOND: u64 = 1_000_000_000;
+/// Three at once, one each hour.
+const THREE: Brought = Brought { full: 3 * 3_600 * SECOND, charge: 3_600 * SECOND.cast_signed() };
+
+/// How many of so many calls pass.
+async fn passed(gate: &RedisGate, key: &[u8], calls: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..calls {
+        let owed = gate.charge(key, THREE).await.unwrap_or_else(|trouble| panic!("{trouble}, {gate:?}"));
+        passed += usize::from(owed.outcome == Outcome::Allowed);
+    }
+    passed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gates_without_a_rule_share_what_keys_owe() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = |tenant: &str| patient(RedisGate::builder(server.url()).tenant(tenant).without_rules());
+    let (one, other, stranger) = (gate("a"), gate("a"), gate("b"));
+    assert_eq!((passed(&one, b"k", 2).await, passed(&other, b"k", 5).await), (2, 1));
+    assert_eq!(passed(&other, b"}{\r\n\xff", 5).await, 3, "another key");
+    assert_eq!(passed(&stranger, b"k", 5).await, 3, "another tenant");
+    let forgotten = one.forget(b"k").await.expect("an answer").nanos;
+    assert!(forgotten > 2 * 3_600 * SECOND && forgotten <= 3 * 3_600 * SECOND, "{forgotten}");
+    assert_eq!(one.forget(b"k").await.expect("an answer").nanos, 0);
+    assert_eq!(passed(&other, b"k", 5).await, 3);
+    assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
+}
+
+/// They lie beside each other in one slot, and are not the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_and_a_limit_that_comes_along_have_nothing_to_do_with_each_other() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_day(1)));
+    assert_eq!(passed(&gate, b"alice", 5).await, 3);
+    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    assert_eq!((decision.is_allowed(), decision.source), (false, Source::Strict));
+    assert_eq!(passed(&gate, b"alice", 1).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_found_wherever_they_lie_in_a_cluster() {
+    let cluster = Cluster::start();
+    let [one, other] = [(); 2].map(|()| patient(RedisGate::cluster(cluster.urls()).without_rules()));
+    for n in 0..60u32 {
+        let key = [&b"{a}"[..], &n.to_be_bytes()].concat();
+        assert_eq!((passed(&one, &key, 2).await, passed(&other, &key, 3).await), (2, 1), "{n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_are_lost_are_loaded_again() {
+    let server = Server::start(Kind::Redis, &[]);
+    let gate = patient(RedisGate::builder(server.url()).without_rules());
+    for _ in 0..3 {
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let _ = gate.forget(b"k").await.expect("an answer");
+        assert_eq!(passed(&gate, b"k", 4).await, 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_there_is_a_trouble_and_it_heals() {
+    let mut server = Server::start(Kind::Redis, &[]);
+    let gate = ready(RedisGate::builder(server.url()).deadline(Duration::from_secs(20)).without_rules());
+    assert_eq!(passed(&gate, b"k", 1).await, 1);
+    server.kill();
+    eventually("nobody asks any more", async || {
+        let trouble = gate.charge(b"k", THREE).await.err()?;
+        (trouble == Trouble::NotAsked).then_some(())
+    })
+    .await;
+    server.restart();
+    let _ = eventually("it decides again", async || gate.charge(b"k", THREE).await.ok()).await;
+}

@@ -1,0 +1,382 @@
+//! # Limits that come with the call: the script and Rust side by side
+//!
+//! `src/brought.lua` has nanoseconds in two numbers, `tidegate-server` has them in one word. Both are walked through
+//! the same calls at the same instants, forward and back, and must owe the same to the nanosecond, answer the same, and
+//! be forgotten at the same millisecond.
+
+use redis::Cmd;
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Wait};
+use tidegate_redis::{Owed, SCRIPT_OF_BROUGHT};
+
+use crate::clocked::Clocked;
+use crate::server::{Kind, Server};
+use crate::throttle::Throttle;
+use crate::walk::{Random, number_from};
+use crate::wire::{call_at, script_from};
+
+const STEPS_OF_A_STORY: u64 = 200;
+const NANOS: u64 = 1_000;
+/// The longest that a whole burst may last.
+const LONGEST: u64 = 1 << 62;
+
+/// What is asked, in one of two words.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Charge(Throttle, Terms),
+    Forget,
+}
+
+/// The limit, in nanoseconds, by the test's own arithmetic.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    full: i128,
+    charge: i128,
+}
+
+#[derive(Debug)]
+struct Step {
+    at: Micros,
+    asked: Asked,
+    want: Want,
+}
+
+/// What has to come of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Want {
+    /// Nothing of what is forgotten.
+    decision: Option<Decision>,
+    nanos: u64,
+}
+
+/// One key, as Rust has it.
+#[derive(Debug, Default)]
+struct Reference {
+    owes: u64,
+    forgets: bool,
+}
+
+impl Reference {
+    fn ask(&mut self, at: Micros, asked: Asked) -> Want {
+        if self.forgets && self.expiry().is_some_and(|millis| millis * 1_000 <= at.get()) {
+            self.owes = 0;
+        }
+        match asked {
+            Asked::Forget => {
+                let nanos = self.nanos(at);
+                self.owes = 0;
+                Want { decision: None, nanos }
+            }
+            Asked::Charge(throttle, terms) => {
+                let decision = throttle.decide(std::slice::from_mut(&mut self.owes), at, 0);
+                let nanos = self.nanos(at);
+                if terms.charge != 0 && decision.is_allowed() && nanos == 0 {
+                    self.owes = 0; // an instant that has passed is not written
+                }
+                Want { decision: Some(decision), nanos }
+            }
+        }
+    }
+
+    fn nanos(&self, at: Micros) -> u64 {
+        self.owes.saturating_sub(at.get() * NANOS)
+    }
+
+    /// The first millisecond at which nothing is owed.
+    fn expiry(&self) -> Option<u64> {
+        (self.owes > 0).then(|| self.owes.div_ceil(1_000 * NANOS))
+    }
+}
+
+impl Terms {
+    /// As `WIRE.md` says: of each time whole microseconds, and the nanoseconds beyond them.
+    fn packed(self) -> Vec<u8> {
+        let end = (1 << 53) - 1;
+        let both = |nanos: i128| {
+            let (micros, rest) = (nanos.div_euclid(1_000), nanos.rem_euclid(1_000));
+            [
+                i64::try_from(micros.clamp(-end, end)).expect("53 bits"),
+                i64::try_from(rest).expect("below 1000"),
+            ]
+        };
+        [both(self.full), both(self.charge)]
+            .as_flattened()
+            .iter()
+            .flat_map(|number| number.to_be_bytes())
+            .collect()
+    }
+}
+
+fn call(sha: &str, key: &str, asked: Asked) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(sha).arg(1).arg(key);
+    match asked {
+        Asked::Charge(_, terms) => cmd.arg("c").arg(terms.packed()),
+        Asked::Forget => cmd.arg("x"),
+    };
+    cmd
+}
+
+/// What the numbers of a reply come to.
+fn read(asked: Asked, numbers: &[u64]) -> Want {
+    let [at, outcome, wait, micros, rest] = *numbers else { panic!("not five numbers: {numbers:?}") };
+    assert!(rest < NANOS, "{numbers:?}");
+    let outcome = match outcome {
+        0 => Outcome::Allowed,
+        2 => Outcome::RetryAfter(Wait::micros(wait)),
+        4 => Outcome::Never,
+        other => panic!("outcome {other} means nothing"),
+    };
+    let owed = Owed { outcome, at: Micros::new(at), nanos: micros * NANOS + rest };
+    let decision = match asked {
+        Asked::Charge(throttle, _) => Some(throttle.told(owed)),
+        Asked::Forget => None,
+    };
+    Want { decision, nanos: owed.nanos }
+}
+
+fn charge(limit: u64, count: i64, period: i64, quantity: i64) -> Option<Asked> {
+    let throttle = Throttle::new(limit, count, period, quantity).ok()?;
+    let interval = i128::from(period / count);
+    let terms = Terms { full: interval * i128::from(limit), charge: interval * i128::from(quantity) };
+    Some(Asked::Charge(throttle, terms))
+}
+
+struct Story {
+    key: String,
+    reference: Reference,
+    steps: Vec<Step>,
+    limit: (u64, i64, i64),
+}
+
+impl Story {
+    fn imagine(number: u64, random: &mut Random) -> Self {
+        let reference = Reference { forgets: number.is_multiple_of(2), ..Reference::default() };
+        let mut story = Story {
+            key: format!("story {number}"),
+            reference,
+            steps: Vec::new(),
+            limit: (5, 3, 1_000_000_000),
+        };
+        // In our days, as time begins, and where it ends within a few bursts.
+        let start = random.one_of(&[
+            1_700_000_000_123_456,
+            1_700_000_000_123_456,
+            0,
+            Micros::MAX.get() - 500_000_000,
+        ]);
+        let mut at = Micros::new(start);
+        for _ in 0..STEPS_OF_A_STORY {
+            at = story.next_instant(at, random);
+            let asked = story.request(random);
+            let want = story.reference.ask(at, asked);
+            story.steps.push(Step { at, asked, want });
+        }
+        story
+    }
+
+    fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
+        let decision = self.steps.last().and_then(|step| step.want.decision);
+        let wait = decision.and_then(|decision| decision.retry_after()).map_or(0, Wait::as_micros);
+        let reset = self.reference.nanos(at) / NANOS;
+        match random.below(24) {
+            0..8 => at,
+            8..10 => at.plus(1),
+            10 => at.plus(wait.saturating_sub(1)),
+            11 => at.plus(wait),
+            12 => at.plus(wait + 1),
+            13 => at.plus(reset),
+            14 => at.plus(reset + 1),
+            15..18 => at.plus(random.below(reset.max(2))),
+            18..20 => at.plus(random.below(3_000_000)),
+            20 => at.plus(random.below(200_000_000_000)),
+            21 => at.minus(1),
+            22 => at.minus(random.below(reset.max(2))),
+            _ => at.minus(random.below(5_000_000)),
+        }
+    }
+
+    fn request(&mut self, random: &mut Random) -> Asked {
+        if random.below(60) == 0 {
+            return Asked::Forget;
+        }
+        if random.below(12) == 0 {
+            self.limit = (
+                random.one_of(&[1, 2, 5, 100, 100_001, 4_000_000_000_000_000_000]),
+                random.one_of(&[1, 3, 7, 30, 1_000, 999_983, 700_000_001, 1_000_000_000]),
+                random.one_of(&[1, 500_000_001, 1_000_000_000, 60_000_000_000, 86_400_000_000_000, 1 << 62]),
+            );
+        }
+        let (limit, count, period) = self.limit;
+        let most = i64::try_from(limit).expect("63 bits");
+        let below = i64::try_from(random.below(limit.min(1 << 40))).expect("40 bits");
+        let quantity =
+            random.one_of(&[0, 1, 1, 1, 2, 5, 100, below, most - 1, most, most + 1, i64::MAX, i64::MAX / 7]);
+        let quantity = if random.below(6) == 0 { -quantity } else { quantity };
+        charge(limit, count, period, quantity).unwrap_or_else(|| {
+            self.limit = (5, 3, 1_000_000_000); // what is no limit never comes as far as this
+            charge(5, 3, 1_000_000_000, 1).expect("a limit")
+        })
+    }
+
+    fn tell(&self, clocked: &mut Clocked) {
+        let mut pipe = redis::pipe();
+        for step in &self.steps {
+            call_at(&mut pipe, step.at, call(&clocked.sha, &self.key, step.asked));
+        }
+        let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
+        for (index, (numbers, step)) in answers.iter().zip(&self.steps).enumerate() {
+            let before = &self.steps[index.saturating_sub(4)..index];
+            let Step { at, asked, want } = step;
+            assert_eq!(
+                read(*asked, numbers),
+                *want,
+                "step {index} of {}: {asked:?} at {at}\nbefore it: {before:#?}",
+                self.key
+            );
+        }
+        assert_eq!(clocked.expiry(&self.key), self.reference.expiry(), "of {}", self.key);
+    }
+}
+
+fn brought() -> String {
+    script_from("TIDEGATE_SCRIPT_OF_BROUGHT", SCRIPT_OF_BROUGHT)
+}
+
+fn walk(kind: Kind, seed: u64, steps: u64) {
+    let mut clocked = Clocked::with(kind, &brought());
+    let mut random = Random(number_from("TIDEGATE_SEED", seed));
+    for number in 0..number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_OF_A_STORY) {
+        let story = Story::imagine(number, &mut random);
+        clocked.forget(story.reference.forgets);
+        story.tell(&mut clocked);
+    }
+}
+
+#[test]
+fn it_owes_what_rust_owes_to_the_nanosecond() {
+    walk(Kind::Redis, 0x5EED, 60_000);
+}
+
+#[test]
+fn it_does_so_on_valkey() {
+    walk(Kind::Valkey, 0x5EA, 10_000);
+}
+
+#[test]
+fn and_on_the_oldest_redis() {
+    walk(Kind::OldRedis, 0x01D, 10_000);
+}
+
+/// Where doubles begin to lose: every sum here has more than 53 bits.
+#[test]
+fn the_longest_limits_are_exact() {
+    let mut clocked = Clocked::with(Kind::Redis, &brought());
+    let longest = i64::try_from(LONGEST).expect("63 bits");
+    let mut reference = Reference::default();
+    let mut at = Micros::new(1_700_000_000_123_456);
+    for (step, limit, count, period, quantity) in [
+        (0, LONGEST, 1, 1, 1),           // a nanosecond each
+        (0, LONGEST, 1, 1, longest - 1), // up to the line
+        (0, LONGEST, 1, 1, 1),           // and over it, by one
+        (1, LONGEST, 1, 1, 1_001),       // a microsecond later by one as well
+        (0, LONGEST, 1, 1, 1_000),
+        (0, 1, 1, longest, 0),
+        (0, LONGEST, 1, 1, longest + 1), // never
+        (0, LONGEST, 1, 1, i64::MAX),
+        (7, LONGEST, 1, 1, -i64::MAX), // everything
+        (0, LONGEST, 1, 1, longest),
+        (0, LONGEST, 1, 1, -longest + 1), // all but one
+        (0, 1, 1, 1, 0),
+        (4_500_000_000_000_000, LONGEST, 1, 1, longest), // the line is the end of time
+        (0, LONGEST, 1, 1, 2_500_000_000_000_000_007),
+        (0, LONGEST, 1, 1, longest),
+        (0, LONGEST, 1, 1, 0),
+    ] {
+        at = at.plus(step);
+        let asked = charge(limit, count, period, quantity).expect("a limit");
+        let want = reference.ask(at, asked);
+        let mut pipe = redis::pipe();
+        call_at(&mut pipe, at, call(&clocked.sha, "k", asked));
+        let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
+        assert_eq!(read(asked, &answers[0]), want, "{asked:?} at {at}");
+    }
+    assert!(reference.owes > 1 << 62, "it came as far as that");
+}
+
+#[test]
+fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
+    let server = Server::start();
+    let (mut connection, sha) = server.load(&brought());
+    let mut ask = |quantity| {
+        let asked = charge(5, 1, 3_600_000_000_000, quantity).expect("a limit");
+        let numbers: Vec<u64> = call(&sha, "k", asked).query(&mut connection).expect("the script answers");
+        let until: i64 = redis::cmd("PEXPIRETIME").arg("k").query(&mut connection).expect("an answer");
+        let value: Option<u64> = redis::cmd("GET").arg("k").query(&mut connection).expect("an answer");
+        let encoding: Option<String> =
+            redis::cmd("OBJECT").arg("ENCODING").arg("k").query(&mut connection).ok();
+        (numbers, until, value, encoding.filter(|_| value.is_some()))
+    };
+    assert_eq!((ask(0).1, ask(-1).1, ask(6).1), (-2, -2, -2), "a look, a gift, what never passes");
+    let (numbers, until, value, encoding) = ask(2);
+    let owes = (numbers[0] + 7_200_000_000) * NANOS;
+    assert_eq!((numbers[3], value), (7_200_000_000, Some(owes)), "the instant, in nanoseconds");
+    assert_eq!(
+        until,
+        i64::try_from(owes.div_ceil(1_000_000)).expect("an instant"),
+        "forgotten when nothing is owed"
+    );
+    assert_eq!(encoding.as_deref(), Some("int"));
+    assert_eq!(ask(4).1, until, "a refusal changes nothing");
+    assert_eq!(ask(0).1, until);
+    assert_eq!(ask(-2).1, -2);
+    assert_eq!(ask(-2).2, None);
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("an answer");
+    assert!(stats.contains("cmdstat_set:calls=1,"), "what was charged once was written once: {stats}");
+}
+
+#[test]
+fn what_is_wrong_is_said_and_nothing_is_written() {
+    let server = Server::start();
+    let (mut connection, sha) = server.load(&brought());
+    let numbers =
+        |numbers: [i64; 4]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<u8>>();
+    let mut refuses = |keys: &[&str], arguments: &[&[u8]], sentence: &str| {
+        let mut cmd = redis::cmd("EVALSHA");
+        let answer: Result<Vec<u64>, _> =
+            cmd.arg(&sha).arg(keys.len()).arg(keys).arg(arguments).query(&mut connection);
+        let error = answer.expect_err(sentence);
+        assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
+        let size: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("an answer");
+        assert_eq!(size, 0, "written by a request that is wrong: {sentence}");
+    };
+    let good = numbers([1, 0, 1, 0]);
+    let shape = "expected one key, and as arguments c and 32 bytes of numbers, or x";
+    for (keys, arguments) in [
+        (&[][..], &[b"c", &good[..]][..]),
+        (&["k", "l"], &[b"c", &good]),
+        (&["k"], &[]),
+        (&["k"], &[b"c"]),
+        (&["k"], &[b"c", &good[1..]]),
+        (&["k"], &[b"x", &good]),
+        (&["k"], &[b"z", &good]),
+    ] {
+        let sentence = format!("tidegate: {} keys and {} arguments; {shape}", keys.len(), arguments.len());
+        refuses(keys, arguments, &sentence);
+    }
+    let ranges = "expected microseconds below 2^53, and nanoseconds below 1000";
+    for wrong in
+        [[1 << 53, 0, 1, 0], [1, 1_000, 1, 0], [1, 0, 1 << 53, 0], [1, 0, -(1 << 53), 0], [1, 0, 1, 1_000]]
+    {
+        let [full, full_ns, charge, charge_ns] = wrong;
+        let found = format!("full {full} and {full_ns}, charge {charge} and {charge_ns}");
+        refuses(&["k"], &[b"c", &numbers(wrong)], &format!("tidegate: {found}; {ranges}"));
+    }
+    for foreign in ["hello", "", "12", "-5000", "9007199254740992000", "99999999999999999999999"] {
+        redis::cmd("SET").arg("k").arg(foreign).exec(&mut connection).expect("an answer");
+        let asked = charge(5, 1, 1_000_000_000, 1).expect("a limit");
+        let error = call(&sha, "k", asked).query::<Vec<u64>>(&mut connection).expect_err("no state");
+        assert!(error.detail().is_some_and(|detail| detail.contains("of something else")), "{error}");
+        let kept: String = redis::cmd("GET").arg("k").query(&mut connection).expect("an answer");
+        assert_eq!(kept, foreign);
+    }
+}
