@@ -1,11 +1,11 @@
 //! # Heads
 //!
-//! What comes before a body: a method, a path, and headers, of which five matter here. They are read where they lie, and
-//! nothing is kept of them.
+//! What comes before a body: a method, a path, and headers, of which five matter here. They are read where they lie,
+//! and nothing is kept of them.
 //!
-//! Where a request ends must not be a matter of opinion. Whoever passes requests on to us and sees an end elsewhere than
-//! we do would hand us part of a body as somebody else's request. So a length that is said twice, or in two ways, or in
-//! a way that is not known, is no request.
+//! Where a request ends must not be a matter of opinion. Whoever passes requests on to us and sees an end elsewhere
+//! than we do would hand us part of a body as somebody else's request. So a length that is said twice, or in two ways,
+//! or in a way that is not known, is no request.
 
 use std::mem::MaybeUninit;
 

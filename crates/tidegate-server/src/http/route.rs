@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::Clock;
 
 use super::Service;
-use super::asked::{self, Asked, OneOrMany};
+use super::asked::{self, Asked};
 use super::problem::Problem;
 use super::reply::Said;
 use super::routes::Route;
@@ -96,9 +96,12 @@ fn put<C: Clock + Send + Sync + 'static>(engine: &Engine<C>, verb: Verb, body: &
         },
         Verb::Lease => lend(&engine.in_force(), body),
         Verb::Return => take_back(&engine.in_force(), body),
-        verb => match asked::read(body) {
-            Ok(OneOrMany::One(asked)) => one(&engine.in_force(), verb, &asked),
-            Ok(OneOrMany::Many(many)) => batch(&engine.in_force(), verb, &many),
+        verb if asked::is_batch(body) => match asked::many(body) {
+            Ok(many) => batch(&engine.in_force(), verb, &many),
+            Err(problem) => Answer::Ready(Err(problem)),
+        },
+        verb => match asked::one(body) {
+            Ok(asked) => one(&engine.in_force(), verb, &asked),
             Err(problem) => Answer::Ready(Err(problem)),
         },
     }

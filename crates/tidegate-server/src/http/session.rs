@@ -8,8 +8,8 @@
 //!   └─── head ──────┘└ body ┘
 //! ```
 //!
-//! What cannot be answered is told, and the connection goes on if it is known where the next request begins. Whoever may
-//! not ask, or asks for what is not there, is told so before the body is read.
+//! What cannot be answered is told, and the connection goes on if it is known where the next request begins. Whoever
+//! may not ask, or asks for what is not there, is told so before the body is read.
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use crate::resp::{Places, Ran, Session};
 
 /// A client's conversation, in one protocol.
 pub(crate) trait Talk {
-    /// Answers all whole requests in `bytes`, behind what is in `out`. Places are where arguments are noted, by protocols
-    /// that have some.
+    /// Answers all whole requests in `bytes`, behind what is in `out`. Places are where arguments are noted, by
+    /// protocols that have some.
     fn run(&mut self, bytes: &[u8], places: &mut Places, out: &mut Vec<u8>) -> Ran;
 
     /// What is counted here.
