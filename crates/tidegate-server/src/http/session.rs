@@ -52,8 +52,6 @@ pub(crate) struct Session<S: Answers> {
     seen: usize,
     /// What is asked with a body that comes in chunks, and what has come of it.
     chunked: Option<(S::Verb, Manner, Chunks)>,
-    /// Whether the client was told to send the body.
-    went_on: bool,
     /// What the next answer, or the one before, is to this conversation.
     end: End,
 }
@@ -121,7 +119,7 @@ impl<S: Answers> Talk for Session<S> {
 
 impl<S: Answers> Session<S> {
     pub(crate) fn new(service: Arc<S>) -> Self {
-        Session { service, seen: 0, chunked: None, went_on: false, end: End::No }
+        Session { service, seen: 0, chunked: None, end: End::No }
     }
 
     fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
@@ -159,12 +157,12 @@ impl<S: Answers> Session<S> {
             (Err(problem), None) => self.give_up(problem, manner, out),
             (Ok(verb), None) => match (head.body, body) {
                 (Length::Chunked, _) => {
-                    self.go_on(head, out);
+                    go_on(head, out);
                     self.chunked = Some((verb, manner, Chunks::default()));
                     Step::Took(length)
                 }
                 (Length::Known(_), Some(body)) => {
-                    self.go_on(head, out);
+                    go_on(head, out);
                     Step::Needs(length + body)
                 }
                 (Length::Known(_), None) => self.give_up(too_long(), manner, out),
@@ -187,17 +185,9 @@ impl<S: Answers> Session<S> {
         step
     }
 
-    /// Tells a client that waits for it to send the body, once.
-    fn go_on(&mut self, head: &Head<'_>, out: &mut Vec<u8>) {
-        if head.expects && !self.went_on {
-            out.extend_from_slice(GO_ON);
-            self.went_on = true;
-        }
-    }
-
     /// Writes an answer, now or when it comes. The request is over with it, of which so many bytes are left.
     fn tell(&mut self, told: Told, manner: Manner, end: usize, out: &mut Vec<u8>) -> Step {
-        (self.seen, self.went_on) = (0, false);
+        self.seen = 0;
         if manner.is_last() {
             self.end = End::Here;
         }
@@ -220,6 +210,13 @@ impl<S: Answers> Session<S> {
     /// Nobody knows where the next request begins, or wants to read so far.
     fn give_up(&mut self, problem: Problem, manner: Manner, out: &mut Vec<u8>) -> Step {
         self.tell(Answer::Ready(Err(problem)), manner.and_last(), 0, out)
+    }
+}
+
+/// Tells a client that waits for it to send the body. Once, for nothing is run again before that is there.
+fn go_on(head: &Head<'_>, out: &mut Vec<u8>) {
+    if head.expects {
+        out.extend_from_slice(GO_ON);
     }
 }
 
