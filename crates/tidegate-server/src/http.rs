@@ -20,11 +20,13 @@
 //! is an error, told as `application/problem+json` in a sentence that names the place, the value and the remedy.
 
 pub(crate) mod asked;
-mod connection;
+mod chunks;
+mod head;
 pub(crate) mod problem;
 pub(crate) mod reply;
 mod route;
 pub(crate) mod routes;
+mod session;
 pub(crate) mod told;
 
 use std::fmt;
@@ -34,9 +36,9 @@ use tidegate::SteadyClock;
 
 use crate::engine::Engine;
 use crate::resp::Account;
-pub(crate) use connection::{Answers, serve};
 pub use route::{OPENAPI, routes};
 pub(crate) use routes::is_known;
+pub(crate) use session::{Answers, Session, Told};
 
 /// What all connections share.
 pub struct Service<C = SteadyClock> {

@@ -24,6 +24,7 @@ mod farewell;
 mod notify;
 mod reload;
 pub(crate) mod socket;
+mod talk;
 mod tls;
 pub(crate) mod watch;
 mod worker;
@@ -50,6 +51,7 @@ use crate::http;
 use crate::resp::Service;
 pub use command::Serve;
 pub use reload::{Reloader, Unread};
+pub(crate) use talk::Talk;
 pub use tls::{Certificates, Unusable};
 use worker::Worker;
 

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use tidegate::Clock;
 
 use super::{Service, told};
 use crate::config::Protocol;
-use crate::engine::InForce;
 use crate::engine::meter::DoorMeter;
-use crate::http::Answers;
+use crate::engine::{Answer, InForce};
 use crate::http::asked::{self, Named};
 use crate::http::problem::Problem;
-use crate::http::reply::{Said, Sent, body, sent};
-use crate::http::routes::{Route, find};
+use crate::http::reply::Said;
+use crate::http::routes::Route;
+use crate::http::{Answers, Told};
 use crate::metrics;
+use crate::resp::Account;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Rules,
     Inspect,
     Reset,
@@ -56,8 +56,17 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
-    async fn answer(&self, request: Request<Incoming>) -> Sent {
-        sent(self.said(request).await)
+    type Verb = Verb;
+    const ROUTES: &'static [Route<Verb>] = &ALL;
+
+    fn token(&self) -> Option<&Account> {
+        self.token.as_ref()
+    }
+
+    /// Later: some of it takes its time, and nobody is in a hurry.
+    fn answer(self: &Arc<Self>, verb: Verb, body: &[u8]) -> Told {
+        let (service, body) = (self.clone(), body.to_vec());
+        Answer::Pending(Box::pin(async move { service.said(verb, &body).await }))
     }
 
     fn door(&self) -> &DoorMeter {
@@ -66,8 +75,8 @@ impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Service<C> {
-    async fn said(&self, request: Request<Incoming>) -> Result<Said, Problem> {
-        match find(&ALL, self.token.as_ref(), &request)? {
+    async fn said(&self, verb: Verb, body: &[u8]) -> Result<Said, Problem> {
+        match verb {
             Verb::Rules => Ok(Said::json(told::rules(&self.engine.in_force()))),
             Verb::Blocks => Ok(Said::json(told::blocks(&self.engine.in_force(), &self.engine.blocks()))),
             Verb::Refused => {
@@ -77,8 +86,7 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
             Verb::Metrics => Ok(Said::metrics(metrics::text(&self.engine))),
             Verb::Reload => self.reload().await,
             verb => {
-                let body = body(request.into_body()).await?;
-                let named = asked::named(&body)?;
+                let named = asked::named(body)?;
                 let rules = self.engine.in_force();
                 let number = named.number(&rules)?;
                 if named.lasting.is_some() && verb != Verb::Block {

@@ -14,7 +14,6 @@
 //! A limit of set 8 that is [the same](crate::rules::Identity) as one of set 7 has its states, not a copy of them: see
 //! [`Policy::succeeded_by`]. So a reload is never a fresh burst, and nothing that is charged meanwhile is lost.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +37,8 @@ use crate::rules::{Compiled, Identity, Limit, Numbered, Rule};
 /// A set of rules, and their states.
 pub struct InForce<C = SteadyClock> {
     compiled: Compiled,
-    /// By name: the place in the file.
-    numbers: HashMap<Box<[u8]>, u32>,
+    /// By name, in its order: the place in the file.
+    numbers: Box<[(Box<[u8]>, u32)]>,
     /// Of each limit: how long a place is held, if it is about places.
     leases: Box<[Option<Duration>]>,
     pub(super) store: Store<C>,
@@ -105,7 +104,8 @@ impl<C: Clock + Clone> InForce<C> {
         clock: C,
     ) -> Self {
         let numbers = (0..).zip(compiled.rules()).map(|(number, rule)| (rule.name.as_bytes().into(), number));
-        let numbers = numbers.collect();
+        let mut numbers: Box<[_]> = numbers.collect();
+        numbers.sort();
         let leases = compiled.limits().iter().map(lease).collect();
         InForce { compiled, numbers, leases, store, watched, tallies, places, blocks, meter, grants, clock }
     }
@@ -136,7 +136,8 @@ impl<C> InForce<C> {
     /// The place in the file of the rule with this name.
     #[must_use]
     pub fn rule(&self, name: &[u8]) -> Option<u32> {
-        self.numbers.get(name).copied()
+        let found = self.numbers.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+        Some(self.numbers[found].1)
     }
 
     /// The name of the rule of a limit, such as the one that was binding.

@@ -21,6 +21,14 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         Ok(decided)
     }
 
+    /// The same of one limit, where nothing else is to be looked at.
+    #[inline]
+    pub(super) fn check_one(&self, policy: &Memory<C>, part: Part<'_>) -> Result<Decided, Fault> {
+        let decided = Decided::by(Verdict::Limited(policy.check(&[part])?.decision));
+        self.force.count(&decided, std::iter::once(part));
+        Ok(decided)
+    }
+
     pub(super) fn peek_now(&self, policy: &Memory<C>) -> Result<Decided, Fault> {
         self.free_overdue();
         let verdict = self.verdict(self.matched().parts(), |parts| Ok(policy.peek(parts)?))?;

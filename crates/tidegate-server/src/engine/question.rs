@@ -95,10 +95,19 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// cost is what the rule says, or 1, unless it is said here. It is the same count as that of a request whose
     /// descriptors have these values.
     pub fn rule<'k>(mut self, number: u32, key: impl Iterator<Item = &'k [u8]>, cost: Option<u32>) -> Self {
+        self.add_rule(number, key, cost);
+        self
+    }
+
+    pub(crate) fn add_rule<'k>(
+        &mut self,
+        number: u32,
+        key: impl Iterator<Item = &'k [u8]>,
+        cost: Option<u32>,
+    ) {
         let compiled = self.force.compiled();
         self.found(|scratch| compiled.find_named(number, key, cost, scratch));
         self.is_named = true;
-        self
     }
 
     fn found(&mut self, find: impl FnOnce(&mut Scratch) -> Option<Listed>) {
@@ -110,6 +119,9 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
 
     /// Decides whether everything in the question may pass now, and charges all of it if it may, else nothing.
     pub fn check(self) -> Answer<Result<Decided, Fault>> {
+        if let (Store::Memory(policy), Some(part)) = (&self.force.store, self.only_part()) {
+            return Answer::Ready(self.check_one(policy, part));
+        }
         if let Some(decided) = self.decided_already() {
             return Answer::Ready(Ok(decided));
         }
@@ -136,6 +148,17 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
             |it, policy| it.change_now(policy, tidegate::Policy::reset),
             |it, gate| redis::change(it, gate.clone(), redis::Back::Reset),
         )
+    }
+
+    /// The limit that is asked about, if it is the only one, for something that passes, and nothing else is to be looked
+    /// at. So it is nearly always.
+    #[inline]
+    fn only_part(&self) -> Option<Part<'_>> {
+        let (matched, [_]) = (self.matched(), self.calls()) else { return None };
+        let [hit] = matched.hits() else { return None };
+        let is_plain = !hit.shadow && hit.refusal.is_none() && hit.limits.len() == 1;
+        let part = Part::of(RuleId(hit.limits.start)).key(matched.key(hit)).cost(hit.cost);
+        (is_plain && self.force.blocks.is_empty() && !self.is_place(&part)).then_some(part)
     }
 
     /// What is decided without looking at any limit, and counted.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response};
 use tidegate::Clock;
 use tokio::sync::watch::Receiver;
@@ -54,7 +54,8 @@ async fn called<C: Clock + Send + Sync + 'static>(
     let place = METHODS.iter().position(|(method, _)| *method == path).ok_or_else(|| {
         Status::new(Code::Unimplemented, format!("there is no {path}; ask by reflection what there is"))
     })?;
-    if METHODS[place].1 && !is_known(service.token.as_ref(), request.headers()) {
+    let said = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    if METHODS[place].1 && !is_known(service.token.as_ref(), said) {
         let sentence = "who asks has to say the token; send it as `authorization: Bearer …`";
         return Err(Status::new(Code::Unauthenticated, sentence));
     }

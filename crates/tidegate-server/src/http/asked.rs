@@ -31,13 +31,6 @@ pub(crate) struct Asked<'a> {
     cost: Option<u32>,
 }
 
-/// One, or a batch.
-#[derive(Debug)]
-pub(crate) enum OneOrMany<'a> {
-    One(Box<Asked<'a>>),
-    Many(Vec<Asked<'a>>),
-}
-
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Held<'a> {
@@ -92,9 +85,12 @@ struct Text<'a>(Cow<'a, str>);
 #[derive(Debug)]
 struct Descriptors<'a>(Vec<(Text<'a>, Text<'a>)>);
 
-/// A key: one part, or a list of them.
+/// A key, or the values of a name: one, or a list of them.
 #[derive(Debug)]
-struct Key<'a>(Vec<Text<'a>>);
+enum Key<'a> {
+    One(Text<'a>),
+    Many(Vec<Text<'a>>),
+}
 
 /// So long may a loan last.
 const TTLS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3_600);
@@ -103,19 +99,22 @@ const MOST_ASKED: usize = 256;
 /// So many values may a request have.
 const MOST_VALUES: usize = 128;
 
-/// What is asked, one or many.
-pub(crate) fn read(body: &[u8]) -> Result<OneOrMany<'_>, Problem> {
-    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
-    match first {
-        None => Err(Problem::bad(
-            "the body is empty; send JSON, such as {\"descriptors\": {\"user\": \"alice\"}}",
-        )),
-        Some(b'[') => {
-            let many: Many<'_> = serde_json::from_slice(body).map_err(no_json)?;
-            Ok(OneOrMany::Many(many.0))
-        }
-        Some(_) => Ok(OneOrMany::One(Box::new(serde_json::from_slice(body).map_err(no_json)?))),
-    }
+/// Whether many are asked for together.
+pub(crate) fn is_batch(body: &[u8]) -> bool {
+    body.trim_ascii_start().first() == Some(&b'[')
+}
+
+/// What is asked.
+pub(crate) fn one(body: &[u8]) -> Result<Asked<'_>, Problem> {
+    serde_json::from_slice(body).map_err(|error| match body.trim_ascii() {
+        b"" => Problem::bad("the body is empty; send JSON, such as {\"descriptors\": {\"user\": \"alice\"}}"),
+        _ => no_json(error),
+    })
+}
+
+/// The same of a batch.
+pub(crate) fn many(body: &[u8]) -> Result<Vec<Asked<'_>>, Problem> {
+    serde_json::from_slice(body).map(|Many(many)| many).map_err(no_json)
 }
 
 /// The place that is meant.
@@ -188,7 +187,7 @@ impl Asked<'_> {
         rules: &'f std::sync::Arc<InForce<C>>,
         name: &str,
     ) -> Result<Question<'f, C>, Problem> {
-        let given: &[Text<'_>] = self.key.as_ref().map_or(&[], |key| &key.0);
+        let given = given(self.key.as_ref());
         let number = numbered(rules, name, given)?;
         Ok(rules.ask().rule(number, given.iter().map(|part| part.0.as_bytes()), self.cost))
     }
@@ -229,7 +228,11 @@ impl Returned<'_> {
 }
 
 fn given<'k, 'a>(key: Option<&'k Key<'a>>) -> &'k [Text<'a>] {
-    key.map_or(&[], |key| &key.0)
+    match key {
+        None => &[],
+        Some(Key::One(part)) => std::slice::from_ref(part),
+        Some(Key::Many(parts)) => parts,
+    }
 }
 
 impl Named<'_> {
@@ -335,11 +338,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Key<'de>, E> {
-                Ok(Key(vec![Text(Cow::Borrowed(text))]))
+                Ok(Key::One(Text(Cow::Borrowed(text))))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Key<'de>, E> {
-                Ok(Key(vec![Text(Cow::Owned(text.to_owned()))]))
+                Ok(Key::One(Text(Cow::Owned(text.to_owned()))))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Key<'de>, A::Error> {
@@ -347,7 +350,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
                 while let Some(part) = items.next_element()? {
                     parts.push(part);
                 }
-                Ok(Key(parts))
+                Ok(Key::Many(parts))
             }
         }
         from.deserialize_any(Read)
@@ -367,11 +370,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Descriptors<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Descriptors<'de>, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(name) = entries.next_key::<Text<'de>>()? {
-                    let Key(values) = entries.next_value()?;
-                    if pairs.len() + values.len() > MOST_VALUES {
+                    match entries.next_value()? {
+                        Key::One(value) => pairs.push((name, value)),
+                        Key::Many(values) => {
+                            pairs.extend(values.into_iter().map(|value| (Text(name.0.clone()), value)));
+                        }
+                    }
+                    if pairs.len() > MOST_VALUES {
                         return Err(de::Error::custom(format!("a request has at most {MOST_VALUES} values")));
                     }
-                    pairs.extend(values.into_iter().map(|value| (Text(name.0.clone()), value)));
                 }
                 Ok(Descriptors(pairs))
             }

@@ -1,38 +1,58 @@
-//! # Bodies, there and back
+//! # What is said, and how it is sent
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
-use hyper::{Response, StatusCode};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hyper::StatusCode;
+
+use super::head::{Head, Version};
 use super::problem::Problem;
-
-/// An answer, as hyper sends it.
-pub(crate) type Sent = Response<Full<Bytes>>;
 
 /// What is said to a request.
 #[derive(Debug)]
 pub(crate) struct Said {
     status: StatusCode,
     kind: &'static str,
-    body: Bytes,
+    body: Cow<'static, str>,
+}
+
+/// How an answer is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    body: Body,
+    connection: Connection,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Sent,
+    /// Only how long it would be.
+    Measured,
+}
+
+/// What is said of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Connection {
+    /// Nothing: it stays, as is usual.
+    Stays,
+    /// That it stays, which is not usual.
+    StaysForOnce,
+    Ends,
 }
 
 /// The longest body, in bytes.
-const BODY: usize = 256 << 10;
+pub(super) const BODY: usize = 256 << 10;
 
 impl Said {
-    pub(crate) fn json(json: String) -> Self {
+    pub(crate) fn json(json: impl Into<Cow<'static, str>>) -> Self {
         Said { status: StatusCode::OK, kind: "application/json", body: json.into() }
     }
 
     /// In the format that Prometheus reads.
     pub(crate) fn metrics(text: String) -> Self {
-        Said { status: StatusCode::OK, kind: "text/plain; version=0.0.4; charset=utf-8", body: text.into() }
-    }
-
-    pub(crate) fn document(json: &'static str) -> Self {
-        Said { status: StatusCode::OK, kind: "application/json", body: Bytes::from_static(json.as_bytes()) }
+        Said { kind: "text/plain; version=0.0.4; charset=utf-8", ..Said::json(text) }
     }
 
     /// That it does not serve, or not much longer.
@@ -41,48 +61,103 @@ impl Said {
     }
 }
 
-/// Whatever was said, as it is sent.
-pub(crate) fn sent(said: Result<Said, Problem>) -> Sent {
-    match said {
-        Ok(Said { status, kind, body }) => response(status, kind, body),
-        Err(problem) => problem_of(&problem),
+impl Manner {
+    /// To somebody of whom nothing is known, and who is not listened to any more.
+    pub(super) const LAST: Self = Manner { body: Body::Sent, connection: Connection::Ends };
+
+    /// As is asked for.
+    pub(super) fn of(head: &Head<'_>) -> Self {
+        let body = if head.method == "HEAD" { Body::Measured } else { Body::Sent };
+        let connection = match (head.is_last(), head.version) {
+            (true, _) => Connection::Ends,
+            (false, Version::Http11) => Connection::Stays,
+            (false, Version::Http10) => Connection::StaysForOnce,
+        };
+        Manner { body, connection }
+    }
+
+    /// The same, and nothing comes after it.
+    pub(super) fn and_last(self) -> Self {
+        Manner { connection: Connection::Ends, ..self }
+    }
+
+    pub(super) fn is_last(self) -> bool {
+        self.connection == Connection::Ends
     }
 }
 
-/// All of a body, if it is not too long.
-pub(crate) async fn body(body: Incoming) -> Result<Bytes, Problem> {
-    let too_long = || {
-        Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is too long; send at most {BODY} bytes"),
-        )
-    };
-    if body.size_hint().lower() > BODY as u64 {
-        return Err(too_long());
-    }
-    match Limited::new(body, BODY).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_long()),
-        Err(error) => Err(Problem::bad(format!("the body ended early ({error}); send all of it"))),
+/// That a body is longer than it may be.
+pub(super) fn too_long() -> Problem {
+    let detail = format!("the body is too long; send at most {BODY} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+}
+
+/// Writes whatever was said, as it is sent.
+pub(super) fn write(told: Result<Said, Problem>, manner: Manner, out: &mut Vec<u8>) {
+    match told {
+        Ok(said) => response(&said, manner, |_| (), out),
+        Err(problem) => {
+            let (kind, body) = ("application/problem+json", problem.body().into());
+            let said = Said { status: problem.status, kind, body };
+            response(&said, manner, |out| more_of(&problem, out), out);
+        }
     }
 }
 
-fn problem_of(problem: &Problem) -> Sent {
-    let mut response = response(problem.status, "application/problem+json", problem.body().into());
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+fn more_of(problem: &Problem, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\ncache-control: no-store");
     if let Some(allow) = problem.allow {
-        headers.insert(ALLOW, HeaderValue::from_static(allow));
+        out.extend_from_slice(b"\r\nallow: ");
+        out.extend_from_slice(allow.as_bytes());
     }
     if problem.status == StatusCode::UNAUTHORIZED {
-        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        out.extend_from_slice(b"\r\nwww-authenticate: Bearer");
     }
-    response
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Sent {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+fn response(said: &Said, manner: Manner, more: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    let Said { status, kind, body } = said;
+    out.reserve(256 + body.len());
+    match *status {
+        StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK"),
+        other => {
+            let _ = write!(out, "HTTP/1.1 {other}"); // into memory nothing can fail
+        }
+    }
+    out.extend_from_slice(b"\r\ncontent-type: ");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\r\ncontent-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+    out.extend_from_slice(b"\r\ndate: ");
+    out.extend_from_slice(&date());
+    more(out);
+    out.extend_from_slice(match manner.connection {
+        Connection::Stays => b"\r\n\r\n",
+        Connection::StaysForOnce => b"\r\nconnection: keep-alive\r\n\r\n",
+        Connection::Ends => b"\r\nconnection: close\r\n\r\n",
+    });
+    if let Body::Sent = manner.body {
+        out.extend_from_slice(body.as_bytes());
+    }
+}
+
+/// As long as every date is.
+type Date = [u8; 29];
+
+thread_local! {
+    /// The date of this second, which is the same for all who are answered in it.
+    static DATE: Cell<(u64, Date)> = const { Cell::new((u64::MAX, [0; 29])) };
+}
+
+/// What time it is, as it is written in a head.
+fn date() -> Date {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (second, date) = DATE.get();
+    if second == now {
+        return date;
+    }
+    let written = httpdate::HttpDate::from(UNIX_EPOCH + Duration::from_secs(now)).to_string();
+    let date = written.as_bytes().try_into().unwrap_or(date);
+    DATE.set((now, date));
+    date
 }

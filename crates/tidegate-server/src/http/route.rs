@@ -2,25 +2,24 @@
 
 use std::sync::Arc;
 
-use hyper::Request;
-use hyper::body::Incoming;
 use tidegate::Clock;
 
 use super::Service;
-use super::asked::{self, Asked, OneOrMany};
-use super::connection::Answers;
+use super::asked::{self, Asked};
 use super::problem::Problem;
-use super::reply::{Said, Sent, body, sent};
-use super::routes::{Route, find};
+use super::reply::Said;
+use super::routes::Route;
+use super::session::{self, Answers};
 use super::told;
 use crate::config::Protocol;
 use crate::engine::meter::DoorMeter;
 use crate::engine::{Answer, Engine, Fault, InForce, Question};
 use crate::metrics;
+use crate::resp::Account;
 
 /// What is to be done to what is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Check,
     Peek,
     Refund,
@@ -66,28 +65,25 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 type Told = Answer<Result<String, Problem>>;
 
 impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
-    async fn answer(&self, request: Request<Incoming>) -> Sent {
-        sent(answer(self, request).await)
+    type Verb = Verb;
+    const ROUTES: &'static [Route<Verb>] = &ALL;
+
+    fn token(&self) -> Option<&Account> {
+        self.token.as_ref()
+    }
+
+    fn answer(self: &Arc<Self>, verb: Verb, body: &[u8]) -> session::Told {
+        Answer::Ready(Ok(match verb {
+            Verb::Live => Said::json("{\"status\":\"ok\"}"),
+            Verb::Ready => metrics::readiness(&self.engine),
+            Verb::Metrics => Said::metrics(metrics::text(&self.engine)),
+            Verb::OpenApi => Said::json(OPENAPI),
+            verb => return put(&self.engine, verb, body).map(|told| told.map(Said::json)),
+        }))
     }
 
     fn door(&self) -> &DoorMeter {
         self.engine.meter().door(Protocol::Http)
-    }
-}
-
-async fn answer<C: Clock + Send + Sync + 'static>(
-    service: &Service<C>,
-    request: Request<Incoming>,
-) -> Result<Said, Problem> {
-    match find(&ALL, service.token.as_ref(), &request)? {
-        Verb::Live => Ok(Said::json("{\"status\":\"ok\"}".to_owned())),
-        Verb::Ready => Ok(metrics::readiness(&service.engine)),
-        Verb::Metrics => Ok(Said::metrics(metrics::text(&service.engine))),
-        Verb::OpenApi => Ok(Said::document(OPENAPI)),
-        verb => {
-            let body = body(request.into_body()).await?;
-            put(&service.engine, verb, &body).wait().await.map(Said::json)
-        }
     }
 }
 
@@ -100,9 +96,12 @@ fn put<C: Clock + Send + Sync + 'static>(engine: &Engine<C>, verb: Verb, body: &
         },
         Verb::Lease => lend(&engine.in_force(), body),
         Verb::Return => take_back(&engine.in_force(), body),
-        verb => match asked::read(body) {
-            Ok(OneOrMany::One(asked)) => one(&engine.in_force(), verb, &asked),
-            Ok(OneOrMany::Many(many)) => batch(&engine.in_force(), verb, &many),
+        verb if asked::is_batch(body) => match asked::many(body) {
+            Ok(many) => batch(&engine.in_force(), verb, &many),
+            Err(problem) => Answer::Ready(Err(problem)),
+        },
+        verb => match asked::one(body) {
+            Ok(asked) => one(&engine.in_force(), verb, &asked),
             Err(problem) => Answer::Ready(Err(problem)),
         },
     }

@@ -3,10 +3,9 @@
 //! One table has every path, its method, and what is to be done; whoever is asked looks there and nowhere else. So a
 //! test that goes through the table has gone through everything that can be asked.
 
-use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::StatusCode;
 
+use super::head::Head;
 use super::problem::Problem;
 use crate::resp::Account;
 
@@ -46,8 +45,8 @@ impl<V> Route<V> {
         if self.method == "GET" { "GET, HEAD" } else { self.method }
     }
 
-    fn is_for(&self, method: &Method) -> bool {
-        method == self.method || (self.method == "GET" && method == Method::HEAD)
+    fn is_for(&self, method: &str) -> bool {
+        method == self.method || (self.method == "GET" && method == "HEAD")
     }
 }
 
@@ -55,21 +54,21 @@ impl<V> Route<V> {
 pub(crate) fn find<V: Copy>(
     routes: &[Route<V>],
     token: Option<&Account>,
-    request: &Request<Incoming>,
+    head: &Head<'_>,
 ) -> Result<V, Problem> {
-    let path = request.uri().path();
+    let Head { path, method, .. } = *head;
     let Some(route) = routes.iter().find(|route| route.path == path) else {
         let paths: Vec<_> = routes.iter().map(|route| route.path).collect();
         let detail = format!("there is nothing at {path:?}; use one of {}", paths.join(", "));
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
-    if !route.is_for(request.method()) {
-        let detail = format!("{} is not for {path}; use {}", request.method(), route.method);
+    if !route.is_for(method) {
+        let detail = format!("{method} is not for {path}; use {}", route.method);
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
         return Err(Problem { allow: Some(route.allow()), ..problem });
     }
     match token {
-        token if route.whom == Whom::Known && !is_known(token, request.headers()) => {
+        token if route.whom == Whom::Known && !is_known(token, head.authorization) => {
             let detail = "who asks has to say the token; send it as `Authorization: Bearer …`";
             Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
         }
@@ -77,10 +76,9 @@ pub(crate) fn find<V: Copy>(
     }
 }
 
-/// Whether a caller with these headers says what it has to know.
-pub(crate) fn is_known(token: Option<&Account>, headers: &HeaderMap) -> bool {
+/// Whether a caller who says this in the header `Authorization` says what it has to know.
+pub(crate) fn is_known(token: Option<&Account>, said: &[u8]) -> bool {
     let Some(account) = token else { return true };
-    let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let (scheme, token) = said.split_at_checked(7).unwrap_or_default();
     scheme.eq_ignore_ascii_case(b"Bearer ") && account.is(account.user().as_bytes(), token)
 }

@@ -2,13 +2,15 @@
 //!
 //! The same words as in every other protocol. Times are seconds, exact to the microsecond.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::{Decision, Outcome, Source};
 
 use crate::engine::{Acquired, Decided, Explanation, InForce, Lent, Verdict};
 use crate::rules::{Listed, Refusal, Why};
+
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
 
 /// An object that is being written.
 pub(crate) struct Object {
@@ -26,7 +28,9 @@ impl Object {
         if self.text.len() > 1 {
             self.text.push(',');
         }
-        let _ = write!(self.text, "\"{name}\":"); // into a string nothing can fail
+        self.text.push('"');
+        self.text.push_str(name);
+        self.text.push_str("\":");
     }
 
     pub(crate) fn raw(&mut self, name: &str, json: &str) {
@@ -41,7 +45,9 @@ impl Object {
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         if value.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
-            let _ = write!(self.text, "\"{value}\"");
+            self.text.push('"');
+            self.text.push_str(value);
+            self.text.push('"');
         } else {
             self.text.push_str(&serde_json::Value::from(value).to_string());
         }
@@ -49,15 +55,17 @@ impl Object {
 
     fn number(&mut self, name: &str, value: u64) {
         self.name(name);
-        let _ = write!(self.text, "{value}");
+        self.text.push_str(itoa::Buffer::new().format(value));
     }
 
     fn seconds(&mut self, name: &str, micros: u64) {
-        self.name(name);
-        let _ = match micros % 1_000_000 {
-            0 => write!(self.text, "{}", micros / 1_000_000),
-            part => write!(self.text, "{}.{part:06}", micros / 1_000_000),
-        };
+        self.number(name, micros / SECOND);
+        let part = micros % SECOND;
+        if part > 0 {
+            // With a second more, which is not written, there are zeros in front.
+            self.text.push('.');
+            self.text.push_str(&itoa::Buffer::new().format(SECOND + part)[1..]);
+        }
     }
 
     pub(crate) fn lease(&mut self, lease: Duration) {
@@ -184,4 +192,20 @@ pub(crate) fn explained(explanation: &Explanation) -> Object {
 
 pub(crate) fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Object;
+
+    #[test]
+    fn times_are_seconds_to_the_microsecond() {
+        let rows =
+            [(0, "0"), (1, "0.000001"), (999_999, "0.999999"), (1_000_000, "1"), (61_050_000, "61.050000")];
+        for (micros, written) in rows {
+            let mut object = Object::new();
+            object.seconds("t", micros);
+            assert_eq!(object.end(), format!("{{\"t\":{written}}}"));
+        }
+    }
 }

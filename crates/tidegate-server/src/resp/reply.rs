@@ -59,10 +59,7 @@ impl<'a> Reply<'a> {
     /// A number.
     #[inline]
     pub fn number(&mut self, number: i64) {
-        match u8::try_from(number) {
-            Ok(digit @ 0..=9) => self.bytes.extend_from_slice(&[b':', b'0' + digit, b'\r', b'\n']),
-            _ => self.counted(b':', number),
-        }
+        self.counted(b':', number);
     }
 
     /// A number that cannot be negative; too large ones are written as the largest there is.
@@ -114,27 +111,18 @@ impl<'a> Reply<'a> {
         }
     }
 
+    #[inline]
     fn length(&mut self, kind: u8, length: usize) {
         self.counted(kind, i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    /// A letter and a number: twenty places are enough for every number there is.
+    /// A letter and a number. Nearly all have one digit.
+    #[inline]
     fn counted(&mut self, kind: u8, number: i64) {
-        let (mut digits, mut from, mut rest) = ([0; 20], 20, number.unsigned_abs());
-        loop {
-            from -= 1;
-            digits[from] = b'0' + u8::try_from(rest % 10).unwrap_or_default();
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
+        match u8::try_from(number) {
+            Ok(digit @ 0..=9) => self.bytes.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']),
+            _ => self.line(kind, itoa::Buffer::new().format(number).as_bytes()),
         }
-        self.bytes.push(kind);
-        if number < 0 {
-            self.bytes.push(b'-');
-        }
-        self.bytes.extend_from_slice(&digits[from..]);
-        self.end();
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {

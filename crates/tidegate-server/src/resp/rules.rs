@@ -115,18 +115,18 @@ fn question<'f, C: Clock + Send + Sync + 'static>(
 ) -> Result<Question<'f, C>, String> {
     let (mut question, mut at) = (rules.ask(), 1);
     while at < request.len() {
-        (question, at) = part(rules, question, request, at)?;
+        at = part(rules, &mut question, request, at)?;
     }
     Ok(question)
 }
 
-/// With the part that begins with this argument; and where the next one does.
-fn part<'f, C: Clock + Send + Sync + 'static>(
+/// Adds the part that begins with this argument, and tells where the next one does.
+fn part<C: Clock + Send + Sync + 'static>(
     rules: &InForce<C>,
-    question: Question<'f, C>,
+    question: &mut Question<'_, C>,
     request: Request<'_>,
     at: usize,
-) -> Result<(Question<'f, C>, usize), String> {
+) -> Result<usize, String> {
     let name = request.arg(at).unwrap_or_default();
     if request.len() < at + 2 {
         return Err(format!("{SYNTAX}; a rule is followed by a key"));
@@ -137,10 +137,10 @@ fn part<'f, C: Clock + Send + Sync + 'static>(
     let (cost, next) =
         if is(b"COST", after) { (Some(cost(request.arg(after + 1))?), after + 2) } else { (None, after) };
     let parts = (at + 1..at + 1 + keys).filter_map(|at| request.arg(at));
-    let question = question.rule(rule, parts, cost);
+    question.add_rule(rule, parts, cost);
     match request.arg(next) {
-        None => Ok((question, next)),
-        Some(_) if is(b"AND", next) && request.len() > next + 1 => Ok((question, next + 1)),
+        None => Ok(next),
+        Some(_) if is(b"AND", next) && request.len() > next + 1 => Ok(next + 1),
         Some(other) => Err(format!("{SYNTAX}; {} is neither COST nor AND", quoted(other))),
     }
 }

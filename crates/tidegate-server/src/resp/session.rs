@@ -199,10 +199,14 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
 
     #[inline]
     fn answer(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Flow {
-        // Nearly all requests are this one.
-        let is_free = self.transaction.is_none() && self.user.is_some();
-        if is_free && request.name() == b"CL.THROTTLE" && matches!(request.len(), 5 | 6) {
-            return self.cl_throttle(request, &mut Reply::new(out, self.dialect));
+        // Nearly all requests are one of these.
+        if self.transaction.is_none() && self.user.is_some() {
+            let reply = &mut Reply::new(out, self.dialect);
+            match (request.name(), request.len()) {
+                (b"CL.THROTTLE", 5 | 6) => return self.cl_throttle(request, reply),
+                (b"TG.CHECK", 3..) => return self.tg_check(request, reply),
+                _ => {}
+            }
         }
         if request.is_empty() {
             return Flow::Next;

@@ -10,13 +10,12 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use tidegate::Clock;
-
 use super::farewell::Farewell;
 use super::socket::Socket;
+use super::talk::Talk;
 use super::watch::{Told, Watched};
 use super::worker::Floor;
-use crate::resp::{Later, Places, Session, Then};
+use crate::resp::{Later, Places, Then};
 
 /// What the connections of a thread share.
 #[derive(Debug)]
@@ -26,9 +25,9 @@ pub(crate) struct Scratch {
     places: Places,
 }
 
-pub(crate) struct Connection<C> {
+pub(crate) struct Connection<T> {
     socket: Socket,
-    session: Session<C>,
+    session: T,
     /// What arrived and is not answered yet.
     left: Vec<u8>,
     /// It is not worth looking at what is left before there is so much of it.
@@ -68,8 +67,8 @@ impl Scratch {
     }
 }
 
-impl<C: Clock + Send + Sync + 'static> Connection<C> {
-    pub(crate) fn new(socket: Socket, session: Session<C>, watched: Arc<Watched>, floor: Arc<Floor>) -> Self {
+impl<T: Talk> Connection<T> {
+    pub(crate) fn new(socket: Socket, session: T, watched: Arc<Watched>, floor: Arc<Floor>) -> Self {
         let (left, unsent, asked) = Default::default();
         Connection {
             socket,
@@ -128,7 +127,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         }
         let read = self.socket.poll_read(cx, &mut buffer);
         let turned = match read {
-            Poll::Pending if self.watched.told() == Told::Nothing => Poll::Pending,
+            Poll::Pending if self.watched.told() == Told::Nothing || self.has_begun() => Poll::Pending,
             Poll::Pending => {
                 self.then = Next::End; // all that has arrived is answered
                 Poll::Ready(Ok(true))
@@ -147,7 +146,9 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         bytes: &[u8],
         scratch: &mut Scratch,
     ) -> Poll<io::Result<bool>> {
-        self.watched.active(self.floor.now.load(Ordering::Relaxed));
+        if !self.has_begun() {
+            self.watched.active(self.now()); // more of the same request does not begin anew
+        }
         if self.left.is_empty() {
             return self.answer(cx, bytes, scratch);
         }
@@ -165,8 +166,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
         bytes: &[u8],
         scratch: &mut Scratch,
     ) -> Poll<io::Result<bool>> {
-        scratch.out.clear();
-        self.asked = Some(Instant::now());
+        self.begin(scratch);
         let ran = self.session.run(bytes, &mut scratch.places, &mut scratch.out);
         self.left.extend_from_slice(&bytes[ran.consumed..]);
         self.go_on(cx, ran.then, scratch)
@@ -175,8 +175,7 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
     /// The same of what was left. If that is still not enough it stays where it is: who sends a large request byte by
     /// byte must not have it copied for each of them.
     fn answer_left(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
-        scratch.out.clear();
-        self.asked = Some(Instant::now());
+        self.begin(scratch);
         let ran = self.session.run(&self.left, &mut scratch.places, &mut scratch.out);
         if ran.consumed == self.left.len() {
             self.left = Vec::new();
@@ -184,6 +183,14 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
             self.left.drain(..ran.consumed);
         }
         self.go_on(cx, ran.then, scratch)
+    }
+
+    fn begin(&mut self, scratch: &mut Scratch) {
+        scratch.out.clear();
+        self.asked = Some(Instant::now());
+        if self.watched.told() == Told::Finish {
+            self.session.finish();
+        }
     }
 
     fn go_on(&mut self, cx: &mut Context<'_>, then: Then, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
@@ -197,8 +204,14 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
             Then::Later(later) => Next::Wait(later),
             Then::Close => Next::End,
         };
-        if !matches!(self.then, Next::Wait(_)) {
-            self.answered();
+        match self.then {
+            Next::Wait(_) => {}
+            _ if out.is_empty() => self.asked = None,
+            _ => self.answered(),
+        }
+        match self.then {
+            Next::Read if self.has_begun() => self.watched.stalled(self.now()),
+            _ => self.watched.moved(self.now()),
         }
         let sent = self.send(cx, out);
         if out.capacity() > 2 * READ {
@@ -210,8 +223,18 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
     /// Notes how long all that had arrived together took: a clock is read for each turn, and not for each request.
     fn answered(&mut self) {
         if let Some(asked) = self.asked.take() {
-            self.session.service.door().answers.saw(asked.elapsed());
+            self.session.door().answers.saw(asked.elapsed());
         }
+    }
+
+    /// Whether the client has to finish a request.
+    fn has_begun(&self) -> bool {
+        self.session.has_begun(&self.left)
+    }
+
+    /// The number of the thread, by which it is seen who is silent for too long.
+    fn now(&self) -> u64 {
+        self.floor.now.load(Ordering::Relaxed)
     }
 
     /// Sends replies; what the system does not take is kept.
@@ -234,16 +257,16 @@ impl<C: Clock + Send + Sync + 'static> Connection<C> {
             match self.socket.poll_write(cx, &self.unsent[self.sent..]) {
                 Poll::Ready(taken) => {
                     self.sent += taken?;
-                    self.watched.moved(self.floor.now.load(Ordering::Relaxed));
+                    self.watched.moved(self.now());
                 }
                 Poll::Pending => {
-                    self.watched.stalled(self.floor.now.load(Ordering::Relaxed));
+                    self.watched.stalled(self.now());
                     return Poll::Pending;
                 }
             }
         }
         if self.socket.poll_flush(cx)?.is_pending() {
-            self.watched.stalled(self.floor.now.load(Ordering::Relaxed));
+            self.watched.stalled(self.now());
             return Poll::Pending;
         }
         if self.sent > 0 {
@@ -263,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, Rules};
-    use crate::resp::Service;
+    use crate::resp::{Service, Session};
     use crate::serve::Stream;
 
     #[tokio::test]

@@ -23,13 +23,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::connection::{Connection, Scratch};
 use super::socket::Socket;
+use super::talk::Talk;
 use super::watch::{Ticks, Told, Watched};
 use super::{Guest, Settings, Speaks};
 use crate::config::Protocol;
 use crate::engine::meter::Meter;
 use crate::grpc;
 use crate::http;
-use crate::resp::{Service, Session};
+use crate::resp::Session;
 
 /// The other end of a thread.
 #[derive(Debug)]
@@ -155,10 +156,10 @@ fn greet<C: Clock + Send + Sync + 'static>(
     leaving: Leaving,
 ) {
     match speaks {
-        Speaks::Resp(service) => talk(&service, socket, peer, watched, leaving),
-        Speaks::Http(service) => ask(service, socket, watched, leaving),
+        Speaks::Resp(service) => talk(Session::new(service, peer), socket, watched, leaving),
+        Speaks::Http(service) => talk(http::Session::new(service), socket, watched, leaving),
         Speaks::Grpc(service) => call(service, socket, watched, leaving),
-        Speaks::Admin(service) => ask(service, socket, watched, leaving),
+        Speaks::Admin(service) => talk(http::Session::new(service), socket, watched, leaving),
     }
 }
 
@@ -176,23 +177,7 @@ fn call<C: Clock + Send + Sync + 'static>(
     });
 }
 
-fn ask<S: http::Answers>(service: Arc<S>, socket: Socket, watched: Arc<Watched>, leaving: Leaving) {
-    let ticking = leaving.0.clone();
-    let now = move || ticking.now.load(Ordering::Relaxed);
-    tokio::spawn(async move {
-        http::serve(service, socket, watched, now).await;
-        drop(leaving);
-    });
-}
-
-fn talk<C: Clock + Send + Sync + 'static>(
-    service: &Arc<Service<C>>,
-    socket: Socket,
-    peer: String,
-    watched: Arc<Watched>,
-    leaving: Leaving,
-) {
-    let session = Session::new(service.clone(), peer);
+fn talk<T: Talk + Send + 'static>(session: T, socket: Socket, watched: Arc<Watched>, leaving: Leaving) {
     let mut connection = Connection::new(socket, session, watched, leaving.0.clone());
     tokio::spawn(async move {
         std::future::poll_fn(|cx| SCRATCH.with_borrow_mut(|scratch| connection.poll(cx, scratch))).await;

@@ -1,0 +1,353 @@
+//! # A client's conversation, by HTTP
+//!
+//! As one of a client of Redis: it takes the bytes that have arrived, answers every whole request among them, and says
+//! what it needs to go on. Here are the rules of the protocol, and nothing of what is asked.
+//!
+//! ```text
+//!   POST /v1/check ⏎ … ⏎⏎ {…}  POST /v1/ch       run ──► HTTP/1.1 200 OK ⏎ … ⏎⏎ {…}     then: Needs(13)
+//!   └─── head ──────┘└ body ┘
+//! ```
+//!
+//! What cannot be answered is told, and the connection goes on if it is known where the next request begins. Whoever
+//! may not ask, or asks for what is not there, is told so before the body is read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::chunks::{Chunks, Took};
+use super::head::{Head, LONGEST, Length};
+use super::problem::Problem;
+use super::reply::{BODY, Manner, Said, too_long, write};
+use super::routes::{Route, find};
+use crate::engine::Answer;
+use crate::engine::meter::DoorMeter;
+use crate::resp::{Account, Later, Places, Ran, Then};
+use crate::serve::Talk;
+
+/// Whoever is asked by HTTP.
+pub(crate) trait Answers: Send + Sync + 'static {
+    /// What can be asked for.
+    type Verb: Copy + Send + 'static;
+
+    /// Every path there is.
+    const ROUTES: &'static [Route<Self::Verb>];
+
+    /// What callers have to know, if anything.
+    fn token(&self) -> Option<&Account>;
+
+    /// Answers what is asked with this body.
+    fn answer(self: &Arc<Self>, verb: Self::Verb, body: &[u8]) -> Told;
+
+    /// What is counted here.
+    fn door(&self) -> &DoorMeter;
+}
+
+/// What is said to a request, now or later.
+pub(crate) type Told = Answer<Result<Said, Problem>>;
+
+/// One client.
+pub(crate) struct Session<S: Answers> {
+    service: Arc<S>,
+    /// So many bytes were looked at, and are no whole head.
+    seen: usize,
+    /// What is asked with a body that comes in chunks, and what has come of it.
+    chunked: Option<(S::Verb, Manner, Chunks)>,
+    /// What the next answer, or the one before, is to this conversation.
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    No,
+    /// The next answer is the last.
+    Near,
+    /// Nothing is answered any more.
+    Here,
+}
+
+/// What became of some bytes.
+enum Step {
+    /// So many of them are not needed any more.
+    Took(usize),
+    /// The same, and an answer comes later.
+    Later(usize, Later),
+    /// There must be so many bytes at least.
+    Needs(usize),
+}
+
+/// When so many bytes of answers are waiting they go out before anything else is answered.
+const ENOUGH: usize = 64 << 10;
+const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl<S: Answers> Talk for Session<S> {
+    fn run(&mut self, bytes: &[u8], _: &mut Places, out: &mut Vec<u8>) -> Ran {
+        let mut consumed = 0;
+        let then = loop {
+            if self.end == End::Here {
+                break Then::Close;
+            }
+            if out.len() >= ENOUGH {
+                break Then::Flush;
+            }
+            match self.step(&bytes[consumed..], out) {
+                Step::Took(length) => consumed += length,
+                Step::Needs(needs) => break Then::Needs(needs),
+                Step::Later(length, later) => {
+                    consumed += length;
+                    break Then::Later(later);
+                }
+            }
+        };
+        Ran { consumed, then }
+    }
+
+    fn door(&self) -> &DoorMeter {
+        self.service.door()
+    }
+
+    fn finish(&mut self) {
+        if self.end == End::No {
+            self.end = End::Near;
+        }
+    }
+
+    /// Who has begun a request has to finish it in time.
+    fn has_begun(&self, left: &[u8]) -> bool {
+        !left.is_empty() || self.chunked.is_some()
+    }
+}
+
+impl<S: Answers> Session<S> {
+    pub(crate) fn new(service: Arc<S>) -> Self {
+        Session { service, seen: 0, chunked: None, end: End::No }
+    }
+
+    fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
+        if let Some((verb, manner, chunks)) = self.chunked.take() {
+            return self.chunk(bytes, (verb, manner, chunks), out);
+        }
+        // Who sends a head byte by byte must not have it read for each of them.
+        let is_news = self.seen == 0 || bytes.len() >= LONGEST || bytes[self.seen..].contains(&b'\n');
+        match if is_news && !bytes.is_empty() { Head::read(bytes) } else { Ok(None) } {
+            Ok(Some((head, length))) => self.asked(&head, length, bytes, out),
+            Ok(None) => {
+                self.seen = bytes.len();
+                Step::Needs(bytes.len() + 1)
+            }
+            Err(problem) => self.give_up(problem, Manner::LAST, out),
+        }
+    }
+
+    /// A request with this head, which is so long.
+    fn asked(&mut self, head: &Head<'_>, length: usize, bytes: &[u8], out: &mut Vec<u8>) -> Step {
+        let manner = Manner::of(head);
+        let manner = if self.end == End::No { manner } else { manner.and_last() };
+        let verb = find(S::ROUTES, self.service.token(), head);
+        let body = match head.body {
+            Length::Chunked => None,
+            Length::Known(body) => usize::try_from(body).ok().filter(|body| *body <= BODY),
+        };
+        let whole = body.and_then(|body| Some((length + body, bytes.get(length..length + body)?)));
+        match (verb, whole) {
+            (Ok(verb), Some((end, body))) => {
+                let told = self.service.answer(verb, body);
+                self.tell(told, manner, end, out)
+            }
+            (Err(problem), Some((end, _))) => self.tell(Answer::Ready(Err(problem)), manner, end, out),
+            (Err(problem), None) => self.give_up(problem, manner, out),
+            (Ok(verb), None) => match (head.body, body) {
+                (Length::Chunked, _) => {
+                    go_on(head, out);
+                    self.chunked = Some((verb, manner, Chunks::default()));
+                    Step::Took(length)
+                }
+                (Length::Known(_), Some(body)) => {
+                    go_on(head, out);
+                    Step::Needs(length + body)
+                }
+                (Length::Known(_), None) => self.give_up(too_long(), manner, out),
+            },
+        }
+    }
+
+    fn chunk(&mut self, bytes: &[u8], asked: (S::Verb, Manner, Chunks), out: &mut Vec<u8>) -> Step {
+        let (verb, manner, mut chunks) = asked;
+        let step = match chunks.take(bytes) {
+            Ok(Took::All(length)) => {
+                let told = self.service.answer(verb, &chunks.body);
+                return self.tell(told, manner, length, out);
+            }
+            Ok(Took::Some(length)) => Step::Took(length),
+            Ok(Took::Needs(needs)) => Step::Needs(needs),
+            Err(problem) => return self.give_up(problem, manner, out),
+        };
+        self.chunked = Some((verb, manner, chunks));
+        step
+    }
+
+    /// Writes an answer, now or when it comes. The request is over with it, of which so many bytes are left.
+    fn tell(&mut self, told: Told, manner: Manner, end: usize, out: &mut Vec<u8>) -> Step {
+        self.seen = 0;
+        if manner.is_last() {
+            self.end = End::Here;
+        }
+        match told {
+            Answer::Ready(told) => {
+                write(told, manner, out);
+                Step::Took(end)
+            }
+            Answer::Pending(pending) => Step::Later(
+                end,
+                Box::pin(async move {
+                    let (told, mut out) = (pending.await, Vec::new());
+                    write(told, manner, &mut out);
+                    out
+                }),
+            ),
+        }
+    }
+
+    /// Nobody knows where the next request begins, or wants to read so far.
+    fn give_up(&mut self, problem: Problem, manner: Manner, out: &mut Vec<u8>) -> Step {
+        self.tell(Answer::Ready(Err(problem)), manner.and_last(), 0, out)
+    }
+}
+
+/// Tells a client that waits for it to send the body. Once, for nothing is run again before that is there.
+fn go_on(head: &Head<'_>, out: &mut Vec<u8>) {
+    if head.expects {
+        out.extend_from_slice(GO_ON);
+    }
+}
+
+impl<S: Answers> fmt::Debug for Session<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("seen", &self.seen).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine, Rules};
+    use crate::http::Service;
+
+    fn session(token: Option<&str>) -> Session<Service> {
+        let service = Service::new(Arc::new(Engine::new(Rules::new()).expect("no rules")));
+        Session::new(Arc::new(match token {
+            Some(token) => service.token(token),
+            None => service,
+        }))
+    }
+
+    /// What is said to bytes that come in pieces of this size, and whether the client is left then.
+    fn said(session: &mut Session<Service>, bytes: &[u8], piece: usize) -> (String, bool) {
+        let (mut left, mut needs, mut out) = (Vec::new(), 0, Vec::new());
+        for piece in bytes.chunks(piece) {
+            left.extend_from_slice(piece);
+            if left.len() < needs {
+                continue;
+            }
+            let ran = session.run(&left, &mut Places::default(), &mut out);
+            left.drain(..ran.consumed);
+            match ran.then {
+                Then::Needs(more) => needs = more,
+                Then::Close => return (text(out), true),
+                _ => panic!("nothing here comes later, or is long"),
+            }
+        }
+        assert_eq!(session.has_begun(&left), !left.is_empty() || session.chunked.is_some());
+        (text(out), false)
+    }
+
+    fn text(out: Vec<u8>) -> String {
+        let text = String::from_utf8(out).expect("text");
+        let lines: Vec<_> = text.split("\r\n").filter(|line| !line.starts_with("date: ")).collect();
+        lines.join("|")
+    }
+
+    const YES: &str =
+        "HTTP/1.1 200 OK|content-type: application/json|content-length: 15||{\"status\":\"ok\"}";
+    const UNLIMITED: &str = concat!(
+        "HTTP/1.1 200 OK|content-type: application/json|content-length: 38||",
+        "{\"allowed\":true,\"outcome\":\"unlimited\"}"
+    );
+
+    #[test]
+    fn requests_are_answered_in_their_order_however_they_are_cut() {
+        let bytes = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n\
+            POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}\
+            POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+            9\r\n{\"descrip\r\n9;x=y\r\ntors\":{}}\r\n0\r\nx: y\r\n\r\n\
+            HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n\
+            GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n\
+            GET /livez HTTP/1.1\r\n\r\n";
+        let head = YES.strip_suffix("{\"status\":\"ok\"}").expect("a head");
+        let last = YES.replace("||", "|connection: close||");
+        let expected = format!("{YES}{UNLIMITED}{UNLIMITED}{head}{last}");
+        for piece in 1..=bytes.len() {
+            assert_eq!(said(&mut session(None), bytes, piece), (expected.clone(), true), "{piece}");
+        }
+    }
+
+    #[test]
+    fn an_old_client_is_left_unless_it_asks_to_stay() {
+        assert_eq!(
+            said(&mut session(None), b"GET /livez HTTP/1.0\r\n\r\n", 99),
+            (YES.replace("||", "|connection: close||"), true)
+        );
+        assert_eq!(
+            said(&mut session(None), b"GET /livez HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", 99),
+            (YES.replace("||", "|connection: keep-alive||"), false)
+        );
+    }
+
+    #[test]
+    fn who_waits_to_hear_that_it_should_go_on_hears_it_once() {
+        let head = "POST /v1/check HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 18\r\n\r\n";
+        let bytes = format!("{head}{{\"descriptors\":{{}}}}");
+        let go_on = format!("HTTP/1.1 100 Continue||{UNLIMITED}");
+        assert_eq!(said(&mut session(None), bytes.as_bytes(), head.len()), (go_on.clone(), false));
+        assert_eq!(said(&mut session(None), bytes.as_bytes(), 1), (go_on, false));
+        assert_eq!(said(&mut session(None), bytes.as_bytes(), 999), (UNLIMITED.to_owned(), false));
+        let (nothing, is_left) =
+            said(&mut session(None), head.replace("/v1/check", "/v2").as_bytes(), head.len());
+        assert!(nothing.starts_with("HTTP/1.1 404 Not Found|") && is_left, "{nothing}");
+    }
+
+    #[test]
+    fn who_may_not_ask_is_told_before_the_body_and_left_unless_it_is_there() {
+        let head = "POST /v1/check HTTP/1.1\r\ncontent-length: 5\r\n\r\n";
+        let chunked = "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let whole = format!("{head}hello");
+        for (bytes, is_left) in [(head, true), (chunked, true), (&*whole, false)] {
+            let (told, left) = said(&mut session(Some("sesame")), bytes.as_bytes(), 999);
+            assert!(told.starts_with("HTTP/1.1 401 Unauthorized|"), "{told}");
+            assert!(told.contains("|www-authenticate: Bearer|"), "{told}");
+            assert_eq!((left, told.contains("|connection: close|")), (is_left, is_left), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn at_the_end_of_the_service_the_next_answer_is_the_last() {
+        let mut session = session(None);
+        session.finish();
+        let twice = b"GET /livez HTTP/1.1\r\n\r\n".repeat(2);
+        assert_eq!(said(&mut session, &twice, 999), (YES.replace("||", "|connection: close||"), true));
+    }
+
+    #[test]
+    fn after_what_is_no_request_nothing_is_answered() {
+        let rows: [(&[u8], &str); 4] = [
+            (b"nonsense\r\n\r\n", "HTTP/1.1 400"),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 400"),
+            (b"POST /v1/check HTTP/1.1\r\ncontent-length: 262145\r\n\r\n", "HTTP/1.1 413"),
+            (b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nx\r\n", "HTTP/1.1 400"),
+        ];
+        for (bytes, status) in rows {
+            let bytes = [bytes, b"GET /livez HTTP/1.1\r\n\r\n"].concat();
+            let (told, is_left) = said(&mut session(None), &bytes, 999);
+            assert!(told.starts_with(status) && is_left && !told.contains("200 OK"), "{told}");
+        }
+    }
+}
