@@ -24,6 +24,7 @@ mod vectors;
 mod walk;
 mod wire;
 
+#[expect(dead_code, reason = "the script is told numbers, and not how a rule is written")]
 #[path = "../../../tidegate/examples/conformance/format.rs"]
 mod format;
 #[path = "../../../tidegate/examples/conformance/line.rs"]
@@ -41,6 +42,8 @@ mod report;
 mod row;
 #[path = "../../../tidegate/examples/conformance/run.rs"]
 mod run;
+#[path = "../../../tidegate/examples/conformance/scripted.rs"]
+mod scripted;
 #[expect(dead_code, reason = "the other subjects are tested where they live")]
 #[path = "../../../tidegate/examples/conformance/subject.rs"]
 mod subject;
