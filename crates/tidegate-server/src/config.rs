@@ -27,6 +27,7 @@
 //! ```
 
 pub mod command;
+mod conformance;
 mod decode;
 pub mod fault;
 mod file;
@@ -162,6 +163,7 @@ impl Reading<'_> {
         let file = File::decode(&tree, &mut self.faults)?;
         let listeners = self.listeners(file.listeners.as_ref(), given);
         let store = self.store(file.store.as_ref(), given);
+        self.conformance(&listeners, &store, given);
         let rules = self.rules(&file, &store);
         Some(Config { listeners, store, rules, shown: std::mem::take(&mut self.shown) })
     }

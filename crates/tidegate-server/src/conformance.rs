@@ -7,11 +7,13 @@
 //! |---|---|
 //! | `memory` | the algorithms and limiters of this program, by a clock that the vectors set |
 //! | `redis://…` | the script, on the Redis at this address; what it cannot know is skipped, and counted |
+//! | `resp://…` | a server that runs at this address; what cannot be said to it is skipped, and counted |
 //!
-//! A service that runs is none of them: it decides by its own clock and its own rules, and both are the vectors' to set.
+//! A service decides by its own clock and its own rules, and both are the vectors' to set. So the last is for servers
+//! that were started to be put to the test, by `tidegate serve --conformance`.
 //!
-//! Ends with 0 if everything is as the files say, 1 if something differs or there is no such Redis, 2 if a file cannot be
-//! read or holds a mistake.
+//! Ends with 0 if everything is as the files say, 1 if something differs or there is no such server, 2 if a file cannot
+//! be read or holds a mistake.
 
 #[path = "../../tidegate/examples/conformance/format.rs"]
 mod format;
@@ -30,6 +32,9 @@ mod row;
 #[path = "../../tidegate/examples/conformance/run.rs"]
 mod run;
 mod script;
+#[path = "../../tidegate/examples/conformance/scripted.rs"]
+mod scripted;
+mod served;
 #[path = "../../tidegate/examples/conformance/subject.rs"]
 mod subject;
 #[path = "../../tidegate/examples/conformance/table.rs"]
@@ -45,6 +50,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use report::Report;
+use wire::{Target, Who};
 
 /// `tidegate conformance`
 #[derive(Args, Clone, Debug)]
@@ -52,7 +58,8 @@ pub struct Conformance {
     /// The vector files.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
-    /// Who is put to the test: `memory`, or the script on a Redis, `redis://[user:password@]host[:port][/db]`.
+    /// Who is put to the test: `memory`; the script on a Redis, `redis://[user:password@]host[:port][/db]`; or a server
+    /// that was started by `tidegate serve --conformance`, `resp://[user:password@]host[:port]`.
     #[arg(long, default_value = "memory")]
     engine: Engine,
 }
@@ -61,35 +68,35 @@ pub struct Conformance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Engine {
     Memory,
-    Redis(String),
+    Redis(Target),
+    Server(Target),
 }
 
 impl Conformance {
     /// Runs them, and tells.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let (text, status) = match &self.engine {
-            Engine::Memory => self.in_memory(),
-            Engine::Redis(url) => match script::test(url, &self.files) {
-                Ok(told) => told,
-                Err(sentence) => {
-                    eprintln!("tidegate: {sentence}");
-                    return ExitCode::FAILURE;
-                }
-            },
+        let tested = match &self.engine {
+            Engine::Memory => Ok(self.in_memory()),
+            Engine::Redis(target) => script::test(target, &self.files),
+            Engine::Server(target) => served::test(target, &self.files),
         };
-        let _ = io::stdout().write_all(text.as_bytes()); // whoever reads may go away: that is no error
-        ExitCode::from(status as u8)
+        let mut report = match tested {
+            Ok(report) => report,
+            Err(sentence) => {
+                eprintln!("tidegate: {sentence}");
+                return ExitCode::FAILURE;
+            }
+        };
+        report.summary();
+        let _ = io::stdout().write_all(report.text.as_bytes()); // whoever reads may go away: that is no error
+        ExitCode::from(report.status() as u8)
     }
 
-    fn in_memory(&self) -> (String, report::Status) {
+    fn in_memory(&self) -> Report {
         let mut report = Report::default();
-        for file in &self.files {
-            report.file(file, subject::SUBJECTS);
-        }
-        report.summary();
-        let status = report.status();
-        (report.text, status)
+        self.files.iter().for_each(|file| report.file(file, subject::SUBJECTS));
+        report
     }
 }
 
@@ -99,13 +106,13 @@ impl FromStr for Engine {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once("://") {
             None if text == "memory" => Ok(Engine::Memory),
-            Some(("redis", host)) if !host.is_empty() => Ok(Engine::Redis(text.to_owned())),
-            Some(("resp", _)) => {
-                Err("a service that runs has its own clock and its own rules, and vectors set both; \
-                                      use `memory` for the program, or `redis://…` for its store"
-                    .to_owned())
-            }
-            _ => Err("use `memory`, or `redis://host:port` for the script on a Redis".to_owned()),
+            Some(("redis", target)) => Target::parse(Who::Redis, target).map(Engine::Redis),
+            Some(("resp", target)) => Target::parse(Who::Tidegate, target).map(Engine::Server),
+            _ => Err(
+                "use `memory`, `redis://host:port` for the script on a Redis, or `resp://host:port` for a \
+                      server that is put to the test"
+                    .to_owned(),
+            ),
         }
     }
 }

@@ -49,6 +49,7 @@ mod redis;
 mod refused;
 mod rules;
 pub(crate) mod tally;
+mod testing;
 mod throttle;
 mod throttles;
 mod verdict;
@@ -77,6 +78,7 @@ pub use question::Question;
 pub use refused::RefusedKey;
 pub use rules::{InvalidRules, Rules};
 pub use tally::Counted;
+pub use testing::Case;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
 use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
@@ -104,6 +106,8 @@ pub struct Engine<C = SteadyClock> {
     store: StoreConfig,
     /// One at a time.
     replacing: Mutex<()>,
+    /// How those who test it set the time and the rules, if it was made for that.
+    set: Option<testing::Set<C>>,
 }
 
 impl Engine {
@@ -149,7 +153,8 @@ impl<C: Clock + Clone> Engine<C> {
         let beside = (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default());
         let force = InForce::first(compiled, store, beside, clock.clone())?;
         let (force, replacing) = (ArcSwap::from_pointee(force), Mutex::new(()));
-        Ok(Engine { force, throttles, places, blocks, meter, clock, store: store.clone(), replacing })
+        let store = store.clone();
+        Ok(Engine { force, throttles, places, blocks, meter, clock, store, replacing, set: None })
     }
 
     /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its

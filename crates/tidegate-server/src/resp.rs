@@ -14,6 +14,7 @@
 
 mod account;
 mod call;
+mod case;
 mod client;
 mod handshake;
 mod keys;

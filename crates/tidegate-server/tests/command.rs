@@ -142,6 +142,24 @@ fn a_wrong_flag_is_told_like_a_wrong_file() {
 }
 
 #[test]
+fn being_put_to_the_test_is_shown_and_is_off_unless_a_flag_says_so() {
+    let shown = |arguments: &[&str]| {
+        let output =
+            tidegate(&[&["config", "show"], arguments].concat()).env("TIDEGATE_CONFORMANCE", "true").output();
+        let (out, err) = said(&output.expect("it can be started"));
+        let line = out.lines().find(|line| line.starts_with("conformance ")).map(str::to_owned);
+        (line.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")), err)
+    };
+    assert_eq!(shown(&[]).0.as_deref(), Some("conformance off default"));
+    assert_eq!(shown(&["--conformance"]).0.as_deref(), Some("conformance on flag, --conformance"));
+    assert_eq!(shown(&["--conformance", "--resp", "unix:/run/a.sock"]).1, shown(&[]).1);
+    for wrong in [["--resp", "0.0.0.0:6380"], ["--redis", "redis://h"]] {
+        let (line, err) = shown(&[&["--conformance"][..], &wrong].concat());
+        assert!(line.is_none() && err.contains("error[conformance]: with --conformance"), "{err}");
+    }
+}
+
+#[test]
 fn variables_come_from_the_environment_and_stay_hidden() {
     let folder = tempfile::tempdir().expect("there is room");
     let file = written(

@@ -6,7 +6,8 @@
 use tidegate_core::{Micros, Rule};
 
 use crate::clocked::Clocked;
-use crate::wire::{Ask, Reply, Told, limit};
+use crate::scripted::limit;
+use crate::wire::{Ask, Reply, Told};
 
 const NOON: Micros = Micros::new(1_700_000_040_000_000); // a full minute
 

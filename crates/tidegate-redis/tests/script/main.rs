@@ -34,6 +34,7 @@ mod wire;
 #[path = "../../../tidegate-server/src/engine/throttle.rs"]
 mod throttle;
 
+#[expect(dead_code, reason = "the script is told numbers, and not how a rule is written")]
 #[path = "../../../tidegate/examples/conformance/format.rs"]
 mod format;
 #[path = "../../../tidegate/examples/conformance/line.rs"]
@@ -51,6 +52,8 @@ mod report;
 mod row;
 #[path = "../../../tidegate/examples/conformance/run.rs"]
 mod run;
+#[path = "../../../tidegate/examples/conformance/scripted.rs"]
+mod scripted;
 #[expect(dead_code, reason = "the other subjects are tested where they live")]
 #[path = "../../../tidegate/examples/conformance/subject.rs"]
 mod subject;

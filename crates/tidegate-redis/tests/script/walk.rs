@@ -12,8 +12,9 @@ use tidegate_core::{Micros, Rule};
 
 use crate::clocked::Clocked;
 use crate::reference::Reference;
+use crate::scripted::limit;
 use crate::server::Kind;
-use crate::wire::{Ask, Reply, call, call_at, limit};
+use crate::wire::{Ask, Reply, call, call_at};
 
 const STEPS_OF_A_STORY: u64 = 200;
 

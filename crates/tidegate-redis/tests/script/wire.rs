@@ -3,7 +3,7 @@
 use std::{env, fs};
 
 use redis::{Cmd, Pipeline};
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Setting, Wait};
+use tidegate_core::{Decision, Micros, Outcome, Rule, Setting};
 
 /// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
 pub(crate) fn script() -> String {
@@ -96,15 +96,6 @@ impl Reply {
         let rules = rules.iter().map(told).collect();
         Reply { now: *now, binding: *binding, rules, taken: taken.first().copied() }
     }
-
-    /// What the rule at a position, from 1, was told, as a decision.
-    pub(crate) fn decision(&self, position: u64, rules: &[Rule]) -> Decision {
-        let index = usize::try_from(position - 1).expect("a position is small");
-        let (told, limit) = (self.rules[index], limit(&rules[index]));
-        let rule = RuleId(u16::try_from(index).expect("a position is small"));
-        let (at, reset) = (Micros::new(self.now), Wait::micros(told.reset));
-        Decision::counted(told.decided(), at, limit, told.remaining, reset).of_rule(rule)
-    }
 }
 
 impl Told {
@@ -119,20 +110,4 @@ impl Told {
         let (remaining, reset) = (decision.remaining(), decision.reset_after().as_micros());
         Told { outcome, remaining, wait, reset }
     }
-
-    fn decided(self) -> Outcome {
-        let wait = Wait::micros(self.wait);
-        match self.outcome {
-            0 => Outcome::Allowed,
-            1 => Outcome::AllowedAfter(wait),
-            2 => Outcome::RetryAfter(wait),
-            3 => Outcome::Busy,
-            4 => Outcome::Never,
-            other => panic!("outcome {other} means nothing"),
-        }
-    }
-}
-
-pub(crate) fn limit(rule: &Rule) -> u64 {
-    rule.peek(vec![0; rule.words()].as_slice(), Micros::ZERO, 0).limit()
 }

@@ -33,6 +33,10 @@ pub struct Flags {
     /// Keep the counts in this Redis: redis://host:port
     #[arg(long, env = "TIDEGATE_REDIS", value_name = "URL", hide_env_values = true)]
     pub redis: Option<String>,
+    /// Be put to the test: clients of the Redis protocol set the time and the rules, as `tidegate conformance --engine
+    /// resp://host:port` does. On this machine only, and with the counts in memory
+    #[arg(long)]
+    pub conformance: bool,
 }
 
 /// What was given beside the file, and how.
@@ -40,6 +44,9 @@ pub struct Flags {
 pub struct Given {
     pub(crate) addresses: Vec<(Protocol, String, Origin)>,
     pub(crate) redis: Option<(String, Origin)>,
+    /// Whether it is put to the test. There is no variable for it, and no word in the file: what is left lying about in
+    /// either would hand the time and the rules to whoever comes.
+    pub(crate) conformance: bool,
 }
 
 impl Flags {
@@ -51,7 +58,7 @@ impl Flags {
             Some((protocol, text.to_owned(), origin(matches, protocol.name())))
         });
         let redis = self.redis.clone().map(|url| (url, origin(matches, "redis")));
-        Given { addresses: addresses.collect(), redis }
+        Given { addresses: addresses.collect(), redis, conformance: self.conformance }
     }
 
     fn address(&self, protocol: Protocol) -> Option<&str> {

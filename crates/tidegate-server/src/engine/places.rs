@@ -88,6 +88,16 @@ impl Places {
         drop(overdue);
     }
 
+    /// Gives back all.
+    pub(super) fn free_all(&self) {
+        let held = {
+            let mut held = self.lock();
+            held.ends.clear();
+            std::mem::take(&mut held.by_id)
+        };
+        drop(held); // nobody waits for the lock when the permits are given back
+    }
+
     /// How many are held.
     pub(super) fn len(&self) -> usize {
         self.lock().by_id.len()

@@ -93,6 +93,7 @@ impl<C: Clock + Send + Sync + 'static> Calls<C> {
         Call::new("READONLY", 1..=1, Session::cluster, When::Known),
         Call::new("READWRITE", 1..=1, Session::cluster, When::Known),
         Call::new("MODULE", 2..=MANY, Session::module, When::Known),
+        Call::new("TG.CASE", 3..=3, Session::tg_case, When::Known),
     ];
 }
 

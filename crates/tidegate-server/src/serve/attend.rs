@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate::Clock;
 use tokio::signal::unix::Signal;
 
 use super::reload::Watching;
@@ -17,9 +18,9 @@ use crate::engine::Engine;
 use crate::log::Log;
 
 /// Whoever looks after it.
-pub(super) struct Attendant {
-    engine: Arc<Engine>,
-    reloader: Option<Arc<Reloader>>,
+pub(super) struct Attendant<C> {
+    engine: Arc<Engine<C>>,
+    reloader: Option<Arc<Reloader<C>>>,
     certificates: Vec<Arc<Certificates>>,
     log: Log,
     file: Option<Watching>,
@@ -32,10 +33,10 @@ pub(super) struct Attendant {
 /// How often it is looked after.
 const EVERY: Duration = Duration::from_millis(500);
 
-impl Attendant {
+impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
     pub(super) fn new(
-        engine: Arc<Engine>,
-        reloader: Option<Arc<Reloader>>,
+        engine: Arc<Engine<C>>,
+        reloader: Option<Arc<Reloader<C>>>,
         certificates: Vec<Arc<Certificates>>,
         log: Log,
     ) -> Self {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, ValueEnum};
+use tidegate::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attend::Attendant;
@@ -68,6 +69,9 @@ enum LogFormat {
     Json,
 }
 
+/// Said when it starts, if it is.
+const PUT_TO_THE_TEST: &str =
+    "--conformance: clients of the Redis protocol set the time and the rules; this protects nothing";
 /// So long is waited at the end for what is given back to Redis.
 const GIVING_BACK: Duration = Duration::from_secs(5);
 /// What it does if it is told nothing.
@@ -125,8 +129,22 @@ fn example(given: &Given) -> Loaded {
 }
 
 async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
-    let log = Log::from(serve.log_format);
-    let engine = Arc::new(Engine::of(Compiled::new(config.rules.clone()), &config.store)?);
+    let rules = Compiled::new(config.rules.clone());
+    if serve.flags.conformance {
+        let engine = Engine::for_testing(rules, &config.store)?;
+        Log::from(serve.log_format).warn(PUT_TO_THE_TEST).say();
+        return run_engine(engine, serve, config, given).await;
+    }
+    run_engine(Engine::of(rules, &config.store)?, serve, config, given).await
+}
+
+async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
+    engine: Engine<C>,
+    serve: Serve,
+    config: Config,
+    given: Given,
+) -> Result<(), Box<dyn Error>> {
+    let (engine, log) = (Arc::new(engine), Log::from(serve.log_format));
     let certificates = certificates(&config)?;
     let file = serve.flags.config.clone().filter(|path| path.as_os_str() != "-");
     let reloader = file.map(|path| {
@@ -152,7 +170,12 @@ async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn E
 }
 
 /// Waits until it is to end: first nobody new is to come, and a moment later the doors are closed.
-async fn end([mut terminate, mut interrupt]: [Signal; 2], engine: &Engine, notice: Duration, log: Log) {
+async fn end<C: Clock>(
+    [mut terminate, mut interrupt]: [Signal; 2],
+    engine: &Engine<C>,
+    notice: Duration,
+    log: Log,
+) {
     let is_urgent = tokio::select! {
         _ = terminate.recv() => false,
         _ = interrupt.recv() => true,
@@ -178,13 +201,13 @@ fn certificates(config: &Config) -> Result<Vec<Option<Arc<Certificates>>>, Unusa
     config.listeners.iter().map(of).collect()
 }
 
-async fn listening(
+async fn listening<C: Clock + Clone + Send + Sync + 'static>(
     serve: &Serve,
     config: &Config,
     certificates: &[Option<Arc<Certificates>>],
-    engine: &Arc<Engine>,
-    reloader: Option<&Arc<Reloader>>,
-) -> Result<Server, Box<dyn Error>> {
+    engine: &Arc<Engine<C>>,
+    reloader: Option<&Arc<Reloader<C>>>,
+) -> Result<Server<C>, Box<dyn Error>> {
     let mut server = Server::with(settings(serve));
     for (listener, tls) in config.listeners.iter().zip(certificates) {
         let speaks = speaks(serve, listener, engine, reloader);
@@ -198,12 +221,12 @@ async fn listening(
 }
 
 /// What is spoken at a listener.
-fn speaks(
+fn speaks<C: Clock + Clone + Send + Sync + 'static>(
     serve: &Serve,
     listener: &Listener,
-    engine: &Arc<Engine>,
-    reloader: Option<&Arc<Reloader>>,
-) -> Speaks {
+    engine: &Arc<Engine<C>>,
+    reloader: Option<&Arc<Reloader<C>>>,
+) -> Speaks<C> {
     match listener.protocol {
         Protocol::Http => {
             let service = http::Service::new(engine.clone());
@@ -234,7 +257,7 @@ fn speaks(
     }
 }
 
-fn resp(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine>) -> Arc<Service> {
+fn resp<C>(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine<C>>) -> Arc<Service<C>> {
     let account = match (&serve.password, auth) {
         (Some(password), _) => Some(Account::new(&serve.user, password)),
         (None, Some(Auth::Password { user, password })) => Some(Account::new(user, password.reveal())),
@@ -268,7 +291,7 @@ fn complain(loaded: &Loaded, log: Log) {
 }
 
 /// Where it listens, what it limits, and three lines to try.
-fn greet(serve: &Serve, config: &Config, server: &Server, log: Log) {
+fn greet<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, server: &Server<C>, log: Log) {
     let names: Vec<_> = config.rules.rules.iter().map(|rule| rule.name.as_str()).collect();
     let file = match &serve.flags.config {
         Some(path) => path.display().to_string(),
@@ -287,7 +310,7 @@ fn greet(serve: &Serve, config: &Config, server: &Server, log: Log) {
 }
 
 /// For whoever sits before it.
-fn suggest(names: &[&str], server: &Server) {
+fn suggest<C: Clock + Send + Sync + 'static>(names: &[&str], server: &Server<C>) {
     say("tidegate: try");
     let of = |wanted| server.places().find(|(protocol, _)| *protocol == wanted).map(|(_, place)| place);
     if let Some(place) = of("http").filter(|place| !place.starts_with("unix:")) {

@@ -6,6 +6,7 @@ mod abuse;
 mod admin;
 mod binary;
 mod clients;
+mod conformance;
 mod end;
 mod envoy;
 mod every_protocol;

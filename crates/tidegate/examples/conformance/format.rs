@@ -24,6 +24,8 @@ pub(crate) struct Case {
     /// A pacer in place of rules.
     pub(crate) pacing: Option<Pacing>,
     pub(crate) steps: Vec<Step>,
+    /// How each rule of the case is written, those that it changes to among them.
+    texts: Vec<(Rule, String)>,
     line: usize,
     origin: Origin,
     /// Whether there was a row or a change, even a mistaken one.
@@ -168,13 +170,15 @@ impl Parser {
     /// A fresh state; the rules are those of the case before until this one gives its own.
     fn open_case(&mut self, name: String, line: usize) {
         self.close_case();
-        let (rules, names, pacing, mistaken) = match self.cases.last() {
-            Some(case) => (case.rules.clone(), case.names.clone(), case.pacing, case.mistaken),
-            None => (Vec::new(), Vec::new(), None, false),
+        let (rules, names, texts, pacing, mistaken) = match self.cases.last() {
+            Some(Case { rules, names, texts, pacing, mistaken, .. }) => {
+                (rules.clone(), names.clone(), texts.clone(), *pacing, *mistaken)
+            }
+            None => Default::default(),
         };
         self.previous = Micros::ZERO;
-        let (steps, origin) = (Vec::new(), Origin::Inherited);
-        self.cases.push(Case { name, rules, names, pacing, steps, line, origin, tried: false, mistaken });
+        let (steps, origin, tried) = (Vec::new(), Origin::Inherited, false);
+        self.cases.push(Case { name, rules, names, pacing, steps, texts, line, origin, tried, mistaken });
     }
 
     fn close_case(&mut self) {
@@ -286,7 +290,8 @@ impl Parser {
         } else {
             Some(0)
         };
-        let rule = rule_text(line, keyword)?;
+        let (rule, written) = rule_text(line, keyword)?;
+        case.texts.push((rule, written));
         let text = line.squeezed();
         if let Some(position) = position {
             case.steps.push(Step { line: line.number(), text, at, act: Act::Change { position, rule } });
@@ -340,6 +345,11 @@ impl Case {
         Rules { names: (!self.mistaken).then_some(self.names.as_slice()) }
     }
 
+    /// How a rule of this case is written, for those who hand it on.
+    pub(crate) fn written(&self, rule: &Rule) -> Option<&str> {
+        self.texts.iter().find(|(known, _)| known == rule).map(|(_, text)| text.as_str())
+    }
+
     /// Whether a row lies before the one above it. A subject whose clock only goes forward cannot run such a case.
     pub(crate) fn steps_back(&self) -> bool {
         self.steps.windows(2).any(|pair| pair[1].at < pair[0].ends())
@@ -377,8 +387,10 @@ fn named_rule(line: &mut Line<'_>, keyword: Keyword, case: &mut Case) -> Result<
     if case.rules.len() == MOST_RULES {
         return Err(line.mistake_at(mark, FEWER_RULES));
     }
-    case.rules.push(rule_text(line, keyword)?);
+    let (rule, written) = rule_text(line, keyword)?;
+    case.rules.push(rule);
     case.names.push(name);
+    case.texts.push((rule, written));
     Ok(())
 }
 
@@ -393,14 +405,16 @@ fn rule_name(line: &mut Line<'_>) -> Result<String, Mistake> {
     Ok(name.text.to_owned())
 }
 
-fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<Rule, Mistake> {
+/// A rule, and how it is written.
+fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<(Rule, String), Mistake> {
     let number = line.number();
     let (text, column) = line.rest();
     let rule = match keyword {
         Keyword::Quota => text.parse::<Quota>().map(|quota| Rule::TokenBucket(TokenBucket::new(quota))),
         Keyword::Rule => text.parse::<Rule>(),
     };
-    rule.map_err(|error| invalid_rule(error, number, text, column))
+    let rule = rule.map_err(|error| invalid_rule(error, number, text, column))?;
+    Ok((rule, text.to_owned()))
 }
 
 /// The complaint of the library about a quota, moved to where the quota stands in the file.

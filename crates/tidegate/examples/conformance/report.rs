@@ -2,6 +2,7 @@
 //!
 //! What is printed and how it ends, apart from printing and ending, so that a test can ask for both.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::{fs, io};
 
@@ -21,6 +22,18 @@ pub(crate) struct Report {
     rows: usize,
     differences: usize,
     unreadable: usize,
+    /// How many cases were left out whole, and how many rows of others, by the reason.
+    skipped: BTreeMap<&'static str, (usize, usize)>,
+}
+
+/// What came of one case.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) differences: Vec<Difference>,
+    /// How many steps were played: those from here on were not.
+    pub(crate) steps: usize,
+    /// Why not.
+    pub(crate) because: &'static str,
 }
 
 /// How the program ends.
@@ -40,8 +53,18 @@ impl Report {
 
     /// As [`Report::file`], for a file that has been read, or could not be.
     pub(crate) fn content(&mut self, path: &str, content: io::Result<Vec<u8>>, subjects: &[Kind]) {
+        self.played(path, content, |case| Played::whole(case, differences(case, subjects)));
+    }
+
+    /// As [`Report::content`], for those who play cases in their own way.
+    pub(crate) fn played(
+        &mut self,
+        path: &str,
+        content: io::Result<Vec<u8>>,
+        play: impl FnMut(&format::Case) -> Played,
+    ) {
         match content.map(|content| format::parse(&content)) {
-            Ok(Ok(cases)) => self.cases(path, &cases, subjects),
+            Ok(Ok(cases)) => self.cases(path, &cases, play),
             Ok(Err(mistakes)) => self.mistakes(path, &mistakes),
             Err(error) => {
                 self.unreadable += 1;
@@ -50,13 +73,27 @@ impl Report {
         }
     }
 
-    fn cases(&mut self, path: &str, cases: &[format::Case], subjects: &[Kind]) {
-        let differences: Vec<Difference> =
-            cases.iter().flat_map(|case| differences(case, subjects)).collect();
-        self.cases += cases.len();
-        self.rows += cases.iter().map(|case| case.steps.len()).sum::<usize>();
+    fn cases(&mut self, path: &str, cases: &[format::Case], mut play: impl FnMut(&format::Case) -> Played) {
+        let mut differences = Vec::new();
+        for case in cases {
+            let played = play(case);
+            self.count(case, &played);
+            differences.extend(played.differences);
+        }
         self.differences += differences.len();
         self.text += &table(path, &differences);
+    }
+
+    fn count(&mut self, case: &format::Case, played: &Played) {
+        self.cases += usize::from(played.steps > 0);
+        self.rows += played.steps;
+        let skipped = match case.steps.len() - played.steps {
+            0 => return,
+            _ if played.steps == 0 => (1, 0),
+            rows => (0, rows),
+        };
+        let (cases, rows) = self.skipped.entry(played.because).or_default();
+        (*cases, *rows) = (*cases + skipped.0, *rows + skipped.1);
     }
 
     fn mistakes(&mut self, path: &str, mistakes: &[Mistake]) {
@@ -66,12 +103,18 @@ impl Report {
         }
     }
 
-    /// The last line: what was run, and what came of it.
+    /// The last lines: what was run, what came of it, and what was not run.
     pub(crate) fn summary(&mut self) {
         let Report { cases, rows, differences, unreadable, .. } = *self;
         let counted =
             [(cases, "case"), (rows, "row"), (differences, "difference")].map(|(n, noun)| counted(n, noun));
         self.line(format_args!("{}", counted.join(", ")));
+        for (because, (cases, rows)) in std::mem::take(&mut self.skipped) {
+            for (count, noun) in [(cases, "case"), (rows, "row")].into_iter().filter(|(count, _)| *count > 0)
+            {
+                self.line(format_args!("{} skipped: {because}", self::counted(count, noun)));
+            }
+        }
         if unreadable > 0 {
             self.line(format_args!("{} could not be run", self::counted(unreadable, "file")));
         }
@@ -87,6 +130,13 @@ impl Report {
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         let _ = writeln!(self.text, "{line}"); // writing to a string cannot fail
+    }
+}
+
+impl Played {
+    /// All of it.
+    pub(crate) fn whole(case: &format::Case, differences: Vec<Difference>) -> Self {
+        Played { differences, steps: case.steps.len(), because: "" }
     }
 }
 

@@ -29,12 +29,16 @@ pub(crate) struct Difference {
     pub(crate) want: String,
 }
 
-/// Runs a case against a fresh subject.
+/// Runs a case against a fresh subject of a kind.
 pub(crate) fn run(case: &Case, kind: &Kind) -> Vec<Difference> {
+    run_on(case, &case.steps, (kind.make)(&case.rules).as_mut())
+}
+
+/// Runs the first steps of a case, perhaps all of them, on a fresh subject.
+pub(crate) fn run_on(case: &Case, steps: &[Step], subject: &mut dyn Subject) -> Vec<Difference> {
     let mut run = Run { case, rules: case.rules.clone(), differences: Vec::new() };
-    let mut subject = (kind.make)(&run.rules);
-    for step in &case.steps {
-        let told = panic::catch_unwind(AssertUnwindSafe(|| run.step(subject.as_mut(), step)));
+    for step in steps {
+        let told = panic::catch_unwind(AssertUnwindSafe(|| run.step(subject, step)));
         if told.is_err() {
             run.differs(step, "answer", "a panic", "an answer");
             break;

@@ -1,0 +1,157 @@
+//! # The script as a subject
+//!
+//! The script is not a part of this program, and whoever runs it brings a server and a clock that the vectors set. What
+//! is common to all of them is here: how it is asked, how its numbers are read, and what it cannot know.
+//!
+//! Others are told of a change of rules in the instant it is made. The script learns of it with the next request, and
+//! has of the past what lies in the key: a new pace counts from when that was last written, and cells are counted anew
+//! when somebody asks. So in the instant of a change it is asked for what changes nothing but is written down: under
+//! the old rule a unit that is given back, under the new one more than there is.
+//!
+//! Even so it does not know how much of a token, or of a step, had come back under the old pace: it counts whole ones,
+//! and the time since. [`LEFT_OUT`] has the cases that are about nothing else.
+
+use tidegate::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Wait};
+
+use super::format::Case;
+use super::report::Played;
+use super::run::{Difference, run_on};
+use super::subject::{Answer, Subject};
+
+/// Cases of which the script does not know enough.
+pub(crate) const LEFT_OUT: [&str; 3] = [
+    "other steps: what was used comes back at theirs",
+    "fractions survive a change",
+    "what does not come out even in a change is rounded against the key",
+];
+
+/// The script, on a server, by a clock that can be set.
+pub(crate) trait Script {
+    /// Asks by a verb of `WIRE.md`, at an instant, for a cost under each rule, whose state has this name. Answers with
+    /// the script's numbers; with none if there was trouble.
+    fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64>;
+}
+
+/// Plays a case, if it is one for the script, with a key never seen.
+pub(crate) fn play(case: &Case, script: &mut dyn Script, key: u64) -> Played {
+    match reason_to_skip(case) {
+        Some(because) => Played { differences: Vec::new(), steps: 0, because },
+        None => Played::whole(case, differences(case, script, key)),
+    }
+}
+
+/// What comes out otherwise than the case says, whether or not it is one for the script.
+pub(crate) fn differences(case: &Case, script: &mut dyn Script, key: u64) -> Vec<Difference> {
+    let mut subject = Scripted { script, rules: case.rules.clone(), key };
+    let named = |difference| Difference { subject: "script".to_owned(), ..difference };
+    run_on(case, &case.steps, &mut subject).into_iter().map(named).collect()
+}
+
+fn reason_to_skip(case: &Case) -> Option<&'static str> {
+    if case.pacing.is_some() {
+        return Some("a pacer holds promises in its process, and the script has none");
+    }
+    let is_left_out = LEFT_OUT.contains(&case.name.as_str());
+    is_left_out.then_some("the script does not know how much of a token had come back when a rule changed")
+}
+
+struct Scripted<'s> {
+    script: &'s mut dyn Script,
+    rules: Vec<Rule>,
+    key: u64,
+}
+
+impl Scripted<'_> {
+    fn ask(&mut self, at: Micros, verb: char, cost: u32) -> Answer {
+        let asked: Vec<_> =
+            self.rules.iter().enumerate().map(|(index, rule)| (self.name(index), *rule, cost)).collect();
+        let numbers = self.script.ask(at, verb, &asked);
+        let each: Vec<_> =
+            self.rules.iter().enumerate().map(|(index, rule)| decision(&numbers, index, rule)).collect();
+        let binding = numbers.get(1).and_then(|binding| usize::try_from(*binding).ok()?.checked_sub(1));
+        let decision = binding.and_then(|binding| each.get(binding).copied());
+        let took = numbers.get(2 + 4 * self.rules.len()).and_then(|took| u32::try_from(*took).ok());
+        Answer { decision: decision.unwrap_or(each[0]), took, each }
+    }
+
+    fn ask_one(&mut self, at: Micros, verb: char, index: usize, rule: &Rule, cost: u32) -> Vec<u64> {
+        self.script.ask(at, verb, &[(self.name(index), *rule, cost)])
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("{}:{index}", self.key)
+    }
+
+    /// Has written down how the old rule stands.
+    fn before_change(&mut self, at: Micros, index: usize, old: &Rule) {
+        if matches!(old, Rule::TokenBucket(_) | Rule::LeakyQueue(_) | Rule::SteppedBucket(_)) {
+            for verb in ['f', 'r'] {
+                self.ask_one(at, verb, index, old, 1);
+            }
+        }
+    }
+
+    /// Has written down what the new rule makes of it.
+    fn after_change(&mut self, at: Micros, index: usize, new: &Rule) {
+        let Rule::SlidingWindow(_) = new else { return };
+        let all = u32::try_from(limit(new)).unwrap_or(u32::MAX);
+        if self.ask_one(at, 'p', index, new, all).get(2) == Some(&2) {
+            self.ask_one(at, 'c', index, new, all);
+        }
+    }
+}
+
+impl Subject for Scripted<'_> {
+    fn check(&mut self, at: Micros, cost: u32) -> Answer {
+        self.ask(at, 'c', cost)
+    }
+
+    fn peek(&mut self, at: Micros, cost: u32) -> Answer {
+        self.ask(at, 'p', cost)
+    }
+
+    fn force(&mut self, at: Micros, cost: u32) -> Answer {
+        self.ask(at, 'f', cost)
+    }
+
+    fn refund(&mut self, at: Micros, cost: u32) -> Answer {
+        self.ask(at, 'r', cost)
+    }
+
+    fn reset(&mut self, at: Micros) -> Answer {
+        self.ask(at, 'x', 0)
+    }
+
+    fn take(&mut self, at: Micros, most: u32) -> Answer {
+        self.ask(at, 't', most)
+    }
+
+    fn change(&mut self, at: Micros, rules: &[Rule]) {
+        let old = std::mem::replace(&mut self.rules, rules.to_vec());
+        for (index, (old, new)) in old.iter().zip(rules).enumerate().filter(|(_, (old, new))| old != new) {
+            self.before_change(at, index, old);
+            self.after_change(at, index, new);
+        }
+    }
+}
+
+/// What the script says of one rule; that it never passes, if it says nothing.
+fn decision(numbers: &[u64], index: usize, rule: &Rule) -> Decision {
+    let told = numbers.get(2 + 4 * index..6 + 4 * index).unwrap_or(&[4, 0, 0, 0]);
+    let wait = Wait::micros(told[2]);
+    let outcome = match told[0] {
+        0 => Outcome::Allowed,
+        1 => Outcome::AllowedAfter(wait),
+        2 => Outcome::RetryAfter(wait),
+        3 => Outcome::Busy,
+        _ => Outcome::Never,
+    };
+    let at = Micros::new(numbers.first().copied().unwrap_or_default());
+    let decision = Decision::counted(outcome, at, limit(rule), told[1], Wait::micros(told[3]));
+    decision.of_rule(RuleId(u16::try_from(index).unwrap_or(u16::MAX)))
+}
+
+/// The most that passes at once.
+pub(crate) fn limit(rule: &Rule) -> u64 {
+    rule.peek(vec![0; rule.words()].as_slice(), Micros::ZERO, 0).limit()
+}
