@@ -1,14 +1,14 @@
 //! One app alone, for those who count instructions: `valgrind --tool=callgrind bench-http --alone …`.
 
 use crate::apps::{App, Place, Visit, each};
-use crate::inside::{LOADS, serve};
+use crate::inside::{LOADS, Load, serve};
 
 /// Serves `n` requests under one of the loads, with the one of the apps that has this number.
 pub(crate) fn serve_alone(place: Place, load: usize, app: usize, n: u64) {
-    let (what, addresses, told) = LOADS[load];
-    let mut alone = Alone { app, addresses, n, seen: 0 };
+    let Load { what, addresses, told, .. } = &LOADS[load];
+    let mut alone = Alone { app, addresses: *addresses, n, seen: 0 };
     eprint!("{place:?}, {what}, ");
-    each(place, told, &mut alone);
+    each(place, *told, &mut alone);
 }
 
 struct Alone {

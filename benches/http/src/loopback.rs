@@ -15,30 +15,33 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::apps::{App, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
+use crate::apps::{App, BARE, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
 
-const PLAIN: &str = "one connection";
-const FIELDS: &str = "one connection, fields";
-const ADDED: &str = "added, one connection";
-const ADDED_FIELDS: &str = "added, one connection, fields";
+/// The loads, the names of what is added to them, and what clients are told.
+const LOADS: [(&str, &str, Told); 3] = [
+    ("one connection", "added, one connection", Told::Nothing),
+    ("two fields", "added, two fields", Told::Two),
+    ("X-RateLimit", "added, X-RateLimit", Told::Three),
+];
 /// Requests that are sent together.
 const TOGETHER: u64 = 16;
 
 pub(crate) fn section(turns: &Turns) -> Section {
     let title = "Over the loopback";
-    let mut cases = Cases { what: PLAIN, all: Vec::new() };
-    each(Place::Around, Told::Nothing, &mut cases);
-    cases.what = FIELDS;
-    each(Place::Around, Told::Fields, &mut cases);
+    let mut cases = Cases { what: "", all: Vec::new() };
+    for (what, _, told) in LOADS {
+        cases.what = what;
+        each(Place::Around, told, &mut cases);
+    }
     let mut measured = measure(title, &cases.all, turns);
-    measured.extend(added(&measured, &[(PLAIN, ADDED), (FIELDS, ADDED_FIELDS)]));
+    measured.extend(added(&measured, BARE, LOADS.iter().map(|(what, name, _)| (*what, *name))));
     Section {
         title,
         unit: "ns",
         text: "Nanoseconds for each request, client and server together; the layers are around the router. What is \
-               added is a small part of it, so that its ratio moves a lot from round to round.",
+               added is a hundredth of it, so that its ratio moves a lot.",
         measured,
-        goals: [ADDED, ADDED_FIELDS].map(|what| Goal::same(what, TIDEGATE, GOVERNOR, 0.6, 0.5)).into(),
+        goals: LOADS.map(|(_, name, _)| Goal::same(name, TIDEGATE, GOVERNOR, 0.6, 0.5)).into(),
     }
 }
 

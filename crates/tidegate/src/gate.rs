@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::concurrency::{KeyedPermit, OwnedPermit};
-use tidegate_core::{Decision, Denied, RuleId};
+use tidegate_core::{Decision, Denied, RuleId, Wait};
 
 /// Whoever can answer a request.
 ///
@@ -42,6 +42,12 @@ pub trait Gate: Send + Sync {
     fn passes(&self, request: &[Part<'_>]) -> bool {
         let _ = request;
         false
+    }
+
+    /// As [`passes`](Gate::passes), with what is left then.
+    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+        let _ = request;
+        None
     }
 
     /// As [`decide`](Gate::decide), with what each part had to say in [`Admission::rules`], as far as the gate knows that.
@@ -84,6 +90,17 @@ pub struct Part<'a> {
 /// Whose limit it is: a text or any bytes. Empty where a limit is everybody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Key<'a>(&'a [u8]);
+
+/// What is left of a rule after a request has passed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The most that can pass at once.
+    pub limit: u64,
+    /// The largest cost that would pass now.
+    pub remaining: u64,
+    /// How long until the whole limit is there again.
+    pub reset_after: Wait,
+}
 
 /// What a gate answers.
 pub enum Answer<'a> {
@@ -165,6 +182,11 @@ impl<G: Gate + ?Sized> Gate for Arc<G> {
         (**self).passes(request)
     }
 
+    #[inline]
+    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+        (**self).passes_with(request)
+    }
+
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         (**self).decide_each(request)
     }
@@ -244,6 +266,19 @@ impl fmt::Debug for Key<'_> {
     /// As text as far as it is text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key(\"{}\")", self.0.escape_ascii())
+    }
+}
+
+// === impl Standing ===
+
+impl From<Decision> for Standing {
+    #[inline]
+    fn from(decision: Decision) -> Self {
+        Standing {
+            limit: decision.limit(),
+            remaining: decision.remaining(),
+            reset_after: decision.reset_after(),
+        }
     }
 }
 

@@ -34,6 +34,7 @@ mod ruling;
 mod text;
 mod timer;
 mod told;
+mod way;
 
 pub use address::{Client, ClientAddress, Forwarding, Found, Peer};
 pub use answer::{Refusal, Why};
@@ -51,3 +52,5 @@ pub use text::{KeyText, KeyValue};
 #[cfg(feature = "tower")]
 pub(crate) use timer::{Sleeping, Timer};
 pub use told::asked_to_wait;
+#[cfg(feature = "tower")]
+pub(crate) use way::Way;

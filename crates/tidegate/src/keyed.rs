@@ -209,15 +209,14 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         self.apply(&AsText(key.bytes()), &Check(cost))
     }
 
-    /// Whether the key of a request may pass by the short cut, and was charged. Nobody watches that.
+    /// The decision if the key of a request may pass by the short cut, and was charged. Nobody watches that.
     #[inline]
-    pub(crate) fn passes_at_once(&self, key: Key<'_>, cost: u32) -> bool {
+    pub(crate) fn pass_at_once(&self, key: Key<'_>, cost: u32) -> Option<Decision> {
         let fingerprint = self.shared.secrets.fingerprint_of_text(key.bytes());
-        self.observer.is_none()
-            && self
-                .shared
-                .apply_at_once(fingerprint, &Pass(cost), || self.when())
-                .is_some_and(|decision| decision.outcome == Outcome::Allowed)
+        let unwatched = self.observer.is_none().then_some(&self.shared)?;
+        unwatched
+            .apply_at_once(fingerprint, &Pass(cost), || self.when())
+            .filter(|decision| decision.outcome == Outcome::Allowed)
     }
 
     /// What is left for the key of a request.

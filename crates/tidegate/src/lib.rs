@@ -128,7 +128,7 @@ pub use concurrency::{
 };
 pub use gate::{
     Admission, Answer, Awaited, BlockingGate, Decided, Gate, Held, InvalidRequest, Key, Part, Permits,
-    WaitingGate, validate,
+    Standing, WaitingGate, validate,
 };
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};

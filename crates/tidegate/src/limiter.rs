@@ -130,14 +130,13 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
     }
 
-    /// Whether so much may pass by the short cut, and was charged. Nobody watches that.
+    /// The decision if so much may pass by the short cut, and was charged. Nobody watches that.
     #[inline]
-    pub(crate) fn passes_at_once(&self, cost: u32) -> bool {
-        self.observer.is_none()
-            && self
-                .shared
-                .apply_at_once(&Pass(cost), self.clock.now())
-                .is_some_and(|decision| decision.outcome == Outcome::Allowed)
+    pub(crate) fn pass_at_once(&self, cost: u32) -> Option<Decision> {
+        let unwatched = self.observer.is_none().then_some(&self.shared)?;
+        unwatched
+            .apply_at_once(&Pass(cost), self.clock.now())
+            .filter(|decision| decision.outcome == Outcome::Allowed)
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{
     Admission, Answer, ConcurrencyLimiter, Gate, InvalidRequest, KeyedConcurrencyLimiter, KeyedLimiter,
-    LeakyQueue, Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Wait,
+    LeakyQueue, Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Standing, Wait,
 };
 
 const ALICE: &[Part<'static>] = &[Part::of(RuleId(0))];
@@ -38,13 +38,21 @@ fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
     assert_eq!(decide(&limiter, &alice).decision.outcome, Outcome::RetryAfter(Wait::micros(333_334)));
     assert!(!limiter.passes(&[]) && !limiter.passes(&[alice[0], alice[0]]));
 
+    // With what is left, it is the same way.
+    let bob = [ALICE[0].key("bob")];
+    assert!(decide(&limiter, &bob).is_allowed());
+    let told = [(); 3].map(|()| limiter.passes_with(&bob));
+    let left = |remaining, reset_after| Some(Standing { limit: 3, remaining, reset_after });
+    assert_eq!(told, [left(1, Wait::micros(666_667)), left(0, Wait::micros(1_000_000)), None]);
+    assert_eq!(limiter.passes_with(&[]), None);
+
     // Whom a queue would let pass only after a while has to be told for how long, and is not in it twice.
     let queue = LeakyQueue::new(Quota::per_second(10), 5);
     let one: &dyn Gate = &Limiter::with(queue).with_clock(ManualClock::new());
     let keyed: &dyn Gate = &KeyedLimiter::<str, _>::with(queue).with_clock(ManualClock::new());
     for gate in [one, keyed] {
         assert_eq!(outcomes(gate, &alice, 1), [Outcome::Allowed]);
-        assert!(!gate.passes(&alice) && !gate.passes(&alice));
+        assert!(!gate.passes(&alice) && gate.passes_with(&alice).is_none());
         assert_eq!(outcomes(gate, &alice, 1), [Outcome::AllowedAfter(Wait::micros(100_000))]);
     }
 }

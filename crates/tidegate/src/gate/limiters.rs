@@ -4,7 +4,7 @@
 
 use std::borrow::Borrow;
 
-use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, only_part};
+use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, Standing, only_part};
 use crate::clock::Clock;
 use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, refusal};
 use crate::keyed::KeyedLimiter;
@@ -31,7 +31,12 @@ where
 
     #[inline]
     fn passes(&self, request: &[Part<'_>]) -> bool {
-        only_part(request).is_ok_and(|part| self.passes_at_once(part.cost))
+        only_part(request).is_ok_and(|part| self.pass_at_once(part.cost).is_some())
+    }
+
+    #[inline]
+    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+        only_part(request).ok().and_then(|part| self.pass_at_once(part.cost)).map(Standing::from)
     }
 
     fn is_immediate(&self) -> bool {
@@ -52,7 +57,12 @@ where
 
     #[inline]
     fn passes(&self, request: &[Part<'_>]) -> bool {
-        only_part(request).is_ok_and(|part| self.passes_at_once(part.key, part.cost))
+        only_part(request).is_ok_and(|part| self.pass_at_once(part.key, part.cost).is_some())
+    }
+
+    #[inline]
+    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+        only_part(request).ok().and_then(|part| self.pass_at_once(part.key, part.cost)).map(Standing::from)
     }
 
     fn is_immediate(&self) -> bool {

@@ -17,6 +17,7 @@
 //! choose between them. What cannot be read ends the walk at the last address that could.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ pub enum Peer {
 /// A request of which nobody knows where it came from has no address. As a key, all of these share one.
 #[derive(Clone)]
 pub struct ClientAddress {
-    peer: Arc<FindPeer>,
+    peer: Arc<dyn FindPeer>,
     trust: Trust,
     v4: Prefix<u32>,
     v6: Prefix<u128>,
@@ -71,7 +72,34 @@ struct Prefix<M> {
     mask: M,
 }
 
-type FindPeer = dyn Fn(&Extensions) -> Option<PeerBits> + Send + Sync;
+/// Finds the peer in the extensions of a request.
+trait FindPeer: Send + Sync {
+    fn peer(&self, extensions: &Extensions) -> Option<PeerBits>;
+
+    /// Its address, if that is of version 4: a number, which is handed over in a register.
+    fn v4(&self, extensions: &Extensions) -> Option<u32>;
+}
+
+/// What a server has left in an extension `T`, as `F` reads it.
+struct InExtension<T, F>(F, PhantomData<fn(&T)>);
+
+impl<T, F> FindPeer for InExtension<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> Peer + Send + Sync,
+{
+    #[inline]
+    fn peer(&self, extensions: &Extensions) -> Option<PeerBits> {
+        Some((self.0)(extensions.get::<T>()?).into())
+    }
+
+    fn v4(&self, extensions: &Extensions) -> Option<u32> {
+        match self.peer(extensions)? {
+            PeerBits::V4(address) => Some(address),
+            PeerBits::V6(_) | PeerBits::Local => None,
+        }
+    }
+}
 
 /// A peer as numbers: most are only looked at to make a key of them, and an address is handed about byte by byte.
 #[derive(Clone, Copy)]
@@ -146,7 +174,7 @@ impl ClientAddress {
         T: Send + Sync + 'static,
         F: Fn(&T) -> Peer + Send + Sync + 'static,
     {
-        let peer = move |extensions: &Extensions| Some(peer(extensions.get::<T>()?).into());
+        let peer = InExtension(peer, PhantomData);
         ClientAddress { peer: Arc::new(peer), trust: Trust::Nobody, v4: v4_prefix(32), v6: v6_prefix(64) }
     }
 
@@ -182,7 +210,7 @@ impl ClientAddress {
     /// The client of a request.
     #[must_use]
     pub fn find(&self, head: &Head<'_>) -> Client {
-        self.client((self.peer)(head.extensions).map(Peer::from), head.headers)
+        self.client(self.peer.peer(head.extensions).map(Peer::from), head.headers)
     }
 
     /// The client of a request from this peer, with these headers.
@@ -219,9 +247,9 @@ impl ClientAddress {
 
     /// The same, of most clients of version 4.
     #[inline]
-    pub(super) fn brief(&self, head: &Head<'_>) -> Option<Brief> {
-        match (&self.trust, (self.peer)(head.extensions)) {
-            (Trust::Nobody, Some(PeerBits::V4(address))) => Some(self.brief_v4(address)),
+    pub(super) fn brief(&self, extensions: &Extensions) -> Option<Brief> {
+        match self.trust {
+            Trust::Nobody => self.peer.v4(extensions).map(|address| self.brief_v4(address)),
             _ => None,
         }
     }

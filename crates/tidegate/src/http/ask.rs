@@ -15,6 +15,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use ::http::Extensions;
+
 use super::answer::{Refusal, Why};
 use super::fields::Fields;
 use super::head::Head;
@@ -23,6 +25,7 @@ use super::limits::{Limits, MOST_RULES, Shared, Waiting};
 use super::rule::{RuleOf, count};
 use super::ruling::{Asked, Decisions, Later, Passed, Ruling};
 use super::text::KeyText;
+use super::way::Way;
 use crate::gate::{Admission, Answer, InvalidRequest, Part};
 use tidegate_core::{Decision, Outcome, RuleId};
 
@@ -67,20 +70,46 @@ impl Limits {
     /// ```
     #[must_use]
     pub fn ask(&self, head: &Head<'_>) -> Asked {
-        if self.passes(head) {
-            return Asked::Now(Ruling::Pass(Passed::default()));
+        match self.passes_at_once(head.extensions) {
+            Some(decisions) => Asked::Now(Ruling::Pass(Passed { decisions, ..Passed::default() })),
+            None => self.ask_at_length(head),
         }
-        self.ask_at_length(head)
     }
 
-    /// The short way, for nearly all requests of most limits: whether it passes with nothing to wait for, to hold or to
-    /// tell. If so, it is counted; if not, nothing has happened yet.
+    /// What there is to tell of a request that passes with nothing to wait for or to hold, as far as its extensions
+    /// tell whose it is. If it is `Some`, it is counted; if not, nothing has happened yet.
+    fn passes_at_once(&self, extensions: &Extensions) -> Option<Decisions> {
+        match self.0.way {
+            Way::Brief => self.passes_by(extensions).then(Decisions::default),
+            Way::Telling => self.passes_by_with(extensions),
+            Way::Short | Way::Long => None,
+        }
+    }
+
+    /// How short the way is.
+    #[cfg(feature = "tower")]
     #[inline]
-    pub(crate) fn passes(&self, head: &Head<'_>) -> bool {
-        self.0.is_short && self.0.passes(head)
+    pub(crate) fn way(&self) -> Way {
+        self.0.way
     }
 
-    /// As [`ask`](Limits::ask), for who did not pass by the short way.
+    /// The [brief](Way::Brief) way.
+    ///
+    /// Who sees nothing of a request but its extensions, taken out of it, does not keep the compiler from handing the
+    /// rest on where it lies.
+    #[inline]
+    pub(crate) fn passes_by(&self, extensions: &Extensions) -> bool {
+        matches!(&*self.0.rules, [rule] if rule.shortcut.passes(rule.id, extensions))
+    }
+
+    /// The same where clients are [told](Way::Telling) what is left.
+    #[inline]
+    pub(crate) fn passes_by_with(&self, extensions: &Extensions) -> Option<Decisions> {
+        let [rule] = &*self.0.rules else { return None };
+        rule.shortcut.passes_with(rule.id, extensions).map(RuleOf::left_of).map(Decisions::one)
+    }
+
+    /// As [`ask`](Limits::ask), for who did not pass by what its extensions tell.
     #[inline(never)]
     pub(crate) fn ask_at_length(&self, head: &Head<'_>) -> Asked {
         if self.0.skip.as_ref().is_some_and(|skip| skip(head)) {
@@ -130,35 +159,6 @@ enum Verdict {
 }
 
 impl Shared {
-    /// See [`Limits::passes`].
-    #[inline]
-    fn passes(&self, head: &Head<'_>) -> bool {
-        let [rule] = &*self.rules else { return false };
-        match rule.key.brief_or(head) {
-            Some(key) => {
-                let (bytes, length) = key.bytes();
-                self.rule_passes(rule, &bytes[..length], head)
-            }
-            None => self.passes_written(rule, head),
-        }
-    }
-
-    /// The same, for a key that has to be written.
-    #[inline(never)]
-    fn passes_written(&self, rule: &RuleOf, head: &Head<'_>) -> bool {
-        let mut key = KeyText::new();
-        if !matches!(rule.key.write_or(head, &mut key), Written::Key) {
-            return false;
-        }
-        key.shorten(0);
-        self.rule_passes(rule, key.bytes(), head)
-    }
-
-    #[inline]
-    fn rule_passes(&self, rule: &RuleOf, key: &[u8], head: &Head<'_>) -> bool {
-        self.gate.passes(&[Part::of(rule.id).key(key).cost(rule.cost(head))])
-    }
-
     /// Asks the gate, for what each rule has to say if that is to be told.
     fn decide<'a>(&'a self, parts: &'a [Part<'a>]) -> Answer<'a> {
         if parts.len() > 1 && self.answers.fields != Fields::None {
@@ -205,24 +205,29 @@ impl Shared {
     /// Asks the only rule. `None` if that lacks its key, or the gate did not answer at once.
     fn rule_on_one(&self, head: &Head<'_>) -> Option<Verdict> {
         let rule = self.rules.first()?;
-        if let Some(key) = rule.key.brief_or(head) {
-            let (bytes, length) = key.bytes();
-            return self.rule_on_key(rule, &bytes[..length], head);
-        }
         let mut key = KeyText::new();
         let Written::Key = rule.key.write_or(head, &mut key) else { return None };
         key.shorten(0);
-        self.rule_on_key(rule, key.bytes(), head)
-    }
-
-    fn rule_on_key(&self, rule: &RuleOf, key: &[u8], head: &Head<'_>) -> Option<Verdict> {
-        let part = [Part::of(rule.id).key(key).cost(rule.cost(head))];
+        let part = [Part::of(rule.id).key(key.bytes()).cost(rule.cost(head))];
+        if self.is_worth_a_try(rule, head.extensions) && self.gate.passes(&part) {
+            return Some(Verdict::Now(Ruling::Pass(Passed::default())));
+        }
         let admission = at_once(self.gate.decide(&part))?;
         Some(match self.settle(admission.map(Some)) {
             Settled::Refused(refusal) => Verdict::Now(Ruling::Refuse(refusal)),
             Settled::Passed(None, passed) => Verdict::Now(Ruling::Pass(passed)),
             Settled::Passed(Some(wait), passed) => Verdict::After(wait, passed),
         })
+    }
+
+    /// Whether to ask first only if the request passes, which it mostly does: there is nothing to tell, and this has not
+    /// been asked before.
+    fn is_worth_a_try(&self, rule: &RuleOf, extensions: &Extensions) -> bool {
+        match self.way {
+            Way::Short => true,
+            Way::Brief => rule.key.brief_or(extensions).is_none(),
+            Way::Telling | Way::Long => false,
+        }
     }
 
     /// Asks a gate that answers at once. `None` if it did not.

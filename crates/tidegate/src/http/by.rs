@@ -19,8 +19,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use ::http::Method;
 use ::http::header::{HOST, HeaderName};
+use ::http::{Extensions, Method};
 use sha2::{Digest, Sha256};
 
 use super::address::ClientAddress;
@@ -196,8 +196,8 @@ impl KeyPart for Address {
         Ok(())
     }
 
-    fn brief(&self, head: &Head<'_>) -> Option<Brief> {
-        self.0.brief(head)
+    fn brief(&self, extensions: &Extensions) -> Option<Brief> {
+        self.0.brief(extensions)
     }
 }
 

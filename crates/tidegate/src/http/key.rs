@@ -19,6 +19,8 @@
 use std::error::Error;
 use std::fmt;
 
+use ::http::Extensions;
+
 use super::address::ClientAddress;
 use super::by::Address;
 use super::head::Head;
@@ -35,10 +37,11 @@ pub trait KeyPart: Send + Sync + 'static {
     /// [`MissingPart`] if it has none. What was written until then does not count.
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart>;
 
-    /// What [`write`](KeyPart::write) would write, if that is short and known at once. `None` says nothing.
+    /// What [`write`](KeyPart::write) would write, if that is short and the extensions suffice to know it. `None` says
+    /// nothing.
     #[doc(hidden)]
-    fn brief(&self, head: &Head<'_>) -> Option<Brief> {
-        let _ = head;
+    fn brief(&self, extensions: &Extensions) -> Option<Brief> {
+        let _ = extensions;
         None
     }
 
@@ -104,7 +107,7 @@ pub trait RuleKey: Send + Sync + 'static {
 
     /// As [`KeyPart::brief`].
     #[doc(hidden)]
-    fn brief_or(&self, head: &Head<'_>) -> Option<Brief>;
+    fn brief_or(&self, extensions: &Extensions) -> Option<Brief>;
 
     /// As [`KeyPart::check`].
     ///
@@ -201,8 +204,8 @@ impl<P: AlwaysThere> RuleKey for P {
         }
     }
 
-    fn brief_or(&self, head: &Head<'_>) -> Option<Brief> {
-        self.brief(head)
+    fn brief_or(&self, extensions: &Extensions) -> Option<Brief> {
+        self.brief(extensions)
     }
 
     fn check_key(&self) -> Result<(), InvalidKey> {
@@ -232,8 +235,8 @@ impl<P: KeyPart> RuleKey for Chosen<P> {
         }
     }
 
-    fn brief_or(&self, head: &Head<'_>) -> Option<Brief> {
-        self.part.brief(head)
+    fn brief_or(&self, extensions: &Extensions) -> Option<Brief> {
+        self.part.brief(extensions)
     }
 
     fn check_key(&self) -> Result<(), InvalidKey> {

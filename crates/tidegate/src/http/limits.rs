@@ -19,6 +19,7 @@ use super::key::RuleKey;
 use super::retry::Jitter;
 use super::rule::{Expose, RuleOf, RuleStats};
 use super::timer::Timer;
+use super::way::{Direct, Way};
 use crate::gate::{Gate, WaitingGate};
 use crate::wait::Sleep;
 use tidegate_core::{Micros, Quota, Wait};
@@ -66,8 +67,7 @@ pub(super) struct Shared {
     pub(super) answers: Answers,
     /// Whether there is a single rule, and it is enforced and decides at once.
     pub(super) is_single: bool,
-    /// Whether besides, every request is asked about and nothing is told: whether requests may take the short way.
-    pub(super) is_short: bool,
+    pub(super) way: Way,
 }
 
 pub(super) type Skip = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
@@ -154,7 +154,9 @@ impl Limits {
 impl<G: Gate + 'static> LimitsBuilder<G> {
     /// Requests have to pass this rule of the gate, with this key. Clients know the rule by the same name.
     pub fn rule(mut self, name: &str, key: impl RuleKey) -> Self {
-        self.rules.push(RuleOf::new(name, Box::new(key)));
+        let key = Arc::new(key);
+        let shortcut = Direct { gate: self.gate.clone(), key: key.clone() };
+        self.rules.push(RuleOf::new(name, key, Box::new(shortcut)));
         self
     }
 
@@ -271,9 +273,13 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
         let is_single =
             matches!(&*self.rules, [rule] if !rule.is_shadow) && waiting.is_none() && gate.is_immediate();
+        let way = match &*self.rules {
+            [rule] if is_single && skip.is_none() => rule.way(answers.fields),
+            _ => Way::Long,
+        };
         let mut shared = Shared {
             is_single,
-            is_short: is_single && skip.is_none() && answers.fields == Fields::None,
+            way,
             waiting: waiting.map(|(gate, at_most)| Waiting {
                 gate,
                 at_most,

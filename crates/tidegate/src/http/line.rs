@@ -50,13 +50,13 @@ impl Line {
     /// As a string of RFC 9651, which is also one of JSON.
     pub(super) fn quoted(&mut self, name: &str) {
         self.push(b"\"");
-        for byte in name.bytes() {
-            match byte {
-                b'"' => self.push(b"\\\""),
-                b'\\' => self.push(b"\\\\"),
-                byte => self.push(&[byte]),
-            }
+        let mut rest = name.as_bytes();
+        while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+            self.push(&rest[..at]);
+            self.push(&[b'\\', rest[at]]);
+            rest = &rest[at + 1..];
         }
+        self.push(rest);
         self.push(b"\"");
     }
 
@@ -70,9 +70,39 @@ impl Line {
     }
 }
 
-/// A number as a value of its own.
+/// A number as a value of its own. Small ones are there already, and need not be allocated.
 pub(super) fn number(number: u64) -> HeaderValue {
-    HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header")
+    match usize::try_from(number) {
+        Ok(small) if small < SMALL => HeaderValue::from_static(small_number(small)),
+        _ => HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header"),
+    }
+}
+
+/// Numbers below this are small.
+const SMALL: usize = 1_000;
+
+/// One of the numbers from `000` to `999`, without the zeros that it begins with.
+fn small_number(number: usize) -> &'static str {
+    const THREE_DIGITS: &[u8; 3 * SMALL] = &three_digits();
+    static DIGITS: &str = match std::str::from_utf8(THREE_DIGITS) {
+        Ok(digits) => digits,
+        Err(_) => panic!("digits are text"),
+    };
+    let zeros = usize::from(number < 100) + usize::from(number < 10);
+    &DIGITS[3 * number + zeros..3 * number + 3]
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a digit is less than ten")]
+const fn three_digits() -> [u8; 3 * SMALL] {
+    let mut digits = [b'0'; 3 * SMALL];
+    let mut number = 0;
+    while number < SMALL {
+        digits[3 * number] += (number / 100) as u8;
+        digits[3 * number + 1] += (number / 10 % 10) as u8;
+        digits[3 * number + 2] += (number % 10) as u8;
+        number += 1;
+    }
+    digits
 }
 
 #[cfg(test)]
@@ -85,6 +115,13 @@ mod tests {
             let mut line = Line::new();
             line.number(number);
             assert_eq!(line.bytes(), number.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_value_is_its_number() {
+        for n in (0..3_000).chain([1_234_567_890, u64::MAX]) {
+            assert_eq!(number(n), n.to_string().as_str());
         }
     }
 

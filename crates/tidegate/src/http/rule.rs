@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::StatusCode;
 
-use super::fields::{ShownRule, ShownState, Unit};
+use super::fields::{Fields, ShownRule, ShownState, Unit};
 use super::head::Head;
 use super::key::RuleKey;
 use super::retry;
+use super::way::{Shortcut, Way};
+use crate::gate::Standing;
 use tidegate_core::{Decision, Outcome, Quota, RuleId};
 
 /// How much clients are told of a rule.
@@ -50,7 +52,8 @@ pub(super) type Cost = Arc<dyn Fn(&Head<'_>) -> u32 + Send + Sync>;
 pub(super) struct RuleOf {
     pub(super) name: Arc<str>,
     pub(super) id: RuleId,
-    pub(super) key: Box<dyn RuleKey>,
+    pub(super) key: Arc<dyn RuleKey>,
+    pub(super) shortcut: Box<dyn Shortcut>,
     pub(super) cost: Option<Cost>,
     pub(super) is_shadow: bool,
     pub(super) expose: Expose,
@@ -86,11 +89,12 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl RuleOf {
-    pub(super) fn new(name: &str, key: Box<dyn RuleKey>) -> Self {
+    pub(super) fn new(name: &str, key: Arc<dyn RuleKey>, shortcut: Box<dyn Shortcut>) -> Self {
         RuleOf {
             name: name.into(),
             id: RuleId(0),
             key,
+            shortcut,
             cost: None,
             is_shadow: false,
             expose: Expose::Quota,
@@ -103,6 +107,16 @@ impl RuleOf {
 
     pub(super) fn cost(&self, head: &Head<'_>) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    /// How short the way of requests is if this is the only rule, decides at once, and on all of them.
+    pub(super) fn way(&self, fields: Fields) -> Way {
+        match (fields != Fields::None && self.is_shown(), self.cost.is_none()) {
+            (false, true) => Way::Brief,
+            (false, false) => Way::Short,
+            (true, true) => Way::Telling,
+            (true, false) => Way::Long,
+        }
     }
 
     /// 429 where it is the client's own limit, 503 where too many are at work whoever they are.
@@ -123,6 +137,13 @@ impl RuleOf {
         let remaining = if decision.is_allowed() { decision.remaining() } else { 0 };
         let left = || Left { rule: number, limit: decision.limit(), remaining, within };
         self.is_shown().then(left)
+    }
+
+    /// What clients are told of the only rule if a request has passed it.
+    #[inline]
+    pub(super) fn left_of(standing: Standing) -> Left {
+        let Standing { limit, remaining, reset_after } = standing;
+        Left { rule: 0, limit, remaining, within: reset_after.as_secs_up() }
     }
 
     fn is_shown(&self) -> bool {

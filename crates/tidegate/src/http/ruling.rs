@@ -78,6 +78,12 @@ impl Decisions {
         }
     }
 
+    /// Of a single rule.
+    #[inline]
+    pub(super) const fn one(left: Left) -> Self {
+        Decisions(Told::One(left))
+    }
+
     /// Whether there is nothing to tell.
     #[must_use]
     pub const fn is_none(&self) -> bool {

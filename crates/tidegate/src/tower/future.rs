@@ -8,6 +8,7 @@
 //!
 //! Dropping the future at any point gives back the place in line and the permits.
 
+use std::convert::identity;
 use std::fmt;
 use std::mem;
 use std::pin::Pin;
@@ -105,7 +106,7 @@ where
 }
 
 macro_rules! future {
-    ($(#[$about:meta])* $name:ident gives $response:ty, at once by |$future:ident, $cx:ident| $bare:expr, else by $finish:expr) => {
+    ($(#[$about:meta])* $name:ident gives $response:ty, $bare:expr, or with permits $finish:expr) => {
         pin_project! {
             $(#[$about])*
             pub struct $name<S, A, B, O>
@@ -126,11 +127,15 @@ macro_rules! future {
             type Output = Result<$response, S::Error>;
 
             // Responses are large, and are moved as often as they are handed on: the short way is to hand on nothing else.
-            fn poll(self: Pin<&mut Self>, $cx: &mut Context<'_>) -> Poll<Self::Output> {
+            fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
                 let mut deciding = self.project().deciding;
                 match deciding.as_mut().project() {
-                    Projected::Passing { future: $future } => $bare,
-                    _ => deciding.poll_served($cx).map_ok($finish),
+                    Projected::Passing { future } => future.poll(cx).map_ok($bare),
+                    Projected::PassingFirst { future, after } => future.poll(cx).map_ok(|mut response| {
+                        let permits = mem::take(after).finish(&mut response);
+                        $finish(response, permits)
+                    }),
+                    _ => deciding.poll_served(cx).map_ok(|(response, permits)| $finish(response, permits)),
                 }
             }
         }
@@ -149,14 +154,13 @@ macro_rules! future {
 
 future! {
     /// The response of a [`RateLimit`](super::RateLimit).
-    RateLimitFuture gives Response<B>, at once by |future, cx| future.poll(cx), else by |(response, _)| response
+    RateLimitFuture gives Response<B>, identity, or with permits |response, _| response
 }
 
 future! {
     /// The response of a [`Concurrency`](super::Concurrency).
     ConcurrencyFuture gives Response<GatedBody<B>>,
-        at once by |future, cx| future.poll(cx).map_ok(|response| response.map(GatedBody::bare)),
-        else by |(response, permits)| gated(response, permits)
+        |response| response.map(GatedBody::bare), or with permits gated
 }
 
 fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {

@@ -7,14 +7,14 @@ use std::fmt;
 use std::mem;
 use std::task::{Context, Poll};
 
-use ::http::{Request, Response};
+use ::http::{Extensions, Request, Response};
 use tower_service::Service;
 
 use super::after::After;
 use super::body::GatedBody;
 use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
 use super::otherwise::{NoOther, Otherwise};
-use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling};
+use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling, Way};
 
 /// A service with a limit on what reaches it: see [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, B, O = NoOther> {
@@ -94,15 +94,36 @@ where
         self.inner.poll_ready(cx)
     }
 
-    // Not inlined: what is handed on by a function of its own is not moved.
+    // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
     #[inline(never)]
-    fn call(&mut self, request: Request<A>) -> Self::Future {
-        // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
-        if self.limits.passes(&Head::of(&request)) {
-            return RateLimitFuture { deciding: Deciding::Passing { future: self.inner.call(request) } };
+    fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        match self.limits.way() {
+            Way::Brief if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
+                return RateLimitFuture { deciding: Deciding::Passing { future: self.inner.call(request) } };
+            }
+            Way::Telling => {
+                let told = with_extensions(&mut request, |theirs| self.limits.passes_by_with(theirs));
+                if let Some(decisions) = told {
+                    let after = After::Tell(self.limits.clone(), decisions);
+                    let future = self.inner.call(request);
+                    return RateLimitFuture { deciding: Deciding::PassingFirst { future, after } };
+                }
+            }
+            Way::Brief | Way::Short | Way::Long => {}
         }
         RateLimitFuture { deciding: self.decide(request) }
     }
+}
+
+/// Looks at the extensions of a request, taken out of it meanwhile.
+///
+/// What others have seen the place of, the compiler does not hand on where it lies, but moves.
+#[inline]
+fn with_extensions<A, T>(request: &mut Request<A>, look: impl FnOnce(&Extensions) -> T) -> T {
+    let extensions = mem::take(request.extensions_mut());
+    let seen = look(&extensions);
+    *request.extensions_mut() = extensions;
+    seen
 }
 
 impl<S, A, B, O> Service<Request<A>> for Concurrency<S, B, O>
@@ -119,9 +140,6 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        if self.0.limits.passes(&Head::of(&request)) {
-            return ConcurrencyFuture { deciding: Deciding::Passing { future: self.0.inner.call(request) } };
-        }
         ConcurrencyFuture { deciding: self.0.decide(request) }
     }
 }
