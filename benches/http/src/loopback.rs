@@ -1,4 +1,4 @@
-//! Requests over a connection of the loopback, sixteen at a time.
+//! Requests over connections of the loopback, many at a time.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -24,7 +24,10 @@ const LOADS: [(&str, &str, Told); 3] = [
     ("X-RateLimit", "added, X-RateLimit", Told::Three),
 ];
 /// Requests that are sent together.
-const TOGETHER: u64 = 16;
+const TOGETHER: u64 = 64;
+/// So many connections take turns, each with a server of its own: where its buffers happen to lie in memory makes more of a
+/// difference than a layer does.
+const CONNECTIONS: usize = 5;
 
 pub(crate) fn section(turns: &Turns) -> Section {
     let title = "Over the loopback";
@@ -57,9 +60,12 @@ struct Connected {
 
 impl Visit for Cases {
     fn app(&mut self, who: &'static str, app: impl App) {
-        let connected = Mutex::new(Connected::new(app));
+        let connections: Vec<Connected> = (0..CONNECTIONS).map(|_| Connected::new(app.clone())).collect();
+        let connections = Mutex::new((0, connections));
         self.all.push(Case::new(self.what, who, move |n| {
-            let connected = &mut *connected.lock().expect("nobody panics with it");
+            let (turn, connections) = &mut *connections.lock().expect("nobody panics with it");
+            *turn = (*turn + 1) % CONNECTIONS;
+            let connected = &mut connections[*turn];
             (0..n.div_ceil(TOGETHER)).map(|_| connected.ask(TOGETHER)).sum::<u64>().min(n)
         }));
     }

@@ -95,8 +95,8 @@ fn method(Plan { inside, loopback }: &Plan) -> String {
          * *A layer that does nothing* is what the place takes for any layer.\n\
          * Within the process a request is built and handed to a clone of the service, as servers do, by a loop without a \
            runtime. All addresses have been there before, and come in turn.\n\
-         * Over the loopback one connection of HTTP/1.1 sends sixteen requests at a time; client and server are one \
-           thread.\n\
+         * Over the loopback a connection of HTTP/1.1 sends 64 requests at a time; client and server are one thread, and \
+           five such pairs take turns.\n\
          * Rounds take turns: every case once, then every case again; {} rounds of {} ms within the process, {} of {} ms \
            over the loopback, each after running untimed for a while. A figure is the median of the rounds (the lowest – \
            the highest).\n\
