@@ -102,6 +102,32 @@ fn what_cannot_be_read_ends_the_walk_and_is_flagged() {
 }
 
 #[test]
+fn nothing_a_client_writes_makes_our_proxies_word_unreadable() {
+    let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+    let said = |client: &ClientAddress, name: &'static str, line: &[u8]| {
+        let value = HeaderValue::from_bytes(line).expect("as the test wants it");
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+        let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
+        assert_eq!(
+            (found.address, found.is_doubtful),
+            (Some(ip("203.0.113.9")), false),
+            "{}",
+            line.escape_ascii()
+        );
+    };
+    for odd in [&b"\xff"[..], b"\x80, \xfe", b"\"", b",,,", b"\t"] {
+        let line = [odd, b", 203.0.113.9, 10.0.0.2"].concat();
+        said(&ours(Forwarding::XForwardedFor), "x-forwarded-for", &line);
+        said(&direct().hops(2), "x-forwarded-for", &line);
+    }
+    for odd in [&b"for=\""[..], b"for=\"\\", b"\xff", b"\"\"\"", b"for=\"6.6.6.6", b"host=\"a\\\""] {
+        for ours_say in [&b", for=203.0.113.9, for=10.0.0.2"[..], b", for=\"203.0.113.9:80\";by=\"a,b\""] {
+            said(&ours(Forwarding::Forwarded), "forwarded", &[odd, ours_say].concat());
+        }
+    }
+}
+
+#[test]
 fn no_more_is_read_than_32_hops_or_4_kilobytes() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
@@ -127,6 +153,17 @@ fn the_header_of_the_standard_and_those_of_providers() {
         (&["for=192.0.2.60;for=192.0.2.61"], "10.0.0.1", true),
         (&["proto=http"], "10.0.0.1", true),
         (&["for=\"192.0.2.60"], "10.0.0.1", true),
+        (&["FOR = \"192.0.2.60:80\" ; proto=https"], "192.0.2.60", false),
+        (&["for=\"192.0.2.60:_gazonk\""], "192.0.2.60", false), // a port that is not told
+        (&["for=\"[2001:db8::17]:_a.b-c\""], "2001:db8::17", false),
+        (&["for=\"192.0.2.60:_\""], "10.0.0.1", true),
+        (&[r#"for="\1\92.0.2.60""#], "192.0.2.60", false), // escaped for no reason, as it may be
+        (&[r#"for=192.0.2.60;host="a\"b, c\\", for=10.0.0.3"#], "192.0.2.60", false),
+        (&[r#"for="192.0.2.60"x"#], "10.0.0.1", true),
+        (&["for=192.0.2.60, "], "10.0.0.1", true),
+        (&["for=192.0.2.60", ""], "10.0.0.1", true),
+        (&["for="], "10.0.0.1", true),
+        (&["for=\"\""], "10.0.0.1", true),
     ];
     for (lines, expected, is_doubtful) in rows {
         let found = find(&forwarded, "10.0.0.1", "forwarded", lines);
@@ -242,6 +279,26 @@ proptest! {
                 let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
                 prop_assert!(found.address.is_some());
             }
+        }
+    }
+
+    #[test]
+    fn whatever_stands_before_our_proxies_word_the_client_is_the_same(
+        before in prop::collection::vec(
+            prop_oneof![b' '..=b'~', 0x80..=0xffu8, prop::sample::select(&b"\"\"\\,;=\t"[..])],
+            0..40,
+        ),
+    ) {
+        let rows: [(Forwarding, &'static str, &[u8]); 2] = [
+            (Forwarding::XForwardedFor, "x-forwarded-for", b",203.0.113.9, 10.0.0.2"),
+            (Forwarding::Forwarded, "forwarded", b",for=\"203.0.113.9:80\";host=\"\\\"\", for=10.0.0.2"),
+        ];
+        for (forwarding, name, ours) in rows {
+            let value = HeaderValue::from_bytes(&[&before, ours].concat()).unwrap();
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+            let client = direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+            let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
+            prop_assert_eq!((found.address, found.is_doubtful), (Some(ip("203.0.113.9")), false));
         }
     }
 
