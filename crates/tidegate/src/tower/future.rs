@@ -18,7 +18,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::after::After;
-use super::body::GatedBody;
+use super::body::{GatedBody, end};
 use super::otherwise::Otherwise;
 use super::service::RateLimit;
 use crate::gate::Permits;
@@ -149,7 +149,7 @@ macro_rules! future {
 
 future! {
     /// The response of a [`RateLimit`](super::RateLimit).
-    RateLimitFuture gives Response<B>, at once by |future, cx| future.poll(cx), else by |(response, _)| response
+    RateLimitFuture gives Response<B>, at once by |future, cx| future.poll(cx), else by |(response, permits)| ended(response, permits)
 }
 
 future! {
@@ -157,6 +157,12 @@ future! {
     ConcurrencyFuture gives Response<GatedBody<B>>,
         at once by |future, cx| future.poll(cx).map_ok(|response| response.map(GatedBody::bare)),
         else by |(response, permits)| gated(response, permits)
+}
+
+/// With the head of the response, as far as anybody can see here.
+fn ended<B>(response: Response<B>, permits: Permits) -> Response<B> {
+    end(permits, response.status());
+    response
 }
 
 fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {
