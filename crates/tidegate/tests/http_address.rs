@@ -180,6 +180,84 @@ fn the_header_of_the_standard_and_those_of_providers() {
     assert_eq!(xff(&provider, "10.0.0.1", &["1.2.3.4"]).address, Some(ip("10.0.0.1")), "another header");
 }
 
+/// What goes on to a server behind us, of all that can be said about forwarding.
+fn passed_on(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str, &str)]) -> Vec<String> {
+    let mut headers = HeaderMap::new();
+    for (name, line) in lines {
+        let line = HeaderValue::from_str(line).expect("as the test wants it");
+        headers.append(HeaderName::from_static(name), line);
+    }
+    client.pass_on_from(peer, &mut headers);
+    let text = |value: &HeaderValue| value.to_str().expect("as the test wants it").to_owned();
+    let mut told: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn who_is_not_believed_is_not_passed_on_as_our_word() {
+    let peer = |text: &str| Some(Peer::Address(ip(text)));
+    let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+    let single = || Forwarding::Single(HeaderName::from_static("cf-connecting-ip"));
+    let spoofed = &[
+        ("x-forwarded-for", "1.2.3.4"),
+        ("x-forwarded-for", "5.6.7.8"),
+        ("x-forwarded-host", "a"),
+        ("forwarded", "for=1.2.3.4"),
+        ("x-real-ip", "1.2.3.4"),
+        ("cf-connecting-ip", "1.2.3.4"),
+        ("x-user", "alice"),
+    ];
+    let cf = "cf-connecting-ip: 1.2.3.4";
+    let somebody = peer("198.51.100.7");
+    let rows: &[(&str, Vec<String>, &[&str])] = &[
+        (
+            "IP-06",
+            passed_on(&direct().hops(0), peer("192.0.2.5"), &[("x-forwarded-for", EDGE)]),
+            &["x-forwarded-for: 203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5"],
+        ),
+        (
+            "IP-11",
+            passed_on(&ours(Forwarding::XForwardedFor), somebody, spoofed),
+            &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "nobody is trusted",
+            passed_on(&direct(), somebody, spoofed),
+            &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "the standard",
+            passed_on(&ours(Forwarding::Forwarded), peer("2001:db8::1"), spoofed),
+            &[cf, "forwarded: for=\"[2001:db8::1]\"", "x-user: alice"],
+        ),
+        (
+            "a provider's",
+            passed_on(&ours(single()), peer("::ffff:198.51.100.7"), spoofed),
+            &["cf-connecting-ip: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "a proxy of ours",
+            passed_on(&ours(Forwarding::XForwardedFor), peer("10.0.0.1"), &spoofed[..3]),
+            &["x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1", "x-forwarded-host: a"],
+        ),
+        (
+            "a proxy of ours, by the standard",
+            passed_on(&ours(Forwarding::Forwarded), peer("10.0.0.1"), &spoofed[3..4]),
+            &["forwarded: for=1.2.3.4, for=10.0.0.1"],
+        ),
+        ("the provider", passed_on(&ours(single()), peer("10.0.0.1"), &spoofed[5..6]), &[cf]),
+        (
+            "a socket of the file system",
+            passed_on(&direct(), Some(Peer::Local), spoofed),
+            &[cf, "x-forwarded-for: unknown", "x-user: alice"],
+        ),
+    ];
+    for (id, told, expected) in rows {
+        assert_eq!(told, expected, "{id}");
+    }
+}
+
 #[test]
 fn sockets_of_the_file_system_are_trusted_only_if_listed() {
     let headers = HeaderMap::from_iter([(

@@ -48,7 +48,7 @@ impl Spoken {
         })
     }
 
-    fn name(&self) -> &HeaderName {
+    pub(super) fn name(&self) -> &HeaderName {
         match self {
             Spoken::List(name) | Spoken::Single(name) => name,
             Spoken::Forwarded => &::http::header::FORWARDED,
