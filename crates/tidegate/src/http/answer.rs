@@ -78,6 +78,8 @@ const REDUCED_CAPACITY: Problem = Problem {
     title: "Request cannot be satisfied due to temporary server capacity constraints",
 };
 
+const GRPC: [&str; 3] = ["application/grpc", "application/grpc-web", "application/grpc-web-text"];
+
 struct Problem {
     kind: &'static str,
     title: &'static str,
@@ -88,10 +90,10 @@ const A_SECOND: Wait = Wait::micros(1_000_000);
 
 impl Refusal {
     pub(super) fn new(rule: &RuleOf, why: Why, left: Decisions, answers: &Answers) -> Self {
-        let busy = Some(answers.when_busy);
+        let busy = answers.when_busy.max(longest(&left)); // nobody comes back before what else refused lets them pass
         let (status, wait) = match why {
             Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome, busy)),
-            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), busy),
+            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Some(busy)),
             Why::MissingKey => (StatusCode::BAD_REQUEST, None),
         };
         let told = wait.filter(|_| rule.expose != Expose::Hidden);
@@ -123,10 +125,17 @@ impl Refusal {
     }
 }
 
-fn wait_of(outcome: Outcome, busy: Option<Wait>) -> Option<Wait> {
+/// When the last of the rules that refused lets pass, as clients are told.
+fn longest(left: &Decisions) -> Wait {
+    let refused = left.as_slice().iter().filter(|left| left.is_refusal);
+    let seconds = refused.map(|left| left.within).max().unwrap_or(0);
+    Wait::micros(seconds.saturating_mul(1_000_000))
+}
+
+fn wait_of(outcome: Outcome, busy: Wait) -> Option<Wait> {
     match outcome {
         Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => Some(wait),
-        Outcome::Busy => busy,
+        Outcome::Busy => Some(busy),
         Outcome::Allowed | Outcome::Never => None,
     }
 }
@@ -163,7 +172,10 @@ impl Answers {
         if let Some(replaced) = &self.replaced {
             return replaced(head, refusal);
         }
-        let mut response = if is_grpc(head.headers) { grpc(refusal) } else { self.problem(head, refusal) };
+        let mut response = match grpc_kind(head.headers) {
+            Some(kind) => grpc(refusal, kind),
+            None => self.problem(head, refusal, rules),
+        };
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if refusal.decision().is_some() {
@@ -211,11 +223,11 @@ impl Answers {
         }
     }
 
-    fn problem(&self, head: &Head<'_>, refusal: &Refusal) -> Response<Vec<u8>> {
+    fn problem(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
         let page = self.page.as_deref().filter(|_| wants_html(head.headers));
         let (kind, body) = match page {
             Some(page) => ("text/html; charset=utf-8", page.to_owned()),
-            None => ("application/problem+json", json(refusal)),
+            None => ("application/problem+json", json(refusal, rules)),
         };
         let body = if head.method == Method::HEAD { Vec::new() } else { body.into_bytes() };
         let mut response = Response::new(body);
@@ -229,7 +241,7 @@ impl Answers {
 }
 
 /// RFC 9457. Names are printable ASCII, so that quoting them is all there is to do.
-fn json(refusal: &Refusal) -> String {
+fn json(refusal: &Refusal, rules: &[RuleOf]) -> String {
     let status = refusal.status.as_u16();
     if refusal.why == Why::MissingKey {
         return format!(
@@ -238,25 +250,34 @@ fn json(refusal: &Refusal) -> String {
     }
     let is_busy = refusal.status == StatusCode::SERVICE_UNAVAILABLE;
     let Problem { kind, title } = if is_busy { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
-    let violated = match refusal.expose {
-        Expose::Quota => format!("\"{}\"", refusal.rule.replace('\\', "\\\\").replace('"', "\\\"")),
-        Expose::RetryAfterOnly | Expose::Hidden => String::new(),
-    };
+    let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+    let violated = violated(refusal, rules).into_iter().map(quoted).collect::<Vec<_>>().join(",");
     format!(
         "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\
          \"status\":{status},\"violated-policies\":[{violated}]}}"
     )
 }
 
+/// The rules that refused, as far as clients know them: each, if it is known what each has said, else the binding one.
+fn violated<'a>(refusal: &'a Refusal, rules: &'a [RuleOf]) -> Vec<&'a str> {
+    let refused = refusal.left.as_slice().iter().filter(|left| left.is_refusal);
+    let names: Vec<&str> =
+        refused.filter_map(|left| Some(&*rules.get(usize::from(left.rule))?.name)).collect();
+    match refusal.expose {
+        Expose::Quota if names.is_empty() => vec![&refusal.rule],
+        _ => names,
+    }
+}
+
 /// A status of gRPC, all of it in the headers.
-fn grpc(refusal: &Refusal) -> Response<Vec<u8>> {
+fn grpc(refusal: &Refusal, kind: &'static str) -> Response<Vec<u8>> {
     let (status, message) = match refusal.why {
         Why::MissingKey => ("3", "the request lacks what it is limited by"),
         Why::Limit(_) | Why::LineFull => ("8", "limit reached"),
     };
     let mut response = Response::new(Vec::new());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(status));
     headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
     if let Some(pushback) = pushback(refusal) {
@@ -276,8 +297,11 @@ fn pushback(refusal: &Refusal) -> Option<HeaderValue> {
     }
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+/// Which gRPC is spoken, if it is: `application/grpc+proto` is, and `application/grpcs` is something else.
+fn grpc_kind(headers: &HeaderMap) -> Option<&'static str> {
+    let said = headers.get(CONTENT_TYPE)?.as_bytes();
+    let kind = said.split(|byte| b"+; \t".contains(byte)).next()?;
+    GRPC.into_iter().find(|known| kind.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 fn wants_html(headers: &HeaderMap) -> bool {

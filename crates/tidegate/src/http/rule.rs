@@ -70,6 +70,8 @@ pub(super) struct Left {
     pub(super) remaining: u64,
     /// Within so many seconds.
     pub(super) within: u64,
+    /// Whether it was one that did not let the request pass.
+    pub(super) is_refusal: bool,
 }
 
 #[derive(Debug, Default)]
@@ -120,8 +122,9 @@ impl RuleOf {
             Outcome::RetryAfter(wait) => retry::seconds(wait),
             _ => decision.reset_after().as_secs_up(),
         };
-        let remaining = if decision.is_allowed() { decision.remaining() } else { 0 };
-        let left = || Left { rule: number, limit: decision.limit(), remaining, within };
+        let is_refusal = !decision.is_allowed();
+        let remaining = if is_refusal { 0 } else { decision.remaining() };
+        let left = || Left { rule: number, limit: decision.limit(), remaining, within, is_refusal };
         self.is_shown().then(left)
     }
 
