@@ -205,6 +205,33 @@ async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
     assert_eq!((number(21).await, number(21).await), (21, 42));
 }
 
+#[tokio::test]
+async fn a_function_may_return_its_future_early() {
+    #[rate_limit("1/day", key = n)]
+    fn boxed(n: u32) -> Pin<Box<dyn Future<Output = Result<u32, Denied>> + Send>> {
+        if n == 0 {
+            return Box::pin(std::future::ready(Ok(100)));
+        }
+        Box::pin(async move {
+            if n == 1 {
+                return Ok(101);
+            }
+            Ok(n)
+        })
+    }
+    #[rate_limit("1/day", key = n)]
+    fn hidden(n: &u32) -> impl Future<Output = Result<u32, Denied>> + Send + use<'_> {
+        if *n == 0 {
+            return std::future::ready(Ok(100));
+        }
+        std::future::ready(Ok(*n))
+    }
+    assert_eq!((boxed(0).await, boxed(1).await, boxed(2).await), (Ok(100), Ok(101), Ok(2)));
+    assert!(boxed(0).await.is_err() && boxed(2).await.is_err());
+    assert_eq!((hidden(&0).await, hidden(&2).await), (Ok(100), Ok(2)));
+    assert!(is_send(hidden(&0)).await.is_err());
+}
+
 #[async_trait::async_trait]
 trait Remote {
     async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied>;
