@@ -75,6 +75,12 @@ fn several_limits_are_all_or_nothing() {
     assert_eq!(send("alice", 1).unwrap_err().rule(), RuleId(0));
     assert!(send("bob", 1).is_ok()); // nor everybody for what alice was refused
 
+    #[rate_limit("1/day", key = "fixed")]
+    fn fixed() -> Result<(), Denied> {
+        Ok(())
+    }
+    assert!(fixed().is_ok() && fixed().is_err());
+
     #[rate_limit("5/day", "2/h", key = user)]
     fn both(user: u32) -> Result<u32, Denied> {
         Ok(user)

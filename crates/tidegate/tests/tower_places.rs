@@ -98,6 +98,29 @@ async fn a_permit_is_held_until_the_body_has_ended() {
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_64_at_the_same_time_exactly_40_are_at_work() {
+    let service = ConcurrencyLayer::at_once(40).layer(Slowly::default());
+    let barrier = Arc::new(tokio::sync::Barrier::new(64));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (mut service, barrier) = (service.clone(), barrier.clone());
+            tokio::spawn(async move {
+                barrier.wait().await;
+                send(&mut service, request()).await // whose body nobody reads yet
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    let with = |status| answers.iter().filter(|answer| answer.status() == status).count();
+    assert_eq!((with(StatusCode::OK), with(StatusCode::SERVICE_UNAVAILABLE)), (40, 24));
+    drop(answers);
+    assert_eq!(send(&mut service.clone(), request()).await.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
     let (limiter, slowly, mut service) = one_at_once();
