@@ -428,6 +428,7 @@ impl Tape {
         Ok(self.name.clone())
     }
 
+    #[expect(clippy::boxed_local, reason = "it is about the box")]
     fn boxed(self: Box<Self>) -> Result<String, Denied> {
         Ok(self.name)
     }
