@@ -145,6 +145,28 @@ async fn a_permit_is_held_until_the_future_ends_or_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_limit_of_the_functions_own_can_be_waited_for() {
+    #[rate_limit("1/day", key = user, wait = "1ms")]
+    async fn task(user: &str) -> Result<usize, Denied> {
+        Ok(user.len())
+    }
+    #[rate_limit("1/day", key = user, wait = "1ms")]
+    fn thread(user: &str) -> Result<usize, Denied> {
+        Ok(user.len())
+    }
+    #[rate_limit(concurrency = 1, wait = "1h")]
+    async fn one_at_a_time() -> Result<(), Denied> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+    assert_eq!((task("a").await, thread("a"), task("b").await), (Ok(1), Ok(1), Ok(1)));
+    for denied in [task("a").await.unwrap_err(), thread("a").unwrap_err()] {
+        assert!(denied.to_string().ends_with("wait longer, or try later"), "{denied}");
+    }
+    assert_eq!(tokio::join!(one_at_a_time(), one_at_a_time(), one_at_a_time()), (Ok(()), Ok(()), Ok(())));
+}
+
+#[tokio::test]
 async fn otherwise_is_awaited_as_the_function_is() {
     struct Service(u32);
     impl Service {
