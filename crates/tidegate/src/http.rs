@@ -34,6 +34,7 @@ mod ruling;
 mod text;
 mod timer;
 mod told;
+mod wanted;
 
 pub use address::{Client, ClientAddress, Forwarding, Found, Peer};
 pub use answer::{Refusal, Why};

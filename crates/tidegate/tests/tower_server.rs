@@ -285,9 +285,19 @@ async fn a_head_gets_no_body_and_a_browser_a_page() {
         (text(&page), &page.headers()["content-type"]),
         ("<p>Later.</p>", &HeaderValue::from_static("text/html; charset=utf-8"))
     );
-    let program =
-        refused(&limits(), Request::get("/").header("accept", "application/json").body(()).unwrap()).await;
-    assert_eq!(program.headers()["content-type"], "application/problem+json");
+    for (accept, is_page) in [
+        ("application/json", false),
+        ("*/*", false),
+        ("application/json, text/html;q=0.5", false),
+        ("text/html;q=0, */*", false),
+        ("text/html; q=0.0", false),
+        ("application/xhtml+xml, Text/HTML;level=1;q=0.9, application/json;q=0.8", true),
+        ("image/png, text/html", true),
+    ] {
+        let answer = refused(&limits(), Request::get("/").header("accept", accept).body(()).unwrap()).await;
+        let kind = if is_page { "text/html; charset=utf-8" } else { "application/problem+json" };
+        assert_eq!(answer.headers()["content-type"], kind, "{accept:?}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::http::header::{
-    ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use ::http::{HeaderMap, Method, Response, StatusCode};
 
@@ -22,6 +22,7 @@ use super::head::Head;
 use super::retry::{self, Jitter};
 use super::rule::{Expose, Left, RuleOf};
 use super::ruling::Decisions;
+use super::wanted::{grpc_kind, wants_html};
 use tidegate_core::{Decision, Outcome, Wait};
 
 /// Why a request is refused, and how it will be answered unless somebody else answers it.
@@ -77,8 +78,6 @@ const REDUCED_CAPACITY: Problem = Problem {
     kind: "temporary-reduced-capacity",
     title: "Request cannot be satisfied due to temporary server capacity constraints",
 };
-
-const GRPC: [&str; 3] = ["application/grpc", "application/grpc-web", "application/grpc-web-text"];
 
 struct Problem {
     kind: &'static str,
@@ -295,15 +294,4 @@ fn pushback(refusal: &Refusal) -> Option<HeaderValue> {
         }
         (None, _) => None,
     }
-}
-
-/// Which gRPC is spoken, if it is: `application/grpc+proto` is, and `application/grpcs` is something else.
-fn grpc_kind(headers: &HeaderMap) -> Option<&'static str> {
-    let said = headers.get(CONTENT_TYPE)?.as_bytes();
-    let kind = said.split(|byte| b"+; \t".contains(byte)).next()?;
-    GRPC.into_iter().find(|known| kind.eq_ignore_ascii_case(known.as_bytes()))
-}
-
-fn wants_html(headers: &HeaderMap) -> bool {
-    headers.get_all(ACCEPT).iter().any(|kinds| kinds.to_str().is_ok_and(|kinds| kinds.contains("text/html")))
 }
