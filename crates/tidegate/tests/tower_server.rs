@@ -430,8 +430,8 @@ async fn who_has_waited_in_vain_is_served_elsewhere_too() {
 
 #[tokio::test]
 async fn those_who_are_refused_are_served_elsewhere() {
-    let layer = RateLimitLayer::new(limits(|limits| limits))
-        .otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let limits = limits(|limits| limits.answer(|_, _| panic!("nobody is to be told of the refusal")));
+    let layer = RateLimitLayer::new(limits).otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
     let counting = Counting::default();
     let mut service = layer.layer(counting.clone());
     assert_eq!(text(&send(&mut service, request()).await), "served");
