@@ -97,11 +97,23 @@ impl Arguments {
             "limiter" => argument.read(&mut self.limiter),
             "rule" => argument.read(&mut self.rule),
             "crate" => argument.read(&mut self.tidegate),
-            _ => {
-                self.unlimited = Some(argument.name);
-                Ok(())
-            }
+            _ => argument.stand_alone(&mut self.unlimited),
         }
+    }
+
+    /// Everything but `unlimited`, and but where the crate is.
+    pub(crate) fn others(&self) -> Option<String> {
+        let text = self.texts.first().map(|text| format!("\"{}\"", text.value()));
+        let names = [
+            name_of(&self.concurrency),
+            name_of(&self.key),
+            name_of(&self.cost),
+            name_of(&self.wait),
+            name_of(&self.otherwise),
+            name_of(&self.limiter),
+            name_of(&self.rule),
+        ];
+        text.or_else(|| self.parts().chain(names.into_iter().flatten()).next().map(Ident::to_string))
     }
 
     /// Those that say a limit in parts, as far as they are there.
@@ -120,11 +132,23 @@ struct Argument<'a> {
     input: ParseStream<'a>,
 }
 
+fn name_of<T>(named: &Option<Named<T>>) -> Option<&Ident> {
+    named.as_ref().map(|named| &named.name)
+}
+
 impl Argument<'_> {
+    /// One without a value.
+    fn stand_alone(self, into: &mut Option<Ident>) -> Result<()> {
+        match into.replace(self.name) {
+            None => Ok(()),
+            Some(name) => Err(twice(&name)),
+        }
+    }
+
     fn read<T: Parse>(self, into: &mut Option<Named<T>>) -> Result<()> {
         let Argument { name, usage, input } = self;
         if into.is_some() {
-            return Err(Error::new(name.span(), format!("`{name}` is written twice; keep one")));
+            return Err(twice(&name));
         }
         if !input.peek(Token![=]) {
             return Err(Error::new(name.span(), format!("`{name}` needs a value, as in `{usage}`")));
@@ -136,6 +160,10 @@ impl Argument<'_> {
         *into = Some(Named { name, value });
         Ok(())
     }
+}
+
+fn twice(name: &Ident) -> Error {
+    Error::new(name.span(), format!("`{name}` is written twice; keep one"))
 }
 
 /// The same place, other words.

@@ -6,6 +6,7 @@
 
 use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, Result, ReturnType, parse_quote, parse2};
 
@@ -67,18 +68,33 @@ fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
 
 /// The body after the entry. Where it makes a future, both are put off until that is polled.
 fn body(function: &mut Function, entry: &Tokens) -> Tokens {
-    let (future, body) = (local("future"), &function.body);
+    let future = local("future");
     match (function.returns(), &function.signature.output) {
         (Returns::Future, _) => {
-            let body = quote!(async move { #entry let #future = { #body }; #future.await });
+            let made = made(function, &quote!());
+            let body = quote!(async move { #entry let #future = #made; #future.await });
             // It looks like an `async fn` now, and whoever wrote it has their reasons for not writing one.
             function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
             body
         }
-        (Returns::BoxedFuture, ReturnType::Type(_, ty)) => {
-            quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = { #body }; #future.await }))
+        (Returns::BoxedFuture, ReturnType::Type(arrow, ty)) => {
+            let made = made(function, &quote!(#arrow #ty));
+            quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = #made; #future.await }))
         }
-        _ => quote!(#entry #body),
+        _ => {
+            let body = &function.body;
+            quote!(#entry #body)
+        }
+    }
+}
+
+/// The future that the body makes. A `return` in it is to return that, and so it is the body of a closure then.
+fn made(function: &Function, output: &Tokens) -> Tokens {
+    let body = &function.body;
+    if function.returns_early() {
+        quote!({ #[allow(clippy::redundant_closure_call)] (move || #output { #body })() })
+    } else {
+        quote!({ #body })
     }
 }
 
@@ -99,7 +115,7 @@ fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<T
 /// The block that gives leave to go ahead.
 fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens) -> Tokens {
     let tidegate = tidegate(limits, Span::call_site());
-    let name = function.signature.ident.to_string();
+    let name = function.signature.ident.unraw().to_string();
     let asked = asked(limits, is_async, &tidegate);
     let terms = terms(&limits.terms, &tidegate);
     let parts = limits.asks.iter().map(|ask| part(ask, &limits.terms[ask.terms], &tidegate));

@@ -1,9 +1,9 @@
 //! # What it is written on
 //!
 //! A function, with or without `self`, or an `impl` block. The body of a function stays as it was written: nobody here
-//! reads it.
+//! reads it, but for a `return`.
 
-use proc_macro2::{Span, TokenStream as Tokens};
+use proc_macro2::{Span, TokenStream as Tokens, TokenTree};
 use quote::ToTokens;
 use syn::parse::discouraged::Speculative;
 use syn::parse::{Parse, ParseStream, Parser};
@@ -105,6 +105,11 @@ impl Function {
         }
     }
 
+    /// Whether the body has a `return` of its own, beside those of `async` blocks in it.
+    pub(crate) fn returns_early(&self) -> bool {
+        has_return(self.body.clone())
+    }
+
     /// Where the type that is returned stands.
     pub(crate) fn output_span(&self) -> Span {
         match &self.signature.output {
@@ -112,6 +117,18 @@ impl Function {
             ReturnType::Type(_, ty) => ty.span(),
         }
     }
+}
+
+fn has_return(body: Tokens) -> bool {
+    let mut after_async = false;
+    body.into_iter().any(|token| match token {
+        TokenTree::Ident(word) => {
+            after_async = word == "async" || (after_async && word == "move");
+            word == "return"
+        }
+        TokenTree::Group(group) => !std::mem::take(&mut after_async) && has_return(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 fn is_future(bound: &TypeParamBound) -> bool {

@@ -4,6 +4,7 @@
 //! that contradict each other, and limits that could never let a call pass, are found here.
 
 use proc_macro2::Span;
+use quote::ToTokens;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, LitStr, Path, Result};
 use tidegate_core::{Algorithm, Micros, Outcome, Rule};
 
@@ -40,6 +41,7 @@ pub(crate) enum Limit {
 pub(crate) struct Terms {
     pub(crate) key: Option<Expr>,
     pub(crate) cost: Option<Expr>,
+    place: Span,
 }
 
 /// What is asked of one rule, on the terms of the attribute of this number.
@@ -67,13 +69,15 @@ impl Limits {
             let limits = limits_of(&arguments, common.limiter.as_ref())?;
             check_key(arguments.key.as_ref())?;
             check_cost(arguments.cost.as_ref(), &limits, common.limiter.is_some())?;
+            let place = place_of(&arguments);
             ask(arguments.rule, terms.len(), limits, &mut own, &mut asks)?;
             let [key, cost] = [arguments.key, arguments.cost].map(|named| named.map(|named| named.value));
-            terms.push(Terms { key, cost });
+            terms.push(Terms { key, cost, place });
         }
         if let (Some(limiter), false) = (&common.limiter, own.is_empty()) {
             return Err(two_limiters(&limiter.name));
         }
+        check_asked_once(&asks, &terms)?;
         let limiter = match common.limiter {
             Some(limiter) => Limiter::Given(limiter.value),
             None => Limiter::Own(own),
@@ -133,14 +137,11 @@ fn once<T>(into: &mut Option<Named<T>>, from: Option<Named<T>>) -> Result<()> {
 }
 
 fn unlimited_alone(unlimited: &Ident, attributes: &[Arguments]) -> Result<Option<Limits>> {
-    let limits = |arguments: &Arguments| {
-        !arguments.texts.is_empty()
-            || arguments.parts().next().is_some()
-            || arguments.concurrency.is_some()
-            || arguments.limiter.is_some()
-    };
-    if attributes.len() > 1 || attributes.iter().any(limits) {
-        return Err(Error::new(unlimited.span(), "`unlimited` and a limit contradict each other; keep one"));
+    let other = attributes.iter().find_map(Arguments::others);
+    if attributes.len() > 1 || other.is_some() {
+        let other = other.map_or_else(|| "another attribute".to_owned(), |other| format!("`{other}`"));
+        let why = format!("`unlimited` and {other} contradict each other; keep one");
+        return Err(Error::new(unlimited.span(), why));
     }
     Ok(None)
 }
@@ -270,6 +271,32 @@ fn ask(
         own.push(limit);
     }
     Ok(())
+}
+
+/// Where an attribute says what it asks of a limiter.
+fn place_of(arguments: &Arguments) -> Span {
+    let named = [&arguments.rule, &arguments.key, &arguments.cost].into_iter().flatten().next();
+    named.map_or_else(Span::call_site, |named| named.name.span())
+}
+
+/// That none of these asks what one before it has asked.
+fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
+    let text = |ask: &Ask| {
+        let rule = match &ask.rule {
+            RuleOf::Numbered(number) => number.to_string(),
+            RuleOf::Named(rule) => rule.to_token_stream().to_string(),
+        };
+        (rule, terms[ask.terms].key.as_ref().map(|key| key.to_token_stream().to_string()))
+    };
+    let texts: Vec<_> = asks.iter().map(text).collect();
+    match (1..asks.len()).find(|last| texts[..*last].contains(&texts[*last])) {
+        None => Ok(()),
+        Some(again) => {
+            let why = "the limiter is asked for the same rule and key by another attribute; \
+                       add `rule = …` to one of them, or leave it out";
+            Err(Error::new(terms[asks[again].terms].place, why))
+        }
+    }
 }
 
 fn rule_of(value: Expr) -> Result<RuleOf> {

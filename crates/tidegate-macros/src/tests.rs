@@ -75,6 +75,42 @@ fn another_path_leads_to_the_crate() {
 }
 
 #[test]
+fn whatever_else_is_written_on_a_function_stays() {
+    let item = quote!(
+        /// What it does.
+        #[cfg(feature = "x")]
+        #[rate_limit("2/s")]
+        #[must_use = "why"]
+        pub(crate) unsafe extern "C" fn f<'a, T: Copy, const N: usize>(
+            #[allow(unused)] a: &'a [T; N],
+        ) -> Result<&'a T, E>
+        where
+            T: Send,
+        {
+            #![allow(x)]
+            body
+        }
+    );
+    let expanded = expand(quote!("1/s"), item).to_string();
+    let before = quote!(
+        /// What it does.
+        #[cfg(feature = "x")]
+        #[must_use = "why"]
+        pub(crate) unsafe extern "C" fn f<'a, T: Copy, const N: usize>(
+            #[allow(unused)] a: &'a [T; N],
+        ) -> Result<&'a T, E>
+        where
+            T: Send,
+    );
+    assert!(expanded.starts_with(&before.to_string()), "{expanded}");
+    assert!(
+        expanded[before.to_string().len()..].starts_with(" { # ! [allow (x)] let _permits ="),
+        "{expanded}"
+    );
+    assert!(expanded.ends_with("; body }"), "{expanded}");
+}
+
+#[test]
 fn after_a_mistake_the_function_is_still_there() {
     let item = quote!(
         #[rate_limit(nonsense)]

@@ -34,6 +34,7 @@ mod ruling;
 mod text;
 mod timer;
 mod told;
+mod wanted;
 mod way;
 
 pub use address::{Client, ClientAddress, Forwarding, Found, Peer};

@@ -3,7 +3,8 @@
 #![cfg(feature = "macros")]
 
 use std::cell::Cell;
-use std::sync::LazyLock;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tidegate::attribute::{Denied, FromDenied, Limit};
@@ -73,6 +74,12 @@ fn several_limits_are_all_or_nothing() {
     assert!(send("alice", 1).is_ok() && send("alice", 1).is_ok()); // so alice was not charged for it
     assert_eq!(send("alice", 1).unwrap_err().rule(), RuleId(0));
     assert!(send("bob", 1).is_ok()); // nor everybody for what alice was refused
+
+    #[rate_limit("1/day", key = "fixed")]
+    fn fixed() -> Result<(), Denied> {
+        Ok(())
+    }
+    assert!(fixed().is_ok() && fixed().is_err());
 
     #[rate_limit("5/day", "2/h", key = user)]
     fn both(user: u32) -> Result<u32, Denied> {
@@ -406,6 +413,79 @@ fn on_a_block_it_is_each_methods_default_and_their_own_wins() {
     assert_eq!([shop.look("cup"), shop.look("cup"), shop.look("plate")], [3, 0, 5]);
     assert!((0..10).all(|_| shop.guess("cup") == 0));
     assert_eq!([(); 3].map(|()| Shop::new("acme").page()), [Page(200), Page(200), Page(429)]);
+}
+
+struct Tape {
+    name: String,
+    length: usize,
+}
+
+#[rate_limit("1/day", key = (self.name, self.length))]
+impl Tape {
+    const LENGTH: usize = 1;
+
+    fn shared(self: Arc<Self>) -> Result<String, Denied> {
+        Ok(self.name.clone())
+    }
+
+    #[expect(clippy::boxed_local, reason = "it is about the box")]
+    fn boxed(self: Box<Self>) -> Result<String, Denied> {
+        Ok(self.name)
+    }
+
+    fn pinned(self: Pin<&mut Self>) -> Result<usize, Denied> {
+        Ok(self.length)
+    }
+
+    fn longer(mut self) -> Result<Self, Denied> {
+        self.length += Self::LENGTH;
+        Ok(self)
+    }
+
+    fn letters<'a>(&'a self) -> Result<impl Iterator<Item = char> + use<'a>, Denied> {
+        Ok(self.name.chars())
+    }
+
+    #[cfg(any())]
+    fn is_not_there(&self) -> NorIsThis {}
+
+    #[inline]
+    #[cfg_attr(all(), doc = "Has attributes, before which that of the block is put.")]
+    fn annotated(&self) -> Result<usize, Denied> {
+        Ok(self.length)
+    }
+}
+
+#[test]
+fn whatever_the_receiver_is_its_fields_can_be_the_key() {
+    let tape = |length| Tape { name: "a".to_owned(), length };
+    let twice = |call: &dyn Fn() -> bool| (call(), call());
+    assert_eq!(twice(&|| Arc::new(tape(1)).shared().is_ok()), (true, false));
+    assert_eq!(twice(&|| Box::new(tape(1)).boxed().is_ok()), (true, false));
+    assert_eq!(twice(&|| Pin::new(&mut tape(1)).pinned().is_ok()), (true, false));
+    assert_eq!(twice(&|| tape(1).letters().is_ok()), (true, false));
+    assert_eq!(twice(&|| tape(1).annotated().is_ok()), (true, false));
+    assert_eq!(tape(1).longer().map(|tape| tape.length), Ok(2));
+    assert!(tape(1).longer().is_err() && tape(2).longer().is_ok());
+}
+
+#[test]
+fn odd_names_and_patterns_are_names_and_patterns() {
+    #[rate_limit("1/day", key = (r#type, a, rest[0]),)]
+    fn r#match(r#type: &str, (a, ref b): (u8, String), rest @ [_, last]: [u8; 2]) -> Result<String, Denied> {
+        Ok(format!("{type} {a} {b} {rest:?} {last}"))
+    }
+    #[rate_limit("1/day", key = r#type)]
+    fn r#loop(r#type: &str, &mut ref mut number: &mut u8) -> Result<u8, Denied> {
+        *number += u8::try_from(r#type.len()).unwrap();
+        Ok(*number)
+    }
+    assert_eq!(r#match("x", (1, "y".to_owned()), [2, 3]).as_deref(), Ok("x 1 y [2, 3] 3"));
+    assert!(r#match("x", (1, "z".to_owned()), [2, 4]).is_err());
+    let mut number = 1;
+    assert_eq!(r#loop("abc", &mut number), Ok(4));
+    let denied = r#loop("abc", &mut number).unwrap_err();
+    assert_eq!((number, denied.function()), (4, "loop"), "by the name that it is called by");
 }
 
 trait Greets {

@@ -145,6 +145,28 @@ async fn a_permit_is_held_until_the_future_ends_or_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_limit_of_the_functions_own_can_be_waited_for() {
+    #[rate_limit("1/day", key = user, wait = "1ms")]
+    async fn task(user: &str) -> Result<usize, Denied> {
+        Ok(user.len())
+    }
+    #[rate_limit("1/day", key = user, wait = "1ms")]
+    fn thread(user: &str) -> Result<usize, Denied> {
+        Ok(user.len())
+    }
+    #[rate_limit(concurrency = 1, wait = "1h")]
+    async fn one_at_a_time() -> Result<(), Denied> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+    assert_eq!((task("a").await, thread("a"), task("b").await), (Ok(1), Ok(1), Ok(1)));
+    for denied in [task("a").await.unwrap_err(), thread("a").unwrap_err()] {
+        assert!(denied.to_string().ends_with("wait longer, or try later"), "{denied}");
+    }
+    assert_eq!(tokio::join!(one_at_a_time(), one_at_a_time(), one_at_a_time()), (Ok(()), Ok(()), Ok(())));
+}
+
+#[tokio::test]
 async fn otherwise_is_awaited_as_the_function_is() {
     struct Service(u32);
     impl Service {
@@ -203,6 +225,33 @@ async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
         Box::pin(async move { n * 2 })
     }
     assert_eq!((number(21).await, number(21).await), (21, 42));
+}
+
+#[tokio::test]
+async fn a_function_may_return_its_future_early() {
+    #[rate_limit("1/day", key = n)]
+    fn boxed(n: u32) -> Pin<Box<dyn Future<Output = Result<u32, Denied>> + Send>> {
+        if n == 0 {
+            return Box::pin(std::future::ready(Ok(100)));
+        }
+        Box::pin(async move {
+            if n == 1 {
+                return Ok(101);
+            }
+            Ok(n)
+        })
+    }
+    #[rate_limit("1/day", key = n)]
+    fn hidden(n: &u32) -> impl Future<Output = Result<u32, Denied>> + Send + use<'_> {
+        if *n == 0 {
+            return std::future::ready(Ok(100));
+        }
+        std::future::ready(Ok(*n))
+    }
+    assert_eq!((boxed(0).await, boxed(1).await, boxed(2).await), (Ok(100), Ok(101), Ok(2)));
+    assert!(boxed(0).await.is_err() && boxed(2).await.is_err());
+    assert_eq!((hidden(&0).await, hidden(&2).await), (Ok(100), Ok(2)));
+    assert!(is_send(hidden(&0)).await.is_err());
 }
 
 #[async_trait::async_trait]

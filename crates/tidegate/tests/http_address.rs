@@ -102,6 +102,32 @@ fn what_cannot_be_read_ends_the_walk_and_is_flagged() {
 }
 
 #[test]
+fn nothing_a_client_writes_makes_our_proxies_word_unreadable() {
+    let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+    let said = |client: &ClientAddress, name: &'static str, line: &[u8]| {
+        let value = HeaderValue::from_bytes(line).expect("as the test wants it");
+        let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+        let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
+        assert_eq!(
+            (found.address, found.is_doubtful),
+            (Some(ip("203.0.113.9")), false),
+            "{}",
+            line.escape_ascii()
+        );
+    };
+    for odd in [&b"\xff"[..], b"\x80, \xfe", b"\"", b",,,", b"\t"] {
+        let line = [odd, b", 203.0.113.9, 10.0.0.2"].concat();
+        said(&ours(Forwarding::XForwardedFor), "x-forwarded-for", &line);
+        said(&direct().hops(2), "x-forwarded-for", &line);
+    }
+    for odd in [&b"for=\""[..], b"for=\"\\", b"\xff", b"\"\"\"", b"for=\"6.6.6.6", b"host=\"a\\\""] {
+        for ours_say in [&b", for=203.0.113.9, for=10.0.0.2"[..], b", for=\"203.0.113.9:80\";by=\"a,b\""] {
+            said(&ours(Forwarding::Forwarded), "forwarded", &[odd, ours_say].concat());
+        }
+    }
+}
+
+#[test]
 fn no_more_is_read_than_32_hops_or_4_kilobytes() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
@@ -127,6 +153,17 @@ fn the_header_of_the_standard_and_those_of_providers() {
         (&["for=192.0.2.60;for=192.0.2.61"], "10.0.0.1", true),
         (&["proto=http"], "10.0.0.1", true),
         (&["for=\"192.0.2.60"], "10.0.0.1", true),
+        (&["FOR = \"192.0.2.60:80\" ; proto=https"], "192.0.2.60", false),
+        (&["for=\"192.0.2.60:_gazonk\""], "192.0.2.60", false), // a port that is not told
+        (&["for=\"[2001:db8::17]:_a.b-c\""], "2001:db8::17", false),
+        (&["for=\"192.0.2.60:_\""], "10.0.0.1", true),
+        (&[r#"for="\1\92.0.2.60""#], "192.0.2.60", false), // escaped for no reason, as it may be
+        (&[r#"for=192.0.2.60;host="a\"b, c\\", for=10.0.0.3"#], "192.0.2.60", false),
+        (&[r#"for="192.0.2.60"x"#], "10.0.0.1", true),
+        (&["for=192.0.2.60, "], "10.0.0.1", true),
+        (&["for=192.0.2.60", ""], "10.0.0.1", true),
+        (&["for="], "10.0.0.1", true),
+        (&["for=\"\""], "10.0.0.1", true),
     ];
     for (lines, expected, is_doubtful) in rows {
         let found = find(&forwarded, "10.0.0.1", "forwarded", lines);
@@ -141,6 +178,84 @@ fn the_header_of_the_standard_and_those_of_providers() {
         assert_eq!((several.address, several.is_doubtful), (Some(ip("10.0.0.1")), true), "{lines:?}");
     }
     assert_eq!(xff(&provider, "10.0.0.1", &["1.2.3.4"]).address, Some(ip("10.0.0.1")), "another header");
+}
+
+/// What goes on to a server behind us, of all that can be said about forwarding.
+fn passed_on(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str, &str)]) -> Vec<String> {
+    let mut headers = HeaderMap::new();
+    for (name, line) in lines {
+        let line = HeaderValue::from_str(line).expect("as the test wants it");
+        headers.append(HeaderName::from_static(name), line);
+    }
+    client.pass_on_from(peer, &mut headers);
+    let text = |value: &HeaderValue| value.to_str().expect("as the test wants it").to_owned();
+    let mut told: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn who_is_not_believed_is_not_passed_on_as_our_word() {
+    let peer = |text: &str| Some(Peer::Address(ip(text)));
+    let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+    let single = || Forwarding::Single(HeaderName::from_static("cf-connecting-ip"));
+    let spoofed = &[
+        ("x-forwarded-for", "1.2.3.4"),
+        ("x-forwarded-for", "5.6.7.8"),
+        ("x-forwarded-host", "a"),
+        ("forwarded", "for=1.2.3.4"),
+        ("x-real-ip", "1.2.3.4"),
+        ("cf-connecting-ip", "1.2.3.4"),
+        ("x-user", "alice"),
+    ];
+    let cf = "cf-connecting-ip: 1.2.3.4";
+    let somebody = peer("198.51.100.7");
+    let rows: &[(&str, Vec<String>, &[&str])] = &[
+        (
+            "IP-06",
+            passed_on(&direct().hops(0), peer("192.0.2.5"), &[("x-forwarded-for", EDGE)]),
+            &["x-forwarded-for: 203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5"],
+        ),
+        (
+            "IP-11",
+            passed_on(&ours(Forwarding::XForwardedFor), somebody, spoofed),
+            &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "nobody is trusted",
+            passed_on(&direct(), somebody, spoofed),
+            &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "the standard",
+            passed_on(&ours(Forwarding::Forwarded), peer("2001:db8::1"), spoofed),
+            &[cf, "forwarded: for=\"[2001:db8::1]\"", "x-user: alice"],
+        ),
+        (
+            "a provider's",
+            passed_on(&ours(single()), peer("::ffff:198.51.100.7"), spoofed),
+            &["cf-connecting-ip: 198.51.100.7", "x-user: alice"],
+        ),
+        (
+            "a proxy of ours",
+            passed_on(&ours(Forwarding::XForwardedFor), peer("10.0.0.1"), &spoofed[..3]),
+            &["x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1", "x-forwarded-host: a"],
+        ),
+        (
+            "a proxy of ours, by the standard",
+            passed_on(&ours(Forwarding::Forwarded), peer("10.0.0.1"), &spoofed[3..4]),
+            &["forwarded: for=1.2.3.4, for=10.0.0.1"],
+        ),
+        ("the provider", passed_on(&ours(single()), peer("10.0.0.1"), &spoofed[5..6]), &[cf]),
+        (
+            "a socket of the file system",
+            passed_on(&direct(), Some(Peer::Local), spoofed),
+            &[cf, "x-forwarded-for: unknown", "x-user: alice"],
+        ),
+    ];
+    for (id, told, expected) in rows {
+        assert_eq!(told, expected, "{id}");
+    }
 }
 
 #[test]
@@ -242,6 +357,26 @@ proptest! {
                 let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
                 prop_assert!(found.address.is_some());
             }
+        }
+    }
+
+    #[test]
+    fn whatever_stands_before_our_proxies_word_the_client_is_the_same(
+        before in prop::collection::vec(
+            prop_oneof![b' '..=b'~', 0x80..=0xffu8, prop::sample::select(&b"\"\"\\,;=\t"[..])],
+            0..40,
+        ),
+    ) {
+        let rows: [(Forwarding, &'static str, &[u8]); 2] = [
+            (Forwarding::XForwardedFor, "x-forwarded-for", b",203.0.113.9, 10.0.0.2"),
+            (Forwarding::Forwarded, "forwarded", b",for=\"203.0.113.9:80\";host=\"\\\"\", for=10.0.0.2"),
+        ];
+        for (forwarding, name, ours) in rows {
+            let value = HeaderValue::from_bytes(&[&before, ours].concat()).unwrap();
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
+            let client = direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
+            let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
+            prop_assert_eq!((found.address, found.is_doubtful), (Some(ip("203.0.113.9")), false));
         }
     }
 

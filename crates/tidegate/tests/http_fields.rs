@@ -90,6 +90,10 @@ fn what_others_have_said_is_never_made_to_look_more_generous() {
         (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),
         (&HeaderValue::from(3), &HeaderValue::from(7))
     );
+    headers.append("x-ratelimit-remaining", HeaderValue::from_static("1"));
+    Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
+    assert_eq!(headers["x-ratelimit-limit"], "7", "somebody else has said 1");
+    headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
     Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
     assert_eq!(
         (&headers["x-ratelimit-remaining"], &headers["x-ratelimit-limit"]),

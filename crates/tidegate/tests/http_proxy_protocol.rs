@@ -51,6 +51,7 @@ fn ip_20_a_line_tells_the_client_and_unknown_keeps_the_peer() {
     {
         assert_eq!(complete(line.as_bytes()), Announced::Nobody);
     }
+    assert_eq!(complete(b"PROXY UNKNOWN \xff\0\r\n"), Announced::Nobody);
 }
 
 #[test]

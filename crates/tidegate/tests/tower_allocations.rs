@@ -74,6 +74,8 @@ fn a_request_that_passes_allocates_nothing() {
     assert_eq!(allocations(keyed(by::address(behind.clone()))), 0);
     assert_eq!(allocations(keyed(by::header("x-user").secret().or_address(behind))), 0);
     assert_eq!(allocations(keyed(keys.or_refuse())), 0);
+    assert_eq!(allocations(keyed(by::route(["/login", "/users/{id}"]).or_refuse())), 0);
+    assert_eq!(allocations(keyed(by::param("/users/{id}", "id").or_refuse())), 0);
 
     let quota = Quota::per_second(1_000);
     let policy =

@@ -68,6 +68,51 @@ async fn a_refusal_tells_the_other_rules_as_they_were_found() {
     assert_eq!(lists(refused.headers()), [POLICY, "\"everybody\";r=98;t=2, \"user\";r=0;t=30"]);
 }
 
+fn violated(response: &Response<Vec<u8>>) -> &str {
+    let text = std::str::from_utf8(response.body()).expect("as the test wants it");
+    text.split_once("\"violated-policies\":").expect("it tells them").1.trim_end_matches('}')
+}
+
+#[tokio::test]
+async fn all_rules_that_refuse_are_told_and_the_longest_wait() {
+    let policy = Policy::builder()
+        .rule("hourly", Quota::per_hour(1))
+        .rule("daily", Quota::per_day(1))
+        .rule("abuse", Quota::per_hour(1))
+        .rule("wide", Quota::per_hour(9))
+        .at_once("places", 1)
+        .build()
+        .expect("as the test wants it")
+        .with_clock(ManualClock::new());
+    let limits = Limits::over(policy)
+        .rule("hourly", by::everybody())
+        .rule("daily", by::header("x-user").or_skip())
+        .rule("abuse", by::everybody())
+        .expose(Expose::Hidden)
+        .rule("wide", by::everybody())
+        .rule("places", by::everybody())
+        .fields(Fields::Draft11)
+        .build()
+        .expect("as the test wants it");
+    let Asked::Now(Ruling::Pass(_at_work)) = limits.ask(&Head::of(&of("alice"))) else {
+        panic!("it is the first")
+    };
+    let busy = told(&limits, of("alice")).await;
+    assert_eq!(
+        (busy.status().as_u16(), busy.headers()["retry-after"].to_str().unwrap()),
+        (503, "86400"),
+        "a second would do for the places, and be in vain for the rest"
+    );
+    assert_eq!(violated(&busy), r#"["hourly","daily","places"]"#);
+    drop(_at_work);
+    let refused = told(&limits, of("alice")).await;
+    assert_eq!((refused.status().as_u16(), violated(&refused)), (429, r#"["hourly","daily"]"#));
+    assert_eq!(refused.headers()["retry-after"], "86400");
+    let another = told(&limits, of("bob")).await;
+    assert_eq!(violated(&another), r#"["hourly"]"#);
+    assert_eq!(another.headers()["retry-after"], "3600");
+}
+
 #[tokio::test]
 async fn where_there_is_room_for_one_rule_it_is_the_one_with_the_least_left() {
     let limits = limits(|limits| limits.fields(Fields::XRateLimit));

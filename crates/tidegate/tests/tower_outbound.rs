@@ -113,6 +113,32 @@ async fn whoever_asks_for_time_is_given_it_by_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_leaves_its_turn_to_the_next() {
+    let partner = Partner::new([]);
+    let mut service = tenth(&partner);
+    assert_eq!(call(&mut service, "a").await.unwrap(), 200);
+    let given_up = service.call(to("a"));
+    drop(given_up);
+    assert_eq!(call(&mut service, "a").await.unwrap(), 200);
+    assert_eq!(partner.calls(), [0, 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_date_is_waited_for_by_the_clock_of_who_has_set_it() {
+    let until = Response::builder()
+        .status(503)
+        .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
+        .header("retry-after", "Sunday, 06-Nov-94 08:49:40 GMT")
+        .body(())
+        .unwrap();
+    let partner = Partner::new([until]);
+    let mut service = tenth(&partner);
+    assert_eq!(call(&mut service, "a").await.unwrap(), 503);
+    assert_eq!(call(&mut service, "a").await.unwrap(), 200);
+    assert_eq!(partner.calls(), [0, 3_000]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_hosts_are_called_meanwhile() {
     let partner = Partner::new([answer(503, "retry-after", "7")]);
     let mut service = tenth(&partner);

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::combinators::WithTrailers;
+use http_body_util::{BodyExt, Full};
 use served::{Counting, poll, request, send};
 use tidegate::http::{Limits, by};
 use tidegate::tower::{Concurrency, ConcurrencyLayer, RateLimitLayer};
@@ -97,6 +98,29 @@ async fn a_permit_is_held_until_the_body_has_ended() {
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_64_at_the_same_time_exactly_40_are_at_work() {
+    let service = ConcurrencyLayer::at_once(40).layer(Slowly::default());
+    let barrier = Arc::new(tokio::sync::Barrier::new(64));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (mut service, barrier) = (service.clone(), barrier.clone());
+            tokio::spawn(async move {
+                barrier.wait().await;
+                send(&mut service, request()).await // whose body nobody reads yet
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    let with = |status| answers.iter().filter(|answer| answer.status() == status).count();
+    assert_eq!((with(StatusCode::OK), with(StatusCode::SERVICE_UNAVAILABLE)), (40, 24));
+    drop(answers);
+    assert_eq!(send(&mut service.clone(), request()).await.status(), StatusCode::OK);
+}
+
 #[tokio::test]
 async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
     let (limiter, slowly, mut service) = one_at_once();
@@ -109,6 +133,91 @@ async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
     slowly.0.lock().unwrap().push_back(Some(Err(())));
     assert!(body.frame().await.unwrap().is_err());
     assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 0));
+}
+
+/// Answers with this status and body.
+struct Answers<B>(StatusCode, fn() -> B);
+
+impl<B> Clone for Answers<B> {
+    fn clone(&self) -> Self {
+        Answers(self.0, self.1)
+    }
+}
+
+impl<B> Service<Request<()>> for Answers<B> {
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<B>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let mut response = Response::new((self.1)());
+        *response.status_mut() = self.0;
+        std::future::ready(Ok(response))
+    }
+}
+
+type Whole = Full<VecDeque<u8>>;
+
+fn whole(text: &str) -> Whole {
+    Whole::new(text.bytes().collect())
+}
+
+/// Sends a body as servers do: they ask whether it has ended, and do not look for an end that they know of.
+async fn send_whole<B: Body + Unpin>(mut body: B) {
+    while !body.is_end_stream() {
+        assert!(matches!(body.frame().await, Some(Ok(_))), "there is more, as it said");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_was_sent_has_ended_whether_or_not_its_end_was_looked_at() {
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = || Limits::on(limiter.clone(), by::everybody()).unwrap();
+    let endings = || {
+        let stats = limiter.stats();
+        (stats.in_use, stats.endings.succeeded, stats.endings.overloaded)
+    };
+    let mut served = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
+    send_whole(send(&mut served, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 1, 0));
+    let mut empty = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::NO_CONTENT, Whole::default));
+    send_whole(send(&mut empty, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 2, 0));
+    let unavailable = Answers(StatusCode::SERVICE_UNAVAILABLE, || whole("busy"));
+    let mut busy = ConcurrencyLayer::new(limits()).layer(unavailable.clone());
+    send_whole(send(&mut busy, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 2, 1));
+    drop(send(&mut served, request()).await); // nobody has looked at it
+    assert_eq!(endings(), (0, 2, 1));
+
+    let mut until_the_head = RateLimitLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
+    drop(send(&mut until_the_head, request()).await);
+    assert_eq!(endings(), (0, 3, 1), "where permits last until the head, that is the end");
+    drop(send(&mut RateLimitLayer::new(limits()).layer(unavailable), request()).await);
+    assert_eq!(endings(), (0, 3, 2));
+}
+
+#[tokio::test]
+async fn a_permit_is_held_while_trailers_are_still_to_come() {
+    type Trailing = WithTrailers<Whole, Ready<Option<Result<HeaderMap, Infallible>>>>;
+    fn with_trailers(bytes: Vec<u8>) -> Trailing {
+        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from(0))]);
+        Whole::from(bytes).with_trailers(std::future::ready(Some(Ok(trailers))))
+    }
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = Limits::on(limiter.clone(), by::everybody()).unwrap();
+    let layer = ConcurrencyLayer::with_body(limits, with_trailers);
+    let mut service = layer.layer(Answers(StatusCode::OK, || with_trailers(b"a".to_vec())));
+    let mut body = send(&mut service, request()).await.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert_eq!(limiter.stats().in_use, 1);
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+    assert!(body.frame().await.is_none());
+    assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 1));
 }
 
 /// Never answers.

@@ -248,6 +248,18 @@ async fn callers_of_grpc_get_a_status_of_grpc() {
     assert_eq!(header("grpc-status"), "8");
     assert_eq!(header("grpc-retry-pushback-ms"), "3600000");
     assert_eq!(header("content-type"), "application/grpc");
+    for (kind, answered) in [
+        ("application/grpc", "application/grpc"),
+        ("Application/GRPC; charset=utf-8", "application/grpc"),
+        ("application/grpc-web+proto", "application/grpc-web"),
+        ("application/grpc-web-text", "application/grpc-web-text"),
+        ("application/grpcs", "application/problem+json"),
+        ("application/json", "application/problem+json"),
+    ] {
+        let request = Request::post("/").header("content-type", kind).body(()).unwrap();
+        let response = refused(&limits(|limits| limits), request).await;
+        assert_eq!(response.headers()["content-type"], answered, "{kind}");
+    }
     let never =
         refused(&limits(|limits| limits.cost(|head| if head.headers.is_empty() { 1 } else { 2 })), grpc())
             .await;
@@ -273,9 +285,19 @@ async fn a_head_gets_no_body_and_a_browser_a_page() {
         (text(&page), &page.headers()["content-type"]),
         ("<p>Later.</p>", &HeaderValue::from_static("text/html; charset=utf-8"))
     );
-    let program =
-        refused(&limits(), Request::get("/").header("accept", "application/json").body(()).unwrap()).await;
-    assert_eq!(program.headers()["content-type"], "application/problem+json");
+    for (accept, is_page) in [
+        ("application/json", false),
+        ("*/*", false),
+        ("application/json, text/html;q=0.5", false),
+        ("text/html;q=0, */*", false),
+        ("text/html; q=0.0", false),
+        ("application/xhtml+xml, Text/HTML;level=1;q=0.9, application/json;q=0.8", true),
+        ("image/png, text/html", true),
+    ] {
+        let answer = refused(&limits(), Request::get("/").header("accept", accept).body(()).unwrap()).await;
+        let kind = if is_page { "text/html; charset=utf-8" } else { "application/problem+json" };
+        assert_eq!(answer.headers()["content-type"], kind, "{accept:?}");
+    }
 }
 
 #[tokio::test]
@@ -389,10 +411,27 @@ async fn a_rule_that_spreads_requests_delays_them() {
     assert_eq!(began.elapsed().as_millis(), 200);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_in_vain_is_served_elsewhere_too() {
+    let limiter = tidegate::ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("at once", by::everybody())
+        .wait_at_most(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let layer = RateLimitLayer::new(limits).otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let _held = limiter.try_acquire().unwrap();
+    let degraded = send(&mut layer.layer(Counting::default()), request()).await;
+    assert_eq!(
+        (text(&degraded), &degraded.headers()["x-rule"]),
+        ("yesterday's", &"at once".parse().unwrap())
+    );
+}
+
 #[tokio::test]
 async fn those_who_are_refused_are_served_elsewhere() {
-    let layer = RateLimitLayer::new(limits(|limits| limits))
-        .otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let limits = limits(|limits| limits.answer(|_, _| panic!("nobody is to be told of the refusal")));
+    let layer = RateLimitLayer::new(limits).otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
     let counting = Counting::default();
     let mut service = layer.layer(counting.clone());
     assert_eq!(text(&send(&mut service, request()).await), "served");
@@ -415,6 +454,48 @@ impl Gate for Far {
             self.0.decide(request).wait().await
         }))
     }
+}
+
+#[tokio::test]
+async fn a_shadow_is_one_with_a_gate_that_answers_later_too() {
+    let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), Arc::default());
+    let limits = Limits::over(far).rule("tried out", by::everybody()).shadow().build().unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    for _ in 0..3 {
+        assert_eq!(send(&mut service, request()).await.status(), 200);
+    }
+    let stats = &limits.stats()[0];
+    assert_eq!((stats.would_allow, stats.would_refuse, stats.refused), (1, 2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
+    let policy = Policy::builder()
+        .rule("tried out", Quota::per_hour(1))
+        .rule("in force", Quota::per_second(1).burst(1))
+        .build()
+        .unwrap()
+        .with_clock(TokioClock::new());
+    let limits = Limits::over(policy)
+        .rule("tried out", by::everybody())
+        .shadow()
+        .rule("in force", by::everybody())
+        .wait_at_most(Duration::from_secs(5))
+        .max_waiting(1)
+        .build()
+        .unwrap();
+    let mut service = in_front(&limits, &Counting::default());
+    assert_eq!(send(&mut service, request()).await.status(), 200);
+    let waiting = service.call(request());
+    let third = send(&mut service, request()).await;
+    assert_eq!(
+        (third.status(), text(&third).contains("\"in force\"")),
+        (StatusCode::SERVICE_UNAVAILABLE, true)
+    );
+    assert_eq!(waiting.await.unwrap().status(), 200);
+    let stats = limits.stats();
+    assert_eq!((stats[0].would_allow, stats[0].would_refuse, stats[0].refused), (1, 1, 0));
+    assert_eq!(stats[1].refused, 1);
 }
 
 #[tokio::test]

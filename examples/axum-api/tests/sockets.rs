@@ -5,12 +5,17 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use axum::Router;
+use axum::extract::MatchedPath;
+use axum::routing::get;
 use example_axum_api::{Plan, app};
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::Quota;
+use tidegate::http::{KeyPart, Limits, by};
+use tidegate::tower::RateLimitLayer;
+use tidegate::{KeyedLimiter, Quota};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -264,4 +269,56 @@ async fn a_stream_that_is_reset_is_counted() {
     assert!(adding.await.unwrap_err().is_cancelled());
     let reading = client.send_request(request("GET", Sent::Whole)).await.unwrap();
     assert_eq!(left(reading), "\"user\";r=3", "nothing has come back");
+}
+
+#[tokio::test]
+async fn who_resets_a_stream_gives_back_the_place_at_work() {
+    let address = serve(Plan {
+        at_work: 1,
+        user: Quota::per_hour(100_000),
+        everybody: Quota::per_hour(100_000),
+        ..PLAN
+    });
+    let address = address.await;
+    let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = |method: &str, body| {
+        let request = Request::builder().method(method).uri(format!("http://{address}/notes"));
+        request.header("authorization", "Bearer alice").body(body).unwrap()
+    };
+    let adding = tokio::spawn(client.send_request(request("POST", Sent::NeverWhole)));
+    tokio::task::yield_now().await; // it goes out first
+    let busy = client.send_request(request("GET", Sent::Whole)).await.unwrap();
+    assert_eq!(
+        (busy.status(), &busy.headers()["retry-after"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap())
+    );
+    adding.abort();
+    let mut tries = 0..1_000; // the server hears of it between any two of these
+    assert!(loop {
+        let status = client.send_request(request("GET", Sent::Whole)).await.unwrap().status();
+        if status == StatusCode::OK || tries.next().is_none() {
+            break status == StatusCode::OK;
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_route_that_axum_has_matched_is_a_key() {
+    let limiter = KeyedLimiter::<str>::new(Quota::per_hour(1));
+    let limits = Limits::on(limiter, by::extension(|route: &MatchedPath| route.as_str()).or_skip()).unwrap();
+    let app = Router::new()
+        .route("/users/{id}", get(async || "a user"))
+        .route("/groups/{id}", get(async || "a group"))
+        .layer(RateLimitLayer::new(limits));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let mut statuses = Vec::new();
+    for path in ["/users/1", "/users/2", "/groups/1", "/nothing", "/nothing"] {
+        let answer = ask(&mut stream, &format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        statuses.push(answer.status().to_owned());
+    }
+    assert_eq!(statuses, ["200", "429", "200", "404", "404"]);
 }

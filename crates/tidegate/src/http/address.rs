@@ -15,6 +15,10 @@
 //!
 //! Without settings no header is looked at. One header is, never several: who may fall through from one to another can
 //! choose between them. What cannot be read ends the walk at the last address that could.
+//!
+//! What is said to those behind us, where a request is passed on, is in `onward`.
+
+mod onward;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::http::header::{
-    ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use ::http::{HeaderMap, Method, Response, StatusCode};
 
@@ -22,6 +22,7 @@ use super::head::Head;
 use super::retry::{self, Jitter};
 use super::rule::{Expose, Left, RuleOf};
 use super::ruling::Decisions;
+use super::wanted::{grpc_kind, wants_html};
 use tidegate_core::{Decision, Outcome, Wait};
 
 /// Why a request is refused, and how it will be answered unless somebody else answers it.
@@ -88,10 +89,10 @@ const A_SECOND: Wait = Wait::micros(1_000_000);
 
 impl Refusal {
     pub(super) fn new(rule: &RuleOf, why: Why, left: Decisions, answers: &Answers) -> Self {
-        let busy = Some(answers.when_busy);
+        let busy = answers.when_busy.max(longest(&left)); // nobody comes back before what else refused lets them pass
         let (status, wait) = match why {
             Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome, busy)),
-            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), busy),
+            Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Some(busy)),
             Why::MissingKey => (StatusCode::BAD_REQUEST, None),
         };
         let told = wait.filter(|_| rule.expose != Expose::Hidden);
@@ -123,10 +124,17 @@ impl Refusal {
     }
 }
 
-fn wait_of(outcome: Outcome, busy: Option<Wait>) -> Option<Wait> {
+/// When the last of the rules that refused lets pass, as clients are told.
+fn longest(left: &Decisions) -> Wait {
+    let refused = left.as_slice().iter().filter(|left| left.is_refusal);
+    let seconds = refused.map(|left| left.within).max().unwrap_or(0);
+    Wait::micros(seconds.saturating_mul(1_000_000))
+}
+
+fn wait_of(outcome: Outcome, busy: Wait) -> Option<Wait> {
     match outcome {
         Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => Some(wait),
-        Outcome::Busy => busy,
+        Outcome::Busy => Some(busy),
         Outcome::Allowed | Outcome::Never => None,
     }
 }
@@ -163,7 +171,10 @@ impl Answers {
         if let Some(replaced) = &self.replaced {
             return replaced(head, refusal);
         }
-        let mut response = if is_grpc(head.headers) { grpc(refusal) } else { self.problem(head, refusal) };
+        let mut response = match grpc_kind(head.headers) {
+            Some(kind) => grpc(refusal, kind),
+            None => self.problem(head, refusal, rules),
+        };
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if refusal.decision().is_some() {
@@ -211,11 +222,11 @@ impl Answers {
         }
     }
 
-    fn problem(&self, head: &Head<'_>, refusal: &Refusal) -> Response<Vec<u8>> {
+    fn problem(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
         let page = self.page.as_deref().filter(|_| wants_html(head.headers));
         let (kind, body) = match page {
             Some(page) => ("text/html; charset=utf-8", page.to_owned()),
-            None => ("application/problem+json", json(refusal)),
+            None => ("application/problem+json", json(refusal, rules)),
         };
         let body = if head.method == Method::HEAD { Vec::new() } else { body.into_bytes() };
         let mut response = Response::new(body);
@@ -229,7 +240,7 @@ impl Answers {
 }
 
 /// RFC 9457. Names are printable ASCII, so that quoting them is all there is to do.
-fn json(refusal: &Refusal) -> String {
+fn json(refusal: &Refusal, rules: &[RuleOf]) -> String {
     let status = refusal.status.as_u16();
     if refusal.why == Why::MissingKey {
         return format!(
@@ -238,25 +249,34 @@ fn json(refusal: &Refusal) -> String {
     }
     let is_busy = refusal.status == StatusCode::SERVICE_UNAVAILABLE;
     let Problem { kind, title } = if is_busy { REDUCED_CAPACITY } else { QUOTA_EXCEEDED };
-    let violated = match refusal.expose {
-        Expose::Quota => format!("\"{}\"", refusal.rule.replace('\\', "\\\\").replace('"', "\\\"")),
-        Expose::RetryAfterOnly | Expose::Hidden => String::new(),
-    };
+    let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+    let violated = violated(refusal, rules).into_iter().map(quoted).collect::<Vec<_>>().join(",");
     format!(
         "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\
          \"status\":{status},\"violated-policies\":[{violated}]}}"
     )
 }
 
+/// The rules that refused, as far as clients know them: each, if it is known what each has said, else the binding one.
+fn violated<'a>(refusal: &'a Refusal, rules: &'a [RuleOf]) -> Vec<&'a str> {
+    let refused = refusal.left.as_slice().iter().filter(|left| left.is_refusal);
+    let names: Vec<&str> =
+        refused.filter_map(|left| Some(&*rules.get(usize::from(left.rule))?.name)).collect();
+    match refusal.expose {
+        Expose::Quota if names.is_empty() => vec![&refusal.rule],
+        _ => names,
+    }
+}
+
 /// A status of gRPC, all of it in the headers.
-fn grpc(refusal: &Refusal) -> Response<Vec<u8>> {
+fn grpc(refusal: &Refusal, kind: &'static str) -> Response<Vec<u8>> {
     let (status, message) = match refusal.why {
         Why::MissingKey => ("3", "the request lacks what it is limited by"),
         Why::Limit(_) | Why::LineFull => ("8", "limit reached"),
     };
     let mut response = Response::new(Vec::new());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static(status));
     headers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
     if let Some(pushback) = pushback(refusal) {
@@ -274,12 +294,4 @@ fn pushback(refusal: &Refusal) -> Option<HeaderValue> {
         }
         (None, _) => None,
     }
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
-}
-
-fn wants_html(headers: &HeaderMap) -> bool {
-    headers.get_all(ACCEPT).iter().any(|kinds| kinds.to_str().is_ok_and(|kinds| kinds.contains("text/html")))
 }

@@ -338,7 +338,8 @@ impl Shared {
     }
 
     fn line_is_full(&self, question: &Question) -> Box<Refusal> {
-        let first = question.asked.first().map_or(0, |line| line.rule.into());
+        let enforced = question.asked[..question.lines].iter().find(|line| !line.is_shadow);
+        let first = enforced.map_or(0, |line| line.rule.into());
         self.refusal(&self.rules[first], Why::LineFull)
     }
 

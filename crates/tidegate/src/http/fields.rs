@@ -18,7 +18,7 @@
 use std::time::SystemTime;
 
 use ::http::HeaderMap;
-use ::http::header::{Entry, HeaderName, HeaderValue};
+use ::http::header::{HeaderName, HeaderValue};
 
 use super::line::{Line, number};
 
@@ -213,11 +213,10 @@ fn add_three<'a>(
 ) {
     let Some(state) = left.min_by_key(|state| state.remaining) else { return };
     let [limit, remaining, reset] = names;
-    match headers.entry(remaining) {
-        Entry::Vacant(place) => drop(place.insert(number(state.remaining))),
-        Entry::Occupied(told) if is_at_most(told.get(), state.remaining) => return,
-        Entry::Occupied(mut told) => drop(told.insert(number(state.remaining))),
+    if headers.get_all(remaining).iter().any(|told| is_at_most(told, state.remaining)) {
+        return;
     }
+    headers.insert(remaining, number(state.remaining));
     headers.insert(limit, number(state.rule.quota));
     headers.insert(reset, number(now.saturating_add(state.within)));
 }

@@ -3,11 +3,15 @@
 //! A proxy adds on whose behalf it asks at the end of a header, after whatever the one before it has said. So the end
 //! is what the nearest proxy wrote, and everything before it is only as good as the one that let it through. It is
 //! read from the right, strictly, and reading ends at the first entry that is no address.
+//!
+//! Nothing that stands further to the left has a say in how an entry is read: no odd byte, and no quote that is never
+//! closed. Otherwise a client could make the word of our proxy unreadable, and be taken for the proxy.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ::http::HeaderMap;
-use ::http::header::{HeaderName, HeaderValue};
+use ::http::header::HeaderName;
 
 /// So many entries are looked at.
 const MOST_HOPS: usize = 32;
@@ -35,61 +39,89 @@ impl Spoken {
         &'a self,
         headers: &'a HeaderMap,
     ) -> impl Iterator<Item = Result<IpAddr, Unreadable>> + 'a {
-        let name = match self {
-            Spoken::List(name) | Spoken::Single(name) => name,
-            Spoken::Forwarded => &::http::header::FORWARDED,
-        };
-        let lines = headers.get_all(name).iter().rev();
+        let lines = headers.get_all(self.name()).iter().rev();
         let mut bytes = 0;
-        lines.flat_map(|line| self.entries(line)).enumerate().map(move |(index, entry)| {
-            let entry = entry?;
+        lines.flat_map(|line| self.entries(line.as_bytes())).enumerate().map(move |(index, entry)| {
             bytes += entry.len() + 1;
             let too_many = index >= MOST_HOPS || bytes > MOST_BYTES;
             if too_many { Err(Unreadable) } else { self.address(entry).ok_or(Unreadable) }
         })
     }
 
-    /// The entries of one line, from the last to the first.
-    fn entries<'a>(&self, line: &'a HeaderValue) -> Entries<'a> {
-        let Ok(text) = line.to_str() else { return Entries::Unreadable(1) };
+    pub(super) fn name(&self) -> &HeaderName {
         match self {
-            Spoken::List(_) => Entries::List(text.rsplit(',')),
-            Spoken::Single(_) => Entries::Whole(Some(text)),
-            Spoken::Forwarded => Entries::Quoted(quoted(text, b',')),
+            Spoken::List(name) | Spoken::Single(name) => name,
+            Spoken::Forwarded => &::http::header::FORWARDED,
         }
     }
 
-    fn address(&self, entry: &str) -> Option<IpAddr> {
+    /// The entries of one line, from the last to the first.
+    fn entries<'a>(&self, line: &'a [u8]) -> FromRight<'a> {
+        let last = match self {
+            Spoken::List(_) => last_of,
+            Spoken::Single(_) => |_: &[u8], _| None,
+            Spoken::Forwarded => last_outside_quotes,
+        };
+        FromRight { rest: Some(line), separator: b',', last }
+    }
+
+    fn address(&self, entry: &[u8]) -> Option<IpAddr> {
         match self {
-            Spoken::List(_) | Spoken::Single(_) => address(entry.trim_matches([' ', '\t'])),
+            Spoken::List(_) | Spoken::Single(_) => address(std::str::from_utf8(entry.trim_ascii()).ok()?),
             Spoken::Forwarded => forwarded_for(entry),
         }
     }
 }
 
-enum Entries<'a> {
-    List(std::str::RSplit<'a, char>),
-    Whole(Option<&'a str>),
-    Quoted(Vec<&'a str>),
-    /// So many entries that cannot be read.
-    Unreadable(u8),
+// === Pieces, from the right ===
+
+/// The pieces between separators, from the last to the first.
+pub(super) struct FromRight<'a> {
+    /// What has not been read.
+    rest: Option<&'a [u8]>,
+    separator: u8,
+    last: fn(&[u8], u8) -> Option<usize>,
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = Result<&'a str, Unreadable>;
+impl<'a> Iterator for FromRight<'a> {
+    type Item = &'a [u8];
 
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Entries::List(entries) => entries.next().map(Ok),
-            Entries::Whole(entry) => entry.take().map(Ok),
-            Entries::Quoted(entries) => entries.pop().map(Ok),
-            Entries::Unreadable(left) => {
-                *left = left.checked_sub(1)?;
-                Some(Err(Unreadable))
-            }
-        }
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest.take()?;
+        let Some(at) = (self.last)(rest, self.separator) else { return Some(rest) };
+        self.rest = Some(&rest[..at]);
+        Some(&rest[at + 1..])
     }
 }
+
+/// The pieces between separators that do not stand in quotes, from the last to the first.
+pub(super) fn outside_quotes(text: &[u8], separator: u8) -> FromRight<'_> {
+    FromRight { rest: Some(text), separator, last: last_outside_quotes }
+}
+
+fn last_of(text: &[u8], separator: u8) -> Option<usize> {
+    text.iter().rposition(|byte| *byte == separator)
+}
+
+fn last_outside_quotes(text: &[u8], separator: u8) -> Option<usize> {
+    let mut inside = false;
+    for (at, byte) in text.iter().enumerate().rev() {
+        match *byte {
+            b'"' if inside && is_escaped(text, at) => {}
+            b'"' => inside = !inside,
+            byte if byte == separator && !inside => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether the backslashes before it do not all escape each other.
+fn is_escaped(text: &[u8], at: usize) -> bool {
+    text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+// === Addresses ===
 
 /// An address as proxies write it: with or without a port, of version 6 with or without brackets or a zone.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
@@ -119,37 +151,40 @@ fn is_number(text: &str) -> bool {
 }
 
 /// The address in an element such as `for="[2001:db8::17]:4711";proto=http`.
-fn forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut found = quoted(element, b';').into_iter().filter_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("for").then_some(value.trim())
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let mut found = outside_quotes(element, b';').filter_map(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
+        name.eq_ignore_ascii_case(b"for").then_some(value)
     });
     let (value, none_more) = (found.next()?, found.next());
     if none_more.is_some() {
         return None; // who says it twice may mean either
     }
-    match value.strip_prefix('"') {
-        Some(rest) => address(rest.strip_suffix('"')?),
-        None => address(value),
-    }
+    address(without_hidden_port(&unquoted(value)?))
 }
 
-/// The pieces between separators that do not stand in quotes.
-pub(super) fn quoted(text: &str, separator: u8) -> Vec<&str> {
-    let (mut pieces, mut from) = (Vec::new(), 0);
-    let (mut inside, mut escaped) = (false, false);
-    for (at, byte) in text.bytes().enumerate() {
+/// What a value means: itself, or what stands between its quotes, without the backslashes that escape.
+fn unquoted(value: &[u8]) -> Option<Cow<'_, str>> {
+    let Some(rest) = value.strip_prefix(b"\"") else { return std::str::from_utf8(value).ok().map(Cow::from) };
+    let (mut bytes, mut meant) = (rest.strip_suffix(b"\"")?.iter(), Vec::new());
+    while let Some(byte) = bytes.next() {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if inside => escaped = true,
-            b'"' => inside = !inside,
-            _ if byte == separator && !inside => {
-                pieces.push(&text[from..at]);
-                from = at + 1;
-            }
-            _ => {}
+            b'\\' => meant.push(*bytes.next()?),
+            b'"' => return None,
+            byte => meant.push(*byte),
         }
     }
-    pieces.push(&text[from..]);
-    pieces
+    String::from_utf8(meant).ok().map(Cow::from)
+}
+
+/// Without a port that is not told, as in `192.0.2.60:_a`: RFC 7239 has that beside numbers.
+fn without_hidden_port(node: &str) -> &str {
+    let is_hidden = |port: &str| {
+        !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    match node.rsplit_once(":_") {
+        Some((address, port)) if is_hidden(port) => address,
+        _ => node,
+    }
 }

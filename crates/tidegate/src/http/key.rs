@@ -93,6 +93,11 @@ pub trait KeyPart: Send + Sync + 'static {
 }
 
 /// A part that every request has.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may be missing from a request, and nothing is said about what happens then",
+    label = "may be missing",
+    note = "say it of the whole key, as in `(a, b).or_skip()`: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
+)]
 pub trait AlwaysThere: KeyPart {}
 
 /// A key that a rule can go by: one that is never missing, or of which it is said what happens if it is.

@@ -1,7 +1,8 @@
 //! # Networks and those one trusts
 //!
 //! A proxy that is trusted may say on whose behalf it asks. Who trusts the whole world lets everybody say that, which
-//! is no limit at all; such a list is refused when it is made, and so is one that amounts to it.
+//! is no limit at all; such a list is refused when it is made, and so is one that amounts to it: one that leaves out
+//! only what is not the Internet, such as `127.0.0.0/8`.
 
 use std::error::Error;
 use std::fmt;
@@ -159,8 +160,8 @@ impl TrustedProxies {
         if networks.is_empty() {
             return Err(InvalidProxies::Nobody);
         }
-        if is_everybody(&networks, IpAddr::is_ipv4, u32::MAX.into())
-            || is_everybody(&networks, IpAddr::is_ipv6, u128::MAX)
+        if is_everybody(&networks, IpAddr::is_ipv4, &PUBLIC_4)
+            || is_everybody(&networks, IpAddr::is_ipv6, &PUBLIC_6)
         {
             return Err(InvalidProxies::Everybody);
         }
@@ -184,20 +185,35 @@ impl TrustedProxies {
     }
 }
 
-/// Whether those of one version leave nobody out, from 0 to `last`.
-fn is_everybody(networks: &[Network], is_version: fn(&IpAddr) -> bool, last: u128) -> bool {
+/// The first and the last address of what is the Internet, in numbers. Between them are networks that are somebody's own.
+const PUBLIC_4: [(u128, u128); 7] = [
+    (0x0100_0000, 0x09ff_ffff), // up to 10.0.0.0/8
+    (0x0b00_0000, 0x643f_ffff), // up to 100.64.0.0/10
+    (0x6480_0000, 0x7eff_ffff), // up to 127.0.0.0/8
+    (0x8000_0000, 0xa9fd_ffff), // up to 169.254.0.0/16
+    (0xa9ff_0000, 0xac0f_ffff), // up to 172.16.0.0/12
+    (0xac20_0000, 0xc0a7_ffff), // up to 192.168.0.0/16
+    (0xc0a9_0000, 0xdfff_ffff), // up to 224.0.0.0/3
+];
+/// 2000::/3
+const PUBLIC_6: [(u128, u128); 1] = [(0x2 << 124, (0x4 << 124) - 1)];
+
+/// Whether those of one version leave out nobody of these ranges.
+fn is_everybody(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
     let of_version = networks.iter().filter(|network| is_version(&network.first));
     let mut ranges: Vec<_> = of_version.map(Network::range).collect();
     ranges.sort_unstable();
-    let mut covered_to: Option<u128> = None;
-    for (first, end) in ranges {
-        let next = covered_to.map_or(Some(0), |to| to.checked_add(1));
-        if next.is_some_and(|next| first > next) {
-            return false;
-        }
-        covered_to = covered_to.max(Some(end));
-    }
-    covered_to == Some(last)
+    public.iter().all(|(first, last)| left_out(&ranges, *first).is_none_or(|address| address > *last))
+}
+
+/// The first address from this one on that is in none of these ranges, which are in order. `None` if all are.
+fn left_out(ranges: &[(u128, u128)], from: u128) -> Option<u128> {
+    ranges.iter().try_fold(
+        from,
+        |next, (first, end)| {
+            if *first <= next && next <= *end { end.checked_add(1) } else { Some(next) }
+        },
+    )
 }
 
 // === impl InvalidProxies ===
@@ -231,25 +247,49 @@ impl Error for InvalidProxies {}
 mod tests {
     use super::*;
 
+    /// Networks that together are everything but this address.
+    fn all_but(address: Ipv4Addr) -> Vec<String> {
+        let besides =
+            |bits: u8| Network::of(Ipv4Addr::from_bits(address.to_bits() ^ 1 << (32 - bits)).into(), bits);
+        (1..=32).map(|bits| besides(bits).to_string()).collect()
+    }
+
+    fn list<S: AsRef<str>>(entries: &[S]) -> Result<(), InvalidProxies> {
+        TrustedProxies::new(entries.iter().map(AsRef::as_ref)).map(|_| ())
+    }
+
     #[test]
     fn the_world_is_not_trusted_however_it_is_written() {
-        let all_but_the_last =
-            (1..=32).map(|bits| Network::of(Ipv4Addr::from_bits(!(u32::MAX >> (bits - 1))).into(), bits));
-        let mut entries: Vec<String> = all_but_the_last.map(|network| network.to_string()).collect();
-        let list = |entries: &[String]| TrustedProxies::new(entries.iter().map(String::as_str)).map(|_| ());
-        assert_eq!(list(&entries), Ok(()), "255.255.255.255 is left out: {entries:?}");
-        entries.push("255.255.255.255".to_owned());
+        let mut entries = all_but(Ipv4Addr::new(203, 0, 113, 9));
+        assert_eq!(list(&entries), Ok(()), "one is left out: {entries:?}");
+        entries.push("203.0.113.9".to_owned());
         assert_eq!(list(&entries), Err(InvalidProxies::Everybody));
-        for world in
-            [&["0.0.0.0/0"][..], &["::/0"], &["10.0.0.0/8", "::ffff:0.0.0.0/96"], &["8000::/1", "::/1"]]
-        {
-            assert_eq!(
-                TrustedProxies::new(world.iter().copied()),
-                Err(InvalidProxies::Everybody),
-                "{world:?}"
-            );
+        for world in [
+            &["0.0.0.0/0"][..],
+            &["::/0"],
+            &["10.0.0.0/8", "::ffff:0.0.0.0/96"],
+            &["8000::/1", "::/1"],
+            &["0.0.0.0/1", "128.0.0.0/2", "192.0.0.0/3"],
+            &["2000::/3"],
+            &["2000::/4", "3000::/4", "10.0.0.0/8"],
+        ] {
+            assert_eq!(list(world), Err(InvalidProxies::Everybody), "{world:?}");
         }
-        assert!(TrustedProxies::new(["8000::/1", "::/2", "128.0.0.0/1"]).is_ok());
+        assert_eq!(list(&["8000::/1", "::/3", "128.0.0.0/1"]), Ok(()));
+        assert_eq!(list(&["2000::/4", "128.0.0.0/2", "192.0.0.0/3"]), Ok(()));
+    }
+
+    #[test]
+    fn the_world_without_what_is_nobodys_is_still_the_world() {
+        for left_out in
+            ["10.1.2.3", "127.0.0.1", "255.255.255.255", "0.0.0.0", "192.168.0.1", "172.31.255.255"]
+        {
+            let entries = all_but(left_out.parse().unwrap());
+            assert_eq!(list(&entries), Err(InvalidProxies::Everybody), "{left_out}");
+        }
+        for left_out in ["1.0.0.0", "9.255.255.255", "11.0.0.0", "172.32.0.0", "223.255.255.255"] {
+            assert_eq!(list(&all_but(left_out.parse().unwrap())), Ok(()), "{left_out}");
+        }
     }
 
     #[test]

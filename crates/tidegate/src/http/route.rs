@@ -54,7 +54,7 @@ enum Segment {
 
 impl KeyPart for Route {
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
-        let path = segments(head.uri.path());
+        let path = Path::of(head.uri.path());
         let found = self.0.iter().find(|template| template.matches(&path)).ok_or(MissingPart)?;
         key.part(Kind::Route, |key| key.raw(found.text.as_bytes()));
         Ok(())
@@ -67,7 +67,7 @@ impl KeyPart for Route {
 
 impl KeyPart for Param {
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
-        let path = segments(head.uri.path());
+        let path = Path::of(head.uri.path());
         let value = self.place().and_then(|place| path.get(place)).filter(|_| self.template.matches(&path));
         let value = value.ok_or(MissingPart)?;
         key.part(Kind::Param, |key| decode(value, b'%').for_each(|byte| key.raw(&[byte])));
@@ -118,11 +118,12 @@ impl Template {
         Err(InvalidKey::NotATemplate { template: self.text.clone() })
     }
 
-    fn matches(&self, path: &[&str]) -> bool {
-        let rest = matches!(self.segments.last(), Some(Segment::Rest));
-        let ahead = self.segments.len() - usize::from(rest);
-        let fits = if rest { path.len() >= ahead } else { path.len() == ahead };
-        fits && self.segments.iter().zip(path).all(|(segment, given)| match segment {
+    fn matches(&self, path: &Path<'_>) -> bool {
+        let (ahead, fits) = match &*self.segments {
+            [ahead @ .., Segment::Rest] => (ahead, path.length >= ahead.len()),
+            all => (all, path.length == all.len()),
+        };
+        fits && ahead.iter().rev().zip(path.first(ahead.len())).all(|(segment, given)| match segment {
             Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
             Segment::Param(_) | Segment::Rest => true,
         })
@@ -139,19 +140,45 @@ impl Segment {
     }
 }
 
-/// The segments of a path, without those that mean nothing, and without what follows a semicolon.
-fn segments(path: &str) -> Vec<&str> {
-    let mut segments = Vec::new();
-    for segment in path.split('/') {
-        let segment = segment.split(';').next().unwrap_or(segment);
-        match segment {
-            "" | "." => {}
-            _ if decode(segment, b'%').eq(*b".") => {}
-            _ if decode(segment, b'%').eq(*b"..") => drop(segments.pop()),
-            _ => segments.push(segment),
-        }
+/// A path as the segments that it means. They are found from the right, where `..` comes before what it takes back: so
+/// none has to be kept.
+struct Path<'a> {
+    text: &'a str,
+    length: usize,
+}
+
+impl<'a> Path<'a> {
+    fn of(text: &'a str) -> Self {
+        Path { text, length: from_right(text).count() }
     }
-    segments
+
+    /// The segment at this place, counted from 0.
+    fn get(&self, place: usize) -> Option<&'a str> {
+        from_right(self.text).nth(self.length.checked_sub(place + 1)?)
+    }
+
+    /// So many from the left, the last of them first.
+    fn first(&self, count: usize) -> impl Iterator<Item = &'a str> {
+        from_right(self.text).skip(self.length - count)
+    }
+}
+
+/// The segments of a path from the last to the first, without those that mean nothing, and without what follows a
+/// semicolon.
+fn from_right(path: &str) -> impl Iterator<Item = &str> {
+    let mut taken_back = 0_usize;
+    path.rsplit('/').map(|segment| segment.split(';').next().unwrap_or(segment)).filter(move |segment| {
+        if segment.is_empty() || decode(segment, b'%').eq(*b".") {
+            return false;
+        }
+        if decode(segment, b'%').eq(*b"..") {
+            taken_back += 1;
+            return false;
+        }
+        let is_left = taken_back == 0;
+        taken_back = taken_back.saturating_sub(1);
+        is_left
+    })
 }
 
 /// The bytes that are meant by `%41`. A `%` before anything else is only that. `plus` is read as a space where it is
@@ -177,7 +204,7 @@ mod tests {
     use super::*;
 
     fn matches(template: &str, path: &str) -> bool {
-        Template::new(template).matches(&segments(path))
+        Template::new(template).matches(&Path::of(path))
     }
 
     #[test]
@@ -190,6 +217,26 @@ mod tests {
         for other in ["/", "/logi", "/login/x", "/Login", "/login%2f", "/%6"] {
             assert!(!matches("/login", other), "{other}");
         }
+    }
+
+    #[test]
+    fn what_is_taken_back_is_what_was_there() {
+        for (path, meant) in [
+            ("/a/b/../c", "/a/c"),
+            ("/a/../../b", "/b"),
+            ("/../a", "/a"),
+            ("/a/b/c/../../d", "/a/d"),
+            ("/a/../b/../c", "/c"),
+            ("/a/..", "/"),
+            ("/a/.../b", "/a/.../b"),
+            ("/a;x/../b;y/c;..", "/b/c"),
+        ] {
+            let mut segments: Vec<&str> = from_right(path).collect();
+            segments.reverse();
+            assert_eq!(format!("/{}", segments.join("/")), meant, "{path}");
+        }
+        let param = |path| Path::of(path).get(1);
+        assert_eq!([param("/x/../a/7/b"), param("/a/7"), param("/a")], [Some("7"), Some("7"), None]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub(super) struct Left {
     pub(super) remaining: u64,
     /// Within so many seconds.
     pub(super) within: u64,
+    /// Whether it was one that did not let the request pass.
+    pub(super) is_refusal: bool,
 }
 
 #[derive(Debug, Default)]
@@ -134,8 +136,9 @@ impl RuleOf {
             Outcome::RetryAfter(wait) => retry::seconds(wait),
             _ => decision.reset_after().as_secs_up(),
         };
-        let remaining = if decision.is_allowed() { decision.remaining() } else { 0 };
-        let left = || Left { rule: number, limit: decision.limit(), remaining, within };
+        let is_refusal = !decision.is_allowed();
+        let remaining = if is_refusal { 0 } else { decision.remaining() };
+        let left = || Left { rule: number, limit: decision.limit(), remaining, within, is_refusal };
         self.is_shown().then(left)
     }
 
@@ -143,7 +146,7 @@ impl RuleOf {
     #[inline]
     pub(super) fn left_of(standing: Standing) -> Left {
         let Standing { limit, remaining, reset_after } = standing;
-        Left { rule: 0, limit, remaining, within: reset_after.as_secs_up() }
+        Left { rule: 0, limit, remaining, within: reset_after.as_secs_up(), is_refusal: false }
     }
 
     fn is_shown(&self) -> bool {

@@ -19,7 +19,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::after::After;
-use super::body::GatedBody;
+use super::body::{GatedBody, end};
 use super::otherwise::Otherwise;
 use super::service::RateLimit;
 use crate::gate::Permits;
@@ -154,13 +154,19 @@ macro_rules! future {
 
 future! {
     /// The response of a [`RateLimit`](super::RateLimit).
-    RateLimitFuture gives Response<B>, identity, or with permits |response, _| response
+    RateLimitFuture gives Response<B>, identity, or with permits ended
 }
 
 future! {
     /// The response of a [`Concurrency`](super::Concurrency).
     ConcurrencyFuture gives Response<GatedBody<B>>,
         |response| response.map(GatedBody::bare), or with permits gated
+}
+
+/// With the head of the response, as far as anybody can see here.
+fn ended<B>(response: Response<B>, permits: Permits) -> Response<B> {
+    end(permits, response.status());
+    response
 }
 
 fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {

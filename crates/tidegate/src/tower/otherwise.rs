@@ -16,6 +16,9 @@ pub trait Otherwise<Request, Response, Error>: Clone {
     /// What comes of it.
     type Future: Future<Output = Result<Response, Error>>;
 
+    /// Whether every request is served, so that nobody need be told of the refusal.
+    const SERVES: bool;
+
     /// Serves a request that was refused. `None` if it is to be answered with the refusal.
     fn serve(&mut self, request: Request, prepare: impl FnOnce(&mut Request)) -> Option<Self::Future>;
 }
@@ -31,6 +34,8 @@ pub struct Other<T>(pub(super) T);
 impl<Request, Response, Error> Otherwise<Request, Response, Error> for NoOther {
     type Future = Ready<Result<Response, Error>>;
 
+    const SERVES: bool = false;
+
     fn serve(&mut self, _: Request, _: impl FnOnce(&mut Request)) -> Option<Self::Future> {
         None
     }
@@ -41,6 +46,8 @@ where
     T: Service<Request> + Clone,
 {
     type Future = Once<T, T::Future, Request>;
+
+    const SERVES: bool = true;
 
     fn serve(&mut self, mut request: Request, prepare: impl FnOnce(&mut Request)) -> Option<Self::Future> {
         prepare(&mut request);

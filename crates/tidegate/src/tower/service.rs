@@ -72,11 +72,12 @@ impl<S, B, O> RateLimit<S, B, O> {
         S: Service<Request<A>, Response = Response<B>>,
         O: Otherwise<Request<A>, Response<B>, S::Error>,
     {
-        let response = self.limits.answer(&Head::of(&request), &refusal).map(self.body);
+        let answer = || self.limits.answer(&Head::of(&request), &refusal).map(self.body);
+        let response = if O::SERVES { None } else { Some(answer()) };
         let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(*refusal));
         match self.otherwise.serve(request, prepare) {
             Some(future) => Deciding::Elsewhere { future },
-            None => Deciding::Answered { response: Some(response) },
+            None => Deciding::Answered { response },
         }
     }
 }

@@ -47,6 +47,29 @@ fn unlimited_and_limited() -> Result<(), Denied> {
     Ok(())
 }
 
+#[rate_limit(unlimited, key = user)]
+fn unlimited_with_a_key(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(unlimited, otherwise = instead)]
+fn unlimited_with_an_alternative() {}
+
+#[rate_limit(unlimited, unlimited)]
+fn unlimited_twice() {}
+
+#[rate_limit(unlimited)]
+#[rate_limit("5/s")]
+fn unlimited_and_limited_apart() -> Result<(), Denied> {
+    Ok(())
+}
+
+#[rate_limit(limiter = LIMITER, key = user)]
+#[rate_limit(key = user, cost = 2)]
+fn the_same_twice(user: u8) -> Result<(), Denied> {
+    Ok(())
+}
+
 #[rate_limit]
 fn nothing() -> Result<(), Denied> {
     Ok(())

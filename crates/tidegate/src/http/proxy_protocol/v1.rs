@@ -37,10 +37,12 @@ fn missing(bytes: &[u8]) -> usize {
 }
 
 fn read_line(line: &[u8]) -> Result<Announced, InvalidHeader> {
+    if let Some([] | [b' ', ..]) = line.strip_prefix(b"PROXY UNKNOWN") {
+        return Ok(Announced::Nobody); // whatever else it says, in whatever bytes
+    }
     let text = std::str::from_utf8(line).map_err(|_| InvalidHeader::NotALine)?;
     let mut words = text.split(' ').skip(1);
     let source = match words.next() {
-        Some("UNKNOWN") => return Ok(Announced::Nobody),
         Some("TCP4") => ends::<Ipv4Addr>(words),
         Some("TCP6") => ends::<Ipv6Addr>(words),
         _ => None,

@@ -1,0 +1,80 @@
+//! Whatever bytes are in the headers of a request or a response, nothing panics.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Request, StatusCode};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tidegate::http::{
+    Asked, Fields, Forwarding, Head, KeyPart, Limits, Ruling, ShownRule, ShownState, TrustedProxies, Unit,
+    asked_to_wait, by,
+};
+use tidegate::{Limiter, ManualClock, Quota};
+
+/// Bytes that can be in a header, and more often than others those that mean something there.
+fn bytes() -> impl Strategy<Value = HeaderValue> {
+    let meaning = prop::sample::select(&b"\",;=:-/.%[]\\ \t0123456789rtawGMTunSo"[..]);
+    let byte = prop_oneof![2 => b' '..=b'~', 1 => 0x80..=0xffu8, 4 => meaning];
+    vec(byte, 0..60).prop_map(|bytes| HeaderValue::from_bytes(&bytes).expect("all of them can be there"))
+}
+
+/// Headers of these names with any values.
+fn headers(names: &'static [&'static str]) -> impl Strategy<Value = HeaderMap> {
+    vec((prop::sample::select(names), bytes()), 0..12).prop_map(|lines| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), value);
+        }
+        headers
+    })
+}
+
+const ASKED: &[&str] =
+    &["accept", "content-type", "cookie", "forwarded", "host", "x-forwarded-for", "x-real-ip", "x-user"];
+const ANSWERED: &[&str] = &[
+    "date",
+    "ratelimit",
+    "ratelimit-policy",
+    "ratelimit-remaining",
+    "retry-after",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+];
+
+proptest! {
+    #[test]
+    fn no_request_makes_a_refusal_panic(headers in headers(ASKED)) {
+        let mut request = Request::new(());
+        *request.headers_mut() = headers;
+        request.extensions_mut().insert(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
+        let ours = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
+        let client = tidegate::http::ClientAddress::from_socket(|address: &std::net::SocketAddr| *address)
+            .behind(ours, Forwarding::Forwarded);
+        let key = (by::host(), by::header("x-user"), by::header("cookie").secret());
+        let limits = Limits::over(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()))
+            .rule("hourly", key.or_address(client.clone()))
+            .fields(Fields::Draft11)
+            .page("<p>Later.</p>")
+            .build()
+            .unwrap();
+        let _ = limits.ask(&Head::of(&request));
+        let Asked::Now(Ruling::Refuse(refusal)) = limits.ask(&Head::of(&request)) else {
+            return Err(TestCaseError::fail("it was the second"));
+        };
+        let response = limits.answer(&Head::of(&request), &refusal);
+        prop_assert!([429, 200].contains(&response.status().as_u16()));
+        client.pass_on(&mut request);
+        prop_assert!(request.headers()["forwarded"].as_bytes().ends_with(b"for=10.0.0.1"));
+    }
+
+    #[test]
+    fn no_response_makes_us_panic(mut headers in headers(ANSWERED)) {
+        for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            let _ = asked_to_wait(status, &headers);
+        }
+        let rule = ShownRule { name: "a", quota: 5, window: Some(60), unit: Unit::Requests };
+        for fields in [Fields::Draft11, Fields::Draft06, Fields::XRateLimit] {
+            fields.add(&mut headers, &[rule], &[ShownState { rule, remaining: 3, within: 9 }]);
+        }
+        prop_assert_eq!(headers.get_all("ratelimit").iter().next_back().unwrap(), "\"a\";r=3;t=9");
+    }
+}
