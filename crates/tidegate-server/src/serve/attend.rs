@@ -11,6 +11,7 @@ use std::time::Duration;
 use tidegate::Clock;
 use tokio::signal::unix::Signal;
 
+use super::notify::{READY, RELOADING, notify};
 use super::reload::Watching;
 use super::{Certificates, Reloader};
 use crate::config::Protocol;
@@ -56,7 +57,13 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
             crate::metrics::look(&self.engine);
             self.look_at_redis();
             self.look_at_doors();
+            if is_told {
+                notify(RELOADING, self.log);
+            }
             self.look_at_files(is_told).await;
+            if is_told {
+                notify(READY, self.log); // also if the file is bad: the one before it is in force
+            }
         }
     }
 
