@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::fault::{Colours, Fault, Severity};
 use super::flags::{Flags, Given};
+use super::process::Process;
 use super::source::Source;
 use super::{Config, Format, LONGEST, Loaded, schema, show};
 
@@ -46,6 +47,8 @@ pub struct Check {
 pub struct Show {
     #[command(flatten)]
     flags: Flags,
+    #[command(flatten)]
+    process: Process,
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
     format: Output,
@@ -94,15 +97,16 @@ impl Show {
         let given = self.flags.given(matches);
         let loaded = match &self.flags.config {
             Some(path) => read(path, &given),
-            None => Config::of_nothing(&given),
+            None => Config::example(&given),
         };
         let Some(config) = &loaded.config else {
             report(&loaded);
             return ExitCode::FAILURE;
         };
+        let shown = [self.process.shown(matches), config.shown.clone()].concat();
         match self.format {
-            Output::Text => say(show::text(&config.shown).trim_end()),
-            Output::Json => say(&format!("{:#}", show::json(&config.shown))),
+            Output::Text => say(show::text(&shown).trim_end()),
+            Output::Json => say(&format!("{:#}", show::json(&shown))),
         }
         ExitCode::SUCCESS
     }

@@ -106,6 +106,12 @@ fn what_makes_no_sense_is_a_sentence() {
             400,
             "from 1 to 31622400",
         ),
+        (
+            "/admin/block",
+            json!({"rule": "user", "key": "a", "for": -1}),
+            400,
+            "`-1`, expected a whole number from 0 to 18446744073709551615",
+        ),
         ("/admin/block", json!({"rule": "watched", "for": 9}), 409, "only watches"),
         ("/admin/nothing", json!({}), 404, "use one of /admin/rules, "),
     ];

@@ -170,8 +170,23 @@ fn a_file_that_is_no_socket_is_left_alone() {
     let path = folder.path().join("letters.txt");
     std::fs::write(&path, "dear").expect("a file");
     let taken = bind(&path).expect_err("it is no socket");
-    assert!(taken.contains("is in use"), "{taken}");
+    assert!(taken.contains("letters.txt is there, and is no socket; choose another path"), "{taken}");
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), "dear");
+}
+
+#[test]
+fn a_path_that_cannot_be_a_socket_is_a_sentence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = [
+        ("no/folder/a.sock", "there is no such folder; make it, or choose another"),
+        (&"long".repeat(50), "it has at most 107 bytes"),
+        ("", "is there, and is no socket"),
+    ];
+    for (name, sentence) in rows {
+        let path = folder.path().join(name);
+        let told = bind(&path).expect_err("it is none");
+        assert!(told.starts_with(&format!("unix:{} ", path.display())) && told.contains(sentence), "{told}");
+    }
 }
 
 fn bind(path: &std::path::Path) -> Result<(), String> {
