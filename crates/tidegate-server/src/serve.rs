@@ -21,6 +21,7 @@ mod attend;
 mod command;
 mod connection;
 mod farewell;
+mod files;
 mod notify;
 mod reload;
 pub(crate) mod socket;
@@ -301,6 +302,7 @@ async fn accept_the_last<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: 
 
 fn hand_over<C: Clock>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     let open: usize = workers.iter().map(Worker::open).sum();
+    let most = most.saturating_add(guest.speaks.beyond());
     match workers.iter().min_by_key(|worker| worker.open()) {
         Some(quietest) if open < most => quietest.take(guest),
         _ => guest.turn_away(),
@@ -374,6 +376,14 @@ impl<C> Speaks<C> {
             Speaks::Http(_) => Protocol::Http,
             Speaks::Grpc(_) => Protocol::Grpc,
             Speaks::Admin(_) => Protocol::Admin,
+        }
+    }
+
+    /// So many more are let in here than elsewhere: whoever has come to put an end to a crowd must not stand outside.
+    fn beyond(&self) -> usize {
+        match self {
+            Speaks::Admin(_) => 8,
+            Speaks::Resp(_) | Speaks::Http(_) | Speaks::Grpc(_) => 0,
         }
     }
 

@@ -23,7 +23,7 @@ pub enum Command {
     /// Check files, and say everything that is wrong with them
     Check(Check),
     /// Show the configuration that counts, and where each value came from
-    Show(Show),
+    Show(Box<Show>),
     /// Print the JSON schema of the file, for editors
     Schema,
 }

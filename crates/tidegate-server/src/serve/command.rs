@@ -10,6 +10,7 @@ use tidegate::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attend::Attendant;
+use super::files;
 use super::notify::{READY, STOPPING, notify};
 use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
@@ -166,7 +167,7 @@ async fn listening<C: Clock + Clone + Send + Sync + 'static>(
     engine: &Arc<Engine<C>>,
     reloader: Option<&Arc<Reloader<C>>>,
 ) -> Result<Server<C>, Box<dyn Error>> {
-    let mut server = Server::with(settings(serve));
+    let mut server = Server::with(fitted(settings(serve), Log::from(serve.process.log_format)));
     for (listener, tls) in config.listeners.iter().zip(certificates) {
         let speaks = speaks(serve, listener, engine, reloader);
         server = server.listen_with(speaks, &listener.address, tls.clone()).await?;
@@ -234,6 +235,18 @@ fn settings(serve: &Serve) -> Settings {
         idle: Duration::from_secs(serve.process.idle),
         ..Settings::default()
     }
+}
+
+/// No more connections than there are files for.
+fn fitted(settings: Settings, log: Log) -> Settings {
+    let Some(files) = files::too_few(&settings) else { return settings };
+    let connections = files::room(files, settings.threads());
+    let message = format!(
+        "at most {connections} connections, because no more than {files} files may be open; raise that by `ulimit -n`, \
+         or LimitNOFILE= of systemd"
+    );
+    log.info(message).with("connections", connections).with("files", files).say();
+    Settings { connections, ..settings }
 }
 
 // === what is said ===

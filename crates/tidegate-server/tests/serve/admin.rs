@@ -124,6 +124,15 @@ fn what_makes_no_sense_is_a_sentence() {
 }
 
 #[test]
+fn an_administrator_is_let_in_when_nobody_else_is() {
+    let server = Binary::start(&["serve", "--connections", "2"]);
+    let mut crowd = [server.connect(), server.connect()];
+    crowd.iter_mut().for_each(crate::running::ping);
+    assert!(crate::running::rest(&mut connect(server.http)).starts_with("HTTP/1.1 503"));
+    assert_eq!(exchange(&mut connect(server.admin), "GET /admin/blocks", "").0, 200);
+}
+
+#[test]
 fn the_most_refused_keys_are_told() {
     let (server, _file) = serving(RULES);
     for _ in 0..5 {

@@ -20,11 +20,20 @@ pub(crate) struct Binary {
 impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        Binary::run(Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments))
+    }
+
+    /// The same, where no more than so many files may be open.
+    pub(crate) fn start_with_files(files: usize, arguments: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        let bounded = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        Binary::run(shell.args(["-c", &bounded, env!("CARGO_BIN_EXE_tidegate")]).args(arguments))
+    }
+
+    fn run(command: &mut Command) -> Self {
         for protocol in ["HTTP", "GRPC", "RESP", "ADMIN"] {
             command.env(format!("TIDEGATE_{protocol}"), "127.0.0.1:0");
         }
-        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {

@@ -9,6 +9,7 @@ use tidegate_server::engine::{Engine, Rules};
 use tidegate_server::resp::Service;
 use tidegate_server::serve::{Server, Settings};
 
+use crate::binary::Binary;
 use crate::running::{Running, ask, ping, rest, settings};
 
 const THROTTLE: &[u8] = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$3\r\n999\r\n$1\r\n1\r\n$4\r\n3600\r\n";
@@ -118,6 +119,24 @@ fn one_too_many_is_told_so() {
     });
     assert!(let_in.is_some());
     ping(&mut second);
+}
+
+/// Who finds no file left in the system would wait for ever, and with it whoever wants to end that.
+#[test]
+fn where_few_files_may_be_open_one_too_many_is_told_so_too() {
+    let server = Binary::start_with_files(64, &["serve", "--threads", "1"]);
+    let mut there: Vec<_> = (0..28).map(|_| server.connect()).collect();
+    there.iter_mut().for_each(ping);
+    for _ in 0..100 {
+        assert_eq!(rest(&mut server.connect()), "-ERR max number of clients reached\r\n");
+    }
+    there.truncate(27);
+    crate::shared::until("room", || {
+        let mut client = server.connect();
+        let mut reply = [0; 4];
+        let _ = client.write_all(b"PING\r\n"); // it may have been turned away
+        (client.read_exact(&mut reply).is_ok() && reply == *b"+PON").then_some(())
+    });
 }
 
 #[test]
