@@ -138,6 +138,10 @@ fn the_manual_and_completions_name_every_command() {
     assert!(
         page.contains("EXIT STATUS") && page.contains("\\-\\-notice") && page.contains("\\-\\-conformance")
     );
+    for option in ["tidegate config check", "\\-\\-strict", "tidegate config show", "tidegate config schema"]
+    {
+        assert!(page.contains(option), "{option} is not in the manual");
+    }
     for shell_name in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (code, script, _) = shell(&["completions", shell_name]);
         assert_eq!(code, Some(0));
