@@ -235,6 +235,11 @@ fn secrets_that_everybody_can_read_are_noticed() {
 
     fs::remove_file(&cert).unwrap();
     assert!(said(&run(&["config", "check", &file])).1.contains("cert.pem is not there now"));
+
+    fs::create_dir(&cert).unwrap();
+    let output = run(&["config", "check", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).1.contains("cert.pem is a folder; name a file in PEM"));
 }
 
 #[test]

@@ -176,9 +176,12 @@ fn check_files(path: &Path, loaded: &mut Loaded) {
             );
         }
         for file in [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()].into_iter().flatten() {
+            let name = file.display();
             if !file.exists() {
-                let message = format!("{} is not there now; the service needs it to start", file.display());
+                let message = format!("{name} is not there now; the service needs it to start");
                 faults.push(Fault::warning("no-file", message));
+            } else if file.is_dir() {
+                faults.push(Fault::error("no-file", format!("{name} is a folder; name a file in PEM")));
             }
         }
     }

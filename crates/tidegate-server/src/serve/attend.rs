@@ -38,10 +38,10 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
     pub(super) fn new(
         engine: Arc<Engine<C>>,
         reloader: Option<Arc<Reloader<C>>>,
+        file: Option<Watching>,
         certificates: Vec<Arc<Certificates>>,
         log: Log,
     ) -> Self {
-        let file = reloader.as_ref().map(|reloader| reloader.watched());
         let (enforced, turned_away) = Default::default();
         Attendant { engine, reloader, certificates, log, file, enforced, turned_away }
     }

@@ -1,6 +1,7 @@
 //! # `tidegate serve`
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::attend::Attendant;
 use super::files;
 use super::notify::{READY, STOPPING, notify};
+use super::reload::Watching;
 use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
 use crate::config::command::{read, report, say};
@@ -49,6 +51,7 @@ impl Serve {
             return ExitCode::from(2);
         }
         let (given, log) = (self.flags.given(matches), Log::from(self.process.log_format));
+        let watching = self.file().map(Watching::of);
         let mut loaded = match &self.flags.config {
             Some(path) => read(path, &given),
             None => Config::example(&given),
@@ -62,7 +65,9 @@ impl Serve {
             complain(&loaded, log); // warnings
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(self, config, given)));
+        let ran = runtime
+            .map_err(Into::into)
+            .and_then(|runtime| runtime.block_on(run(self, config, given, watching)));
         match ran {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -74,6 +79,11 @@ impl Serve {
 }
 
 impl Serve {
+    /// The file that can be read again: not what came by the standard input.
+    fn file(&self) -> Option<&Path> {
+        self.flags.config.as_deref().filter(|path| path.as_os_str() != "-")
+    }
+
     /// What is wrong with an address that was given beside the file: a mistake of whoever has started it.
     fn no_address(&self) -> Option<String> {
         let Flags { http, grpc, resp, admin, .. } = &self.flags;
@@ -87,14 +97,19 @@ impl Serve {
     }
 }
 
-async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
+async fn run(
+    serve: Serve,
+    config: Config,
+    given: Given,
+    watching: Option<Watching>,
+) -> Result<(), Box<dyn Error>> {
     let rules = Compiled::new(config.rules.clone());
     if serve.flags.conformance {
         let engine = Engine::for_testing(rules, &config.store)?;
         Log::from(serve.process.log_format).warn(PUT_TO_THE_TEST).say();
-        return run_engine(engine, serve, config, given).await;
+        return run_engine(engine, serve, config, given, watching).await;
     }
-    run_engine(Engine::of(rules, &config.store)?, serve, config, given).await
+    run_engine(Engine::of(rules, &config.store)?, serve, config, given, watching).await
 }
 
 async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
@@ -102,13 +117,13 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     serve: Serve,
     config: Config,
     given: Given,
+    watching: Option<Watching>,
 ) -> Result<(), Box<dyn Error>> {
     let (engine, log) = (Arc::new(engine), Log::from(serve.process.log_format));
     let certificates = certificates(&config)?;
-    let file = serve.flags.config.clone().filter(|path| path.as_os_str() != "-");
-    let reloader = file.map(|path| {
+    let reloader = serve.file().map(|path| {
         let (listeners, store) = (config.listeners.clone(), config.store.clone());
-        let reloader = Reloader::new(path, given, engine.clone(), listeners, store);
+        let reloader = Reloader::new(path.to_owned(), given, engine.clone(), listeners, store);
         Arc::new(reloader.certificates(certificates.iter().flatten().cloned().collect()).log(log))
     });
     let server = listening(&serve, &config, &certificates, &engine, reloader.as_ref()).await?;
@@ -119,7 +134,8 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     greet(&serve, &config, &server, log);
     notify(READY, log);
     let certificates = certificates.into_iter().flatten().collect();
-    let attending = tokio::spawn(Attendant::new(engine.clone(), reloader, certificates, log).attend(hangup));
+    let attending =
+        tokio::spawn(Attendant::new(engine.clone(), reloader, watching, certificates, log).attend(hangup));
     server.run(end(ends, &engine, notice, log)).await?;
     attending.abort();
     // What does not arrive in time ends by its own.
