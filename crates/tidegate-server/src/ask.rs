@@ -56,7 +56,9 @@ pub struct Health {
     service: Where,
 }
 
-/// The exit code of what was refused.
+/// The exit codes of what failed, of what makes no sense on a command line, and of what was refused.
+const FAILED: u8 = 1;
+const MISUNDERSTOOD: u8 = 2;
 const REFUSED: u8 = 3;
 
 impl Check {
@@ -111,7 +113,7 @@ impl Where {
             }
             Err(why) => {
                 eprintln!("tidegate: {}: {why}", self.url);
-                ExitCode::FAILURE
+                ExitCode::from(if matches!(why, NoAnswer::Address(_)) { MISUNDERSTOOD } else { FAILED })
             }
         }
     }

@@ -36,6 +36,7 @@ mod limit;
 mod listeners;
 mod near;
 mod node;
+pub mod process;
 mod rules;
 mod schema;
 mod secret;
@@ -101,6 +102,8 @@ pub enum Format {
 
 /// The longest a file may be, in bytes. A hundred thousand rules are shorter.
 const LONGEST: usize = 16 << 20;
+/// What is in force if there is no file.
+const EXAMPLE: &str = include_str!("../examples/small.yaml");
 
 impl Format {
     /// By the name of a file.
@@ -141,10 +144,10 @@ impl Config {
         Loaded { config, faults, source }
     }
 
-    /// What the service does if it is told nothing: it listens, and limits nobody.
+    /// What the service does if it is told nothing: a small example.
     #[must_use]
-    pub fn of_nothing(given: &Given) -> Loaded {
-        Config::load_with("no file", b"{rules: []}", Format::Yaml, &|_| None, given)
+    pub fn example(given: &Given) -> Loaded {
+        Config::load_with("the example", EXAMPLE.as_bytes(), Format::Yaml, &|_| None, given)
     }
 }
 

@@ -16,9 +16,11 @@
 //! The messages are few and simple, so they are read and written by a few lines of our own: their structs are
 //! generated of the `.proto` files by `tools/protos`, and there is nothing to install and no crate for it.
 
+mod arriving;
 mod asked;
 mod brought;
 mod connection;
+mod frames;
 mod generated;
 mod health;
 mod limit;

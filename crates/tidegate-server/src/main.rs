@@ -78,16 +78,22 @@ fn manual() -> Vec<u8> {
     let mut command = Tidegate::command();
     command.build();
     let _ = clap_mangen::Man::new(command.clone()).render(&mut page); // into memory nothing can fail
-    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
-        let man = clap_mangen::Man::new(command.clone());
-        let _ = man.render_synopsis_section(&mut page);
-        let _ = man.render_description_section(&mut page);
-        let _ = man.render_options_section(&mut page);
-    }
+    describe_subcommands(&command, &mut page);
     page.extend_from_slice(
         b".SH \"EXIT STATUS\"\n0: done, allowed. 1: it failed. 2: the command was not understood. 3: refused.\n",
     );
     page
+}
+
+/// Each of them, and those that they have.
+fn describe_subcommands(command: &clap::Command, page: &mut Vec<u8>) {
+    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        let man = clap_mangen::Man::new(command.clone());
+        let _ = man.render_synopsis_section(page);
+        let _ = man.render_description_section(page);
+        let _ = man.render_options_section(page);
+        describe_subcommands(command, page);
+    }
 }
 
 fn completions(shell: Shell) -> Vec<u8> {

@@ -21,6 +21,7 @@ mod attend;
 mod command;
 mod connection;
 mod farewell;
+mod files;
 mod notify;
 mod reload;
 pub(crate) mod socket;
@@ -96,8 +97,19 @@ pub enum Speaks<C = SteadyClock> {
 /// An address that cannot be listened on.
 #[derive(Debug)]
 pub struct CannotListen {
-    address: String,
-    source: io::Error,
+    address: Address,
+    why: Why,
+}
+
+/// Why it cannot.
+#[derive(Debug)]
+enum Why {
+    /// It is administration, for anybody.
+    Open,
+    /// The path leads to something that is no socket.
+    NoSocket,
+    /// The system says so.
+    System(io::Error),
 }
 
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -180,19 +192,17 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
         tls: Option<Arc<Certificates>>,
     ) -> Result<Self, CannotListen> {
         if speaks.is_open_administration() && !address.is_local() {
-            let source = io::Error::from(io::ErrorKind::InvalidInput);
-            return Err(CannotListen { address: address.to_string(), source });
+            return Err(CannotListen { address: address.clone(), why: Why::Open });
         }
-        let (name, bound) = match address {
+        let bound = match address {
             Address::Tcp(address) => {
-                (address.to_string(), TcpListener::bind(address).await.map(Listening::Tcp))
+                TcpListener::bind(address).await.map(Listening::Tcp).map_err(Why::System)
             }
             Address::Unix(path) => {
-                let bound = bind_unix(path).await.map(|listener| Listening::Unix(listener, path.clone()));
-                (path.display().to_string(), bound)
+                bind_unix(path).await.map(|listener| Listening::Unix(listener, path.clone()))
             }
         };
-        let listening = bound.map_err(|source| CannotListen { address: name, source })?;
+        let listening = bound.map_err(|why| CannotListen { address: address.clone(), why })?;
         self.doors.push(Door { listening, speaks, tls });
         Ok(self)
     }
@@ -292,6 +302,7 @@ async fn accept_the_last<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: 
 
 fn hand_over<C: Clock>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
     let open: usize = workers.iter().map(Worker::open).sum();
+    let most = most.saturating_add(guest.speaks.beyond());
     match workers.iter().min_by_key(|worker| worker.open()) {
         Some(quietest) if open < most => quietest.take(guest),
         _ => guest.turn_away(),
@@ -368,6 +379,14 @@ impl<C> Speaks<C> {
         }
     }
 
+    /// So many more are let in here than elsewhere: whoever has come to put an end to a crowd must not stand outside.
+    fn beyond(&self) -> usize {
+        match self {
+            Speaks::Admin(_) => 8,
+            Speaks::Resp(_) | Speaks::Http(_) | Speaks::Grpc(_) => 0,
+        }
+    }
+
     fn is_open_administration(&self) -> bool {
         matches!(self, Speaks::Admin(service) if service.is_open())
     }
@@ -395,19 +414,21 @@ impl<C> Clone for Speaks<C> {
     }
 }
 
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+async fn bind_unix(path: &Path) -> Result<UnixListener, Why> {
     match UnixListener::bind(path) {
         Err(taken) if taken.kind() == io::ErrorKind::AddrInUse => {
             // Only a socket that nobody listens on was left behind. All else is somebody's.
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(Why::NoSocket);
+            }
             let nobody = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-            if !is_socket || !UnixStream::connect(path).await.is_err_and(nobody) {
-                return Err(taken);
+            if !UnixStream::connect(path).await.is_err_and(nobody) {
+                return Err(taken.into());
             }
             std::fs::remove_file(path)?;
-            UnixListener::bind(path)
+            Ok(UnixListener::bind(path)?)
         }
-        bound => bound,
+        bound => Ok(bound?),
     }
 }
 
@@ -415,30 +436,63 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 
 impl fmt::Display for CannotListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = &self.address;
-        match self.source.kind() {
-            io::ErrorKind::AddrInUse => {
-                write!(f, "{address} is in use by another program; stop that one, or choose another address")
+        let (address, what) = (&self.address, self.why.sentence(&self.address));
+        match &self.why {
+            Why::System(error) if what.is_empty() => {
+                write!(f, "{address} cannot be listened on: {error}; choose another address")
             }
-            io::ErrorKind::PermissionDenied => {
-                write!(
-                    f,
-                    "{address} may not be listened on; choose a port above 1023, or ask for the right to"
-                )
-            }
-            io::ErrorKind::InvalidInput => {
-                write!(f, "{address} would let anybody administer; add a token, or listen at 127.0.0.1")
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                write!(f, "{address} is not an address of this machine; choose one that is, or 0.0.0.0")
-            }
-            _ => write!(f, "{address} cannot be listened on"),
+            _ => write!(f, "{address} {what}"),
         }
     }
 }
 
 impl std::error::Error for CannotListen {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
+        match &self.why {
+            Why::System(error) => Some(error),
+            Why::Open | Why::NoSocket => None,
+        }
+    }
+}
+
+// === impl Why ===
+
+impl Why {
+    /// What is wrong with the address and what to do about it; empty if there is nothing to add to what the system says.
+    fn sentence(&self, address: &Address) -> &'static str {
+        let kind = match self {
+            Why::Open => return "would let anybody administer; add a token, or listen at 127.0.0.1",
+            Why::NoSocket => {
+                return "is there, and is no socket; choose another path, or remove what is there";
+            }
+            Why::System(error) => error.kind(),
+        };
+        match (address, kind) {
+            (_, io::ErrorKind::AddrInUse) => {
+                "is in use by another program; stop that one, or choose another address"
+            }
+            (Address::Tcp(_), io::ErrorKind::PermissionDenied) => {
+                "may not be listened on; choose a port above 1023, or ask for the right to"
+            }
+            (Address::Tcp(_), io::ErrorKind::AddrNotAvailable) => {
+                "is not an address of this machine; choose one that is, or 0.0.0.0"
+            }
+            (Address::Unix(_), io::ErrorKind::PermissionDenied) => {
+                "may not be made: the folder cannot be written to; choose another, or ask for the right to"
+            }
+            (Address::Unix(_), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                "cannot be made: there is no such folder; make it, or choose another"
+            }
+            (Address::Unix(_), io::ErrorKind::InvalidInput) => {
+                "is no path for a socket: it has at most 107 bytes, and none of them is 0; choose a shorter one"
+            }
+            _ => "",
+        }
+    }
+}
+
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Self {
+        Why::System(error)
     }
 }

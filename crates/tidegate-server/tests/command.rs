@@ -108,6 +108,37 @@ fn flags_beat_the_environment_which_beats_the_file() {
 }
 
 #[test]
+fn what_is_the_process_s_own_is_shown_too() {
+    let output = tidegate(&["config", "show", "--threads", "3"])
+        .env("TIDEGATE_IDLE", "60")
+        .env("TIDEGATE_PASSWORD", "hunter2")
+        .output();
+    let (out, err) = said(&output.expect("it can be started"));
+    assert!(!out.contains("hunter2"), "{out}");
+    let lines: Vec<_> =
+        out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "process.threads 3 flag, --threads",
+        "process.idle 60s environment, $TIDEGATE_IDLE",
+        "process.password (secret) environment, $TIDEGATE_PASSWORD",
+        "process.user default default",
+        "process.connections 10000 default",
+        "process.notice 1s default",
+        "process.log_format text default",
+    ] {
+        assert!(lines.iter().any(|shown| shown == line), "{line}: {out}{err}");
+    }
+}
+
+/// Without a file the service runs the example, so that is what counts.
+#[test]
+fn without_a_file_the_example_is_shown() {
+    let (out, _) = said(&run(&["config", "show"]));
+    let line = out.lines().find(|line| line.starts_with("rules.user.quota")).expect("a rule of the example");
+    assert!(line.contains("10/s burst 20") && line.contains("the example:"), "{line}");
+}
+
+#[test]
 fn what_comes_of_a_lease_is_shown() {
     let folder = tempfile::tempdir().expect("there is room");
     let rules = "rules:
@@ -204,6 +235,11 @@ fn secrets_that_everybody_can_read_are_noticed() {
 
     fs::remove_file(&cert).unwrap();
     assert!(said(&run(&["config", "check", &file])).1.contains("cert.pem is not there now"));
+
+    fs::create_dir(&cert).unwrap();
+    let output = run(&["config", "check", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).1.contains("cert.pem is a folder; name a file in PEM"));
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
                 let named = asked::named(body)?;
                 let rules = self.engine.in_force();
                 let number = named.number(&rules)?;
-                if named.lasting.is_some() && verb != Verb::Block {
+                if named.lasting().is_some() && verb != Verb::Block {
                     return Err(Problem::bad("`for` is how long a key is blocked; leave it out"));
                 }
                 let rules = Arc::clone(&rules);
@@ -129,11 +129,11 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
 
     fn block(&self, named: &Named<'_>, number: u32, key: &[u8], rules: &InForce<C>) -> Result<Said, Problem> {
         let conflict = |detail: String| Problem::new(StatusCode::CONFLICT, detail);
-        let (name, seconds) = (named.rule(), named.lasting.unwrap_or_default());
+        let (name, seconds) = (named.rule(), named.lasting().unwrap_or_default());
         if seconds == 0 || seconds > LONGEST {
             return Err(Problem::bad(format!(
                 "`for` is {}; say for how many seconds the key is blocked, from 1 to {LONGEST}",
-                named.lasting.map_or("missing".to_owned(), |seconds| seconds.to_string())
+                named.lasting().map_or("missing".to_owned(), |seconds| seconds.to_string())
             )));
         }
         if rules.compiled().rule(number as usize).is_some_and(|rule| rule.shadow) {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::fault::{Colours, Fault, Severity};
 use super::flags::{Flags, Given};
+use super::process::Process;
 use super::source::Source;
 use super::{Config, Format, LONGEST, Loaded, schema, show};
 
@@ -22,7 +23,7 @@ pub enum Command {
     /// Check files, and say everything that is wrong with them
     Check(Check),
     /// Show the configuration that counts, and where each value came from
-    Show(Show),
+    Show(Box<Show>),
     /// Print the JSON schema of the file, for editors
     Schema,
 }
@@ -46,6 +47,8 @@ pub struct Check {
 pub struct Show {
     #[command(flatten)]
     flags: Flags,
+    #[command(flatten)]
+    process: Process,
     /// How to show it
     #[arg(long, value_enum, default_value_t)]
     format: Output,
@@ -94,15 +97,16 @@ impl Show {
         let given = self.flags.given(matches);
         let loaded = match &self.flags.config {
             Some(path) => read(path, &given),
-            None => Config::of_nothing(&given),
+            None => Config::example(&given),
         };
         let Some(config) = &loaded.config else {
             report(&loaded);
             return ExitCode::FAILURE;
         };
+        let shown = [self.process.shown(matches), config.shown.clone()].concat();
         match self.format {
-            Output::Text => say(show::text(&config.shown).trim_end()),
-            Output::Json => say(&format!("{:#}", show::json(&config.shown))),
+            Output::Text => say(show::text(&shown).trim_end()),
+            Output::Json => say(&format!("{:#}", show::json(&shown))),
         }
         ExitCode::SUCCESS
     }
@@ -172,9 +176,12 @@ fn check_files(path: &Path, loaded: &mut Loaded) {
             );
         }
         for file in [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()].into_iter().flatten() {
+            let name = file.display();
             if !file.exists() {
-                let message = format!("{} is not there now; the service needs it to start", file.display());
+                let message = format!("{name} is not there now; the service needs it to start");
                 faults.push(Fault::warning("no-file", message));
+            } else if file.is_dir() {
+                faults.push(Fault::error("no-file", format!("{name} is a folder; name a file in PEM")));
             }
         }
     }

@@ -27,6 +27,12 @@ pub(crate) trait Decode: Sized {
     fn absent() -> Option<Self> {
         None
     }
+
+    /// What is gone on with where it has to be there and is not: all else that is wrong is to be said too. Whoever
+    /// answers this has said already that it is missing, so nothing comes of it but faults.
+    fn instead() -> Option<Self> {
+        None
+    }
 }
 
 /// Defines a table of the file: its type, its schema and its reader.
@@ -124,23 +130,22 @@ impl<'a> Table<'a> {
 
     /// What a field says; `None`, with a fault, if it says something else or has to be there and is not.
     pub(crate) fn field<T: Decode>(&self, name: &str, faults: &mut Faults) -> Option<T> {
-        match self.entries.iter().find(|(field, _)| field.value == name) {
-            Some((_, node)) => T::decode(node, faults).or_else(T::absent),
+        let written = self.entries.iter().find(|(field, _)| field.value == name);
+        match written.or_else(|| self.misspelt(name)) {
+            Some((_, node)) => T::decode(node, faults).or_else(T::absent).or_else(T::instead),
             None => T::absent().or_else(|| {
-                if !self.is_misspelt(name) {
-                    faults.push(self.missing(name, &T::expected()));
-                }
-                None
+                faults.push(self.missing(name, &T::expected()));
+                T::instead()
             }),
         }
     }
 
-    /// Whether a name that nobody knows is surely meant to be this one; then one fault is enough.
-    fn is_misspelt(&self, name: &str) -> bool {
-        let unknown = self.entries.iter().filter(|(given, _)| !self.names.contains(&given.value.as_str()));
-        unknown
-            .map(|(given, _)| nearest(&given.value, self.names.iter().copied()))
-            .any(|near| near == Some(name))
+    /// What stands under a name that nobody knows and that is surely meant to be this one. One fault is enough for
+    /// the name, and what it says is looked at all the same.
+    fn misspelt(&self, name: &str) -> Option<&(At<String>, Node)> {
+        let mut unknown =
+            self.entries.iter().filter(|(given, _)| !self.names.contains(&given.value.as_str()));
+        unknown.find(|(given, _)| nearest(&given.value, self.names.iter().copied()) == Some(name))
     }
 
     fn missing(&self, name: &str, expected: &str) -> Fault {
@@ -268,6 +273,24 @@ impl Decode for Text {
     }
 }
 
+/// A text that has to be there; `None` where it is not, which has been said.
+#[derive(Clone, Debug)]
+pub(crate) struct Needed(pub(crate) Option<Text>);
+
+impl Decode for Needed {
+    fn expected() -> Cow<'static, str> {
+        Text::expected()
+    }
+
+    fn decode(node: &Node, faults: &mut Faults) -> Option<Self> {
+        Text::decode(node, faults).map(|text| Needed(Some(text)))
+    }
+
+    fn instead() -> Option<Self> {
+        Some(Needed(None))
+    }
+}
+
 // === numbers, truths, lengths of time ===
 
 macro_rules! numbers {
@@ -336,7 +359,11 @@ impl Decode for Duration {
         let scalar = scalar::<Self>(node, faults)?;
         let period = super::limit::period(&scalar.text);
         if period.is_none() {
-            faults.push(wrong::<Self>(node, scalar));
+            let is_bare =
+                scalar.variables.is_empty() && super::limit::period(&format!("{}s", scalar.text)).is_some();
+            let help =
+                is_bare.then(|| format!("add a unit: `{0}ms`, `{0}s` or `{0}min`", scalar.text.trim()));
+            faults.push(wrong::<Self>(node, scalar).maybe_help(help));
         }
         period
     }
@@ -416,6 +443,10 @@ impl<T: Decode> Decode for OneOrMany<T> {
             _ => T::decode(node, faults).map(|one| OneOrMany(vec![one])),
         }
     }
+
+    fn instead() -> Option<Self> {
+        Some(OneOrMany(Vec::new()))
+    }
 }
 
 /// A table whose names are the user's own.
@@ -473,6 +504,10 @@ impl<T: JsonSchema> JsonSchema for Entries<T> {
 /// A text in the file, but also a number or a truth value that is meant as one.
 impl JsonSchema for Text {
     schema_as!(String => _generator: json_schema!({ "type": ["string", "number", "boolean"] }));
+}
+
+impl JsonSchema for Needed {
+    schema_as!(Text => generator: Text::json_schema(generator));
 }
 
 /// A number, or a variable that holds one.

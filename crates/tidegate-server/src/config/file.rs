@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::decode::{Decode, Entries, Number, OneOrMany, Text, Time, choice, mismatch, table};
+use super::decode::{Decode, Entries, Needed, Number, OneOrMany, Text, Time, choice, mismatch, table};
 use super::fault::{Fault, Faults};
 use super::node::{Kind, Node};
 use super::source::{At, Span};
@@ -131,7 +131,7 @@ table! {
     /// One limit on one key, and when it applies.
     "a rule" RuleTable {
         /// What it is called in answers and metrics. Letters, digits, spaces and `_.:-`, at most 64.
-        name: Text,
+        name: Needed,
         /// The domain it is for.
         domain: Option<Text>,
         /// It applies to requests whose descriptors meet all of these. Without it, to all.

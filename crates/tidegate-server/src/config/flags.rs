@@ -71,10 +71,10 @@ impl Flags {
     }
 }
 
-fn origin(matches: &ArgMatches, name: &str) -> Origin {
+pub(super) fn origin(matches: &ArgMatches, name: &str) -> Origin {
     match matches.value_source(name) {
         Some(ValueSource::EnvVariable) => Origin::Environment(format!("TIDEGATE_{}", name.to_uppercase())),
-        _ => Origin::Flag(format!("--{name}")),
+        _ => Origin::Flag(format!("--{}", name.replace('_', "-"))),
     }
 }
 

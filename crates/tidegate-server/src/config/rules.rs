@@ -59,7 +59,7 @@ impl Reading<'_> {
 
     fn check_names(&mut self, tables: &[At<RuleTable>]) {
         let mut seen: HashMap<&str, Span> = HashMap::new();
-        for name in tables.iter().map(|table| &table.value.name) {
+        for name in tables.iter().filter_map(|table| table.value.name.0.as_ref()) {
             match seen.get(name.value.as_str()) {
                 Some(first) => self.fault(
                     Fault::error("name-twice", format!("two rules are named `{}`", name.value))
@@ -85,7 +85,9 @@ impl Reading<'_> {
     }
 
     fn rule(&mut self, table: &RuleTable, domain: Option<&Text>, store: &Store) -> Rule {
-        self.check_name(&table.name);
+        if let Some(name) = &table.name.0 {
+            self.check_name(name);
+        }
         let domain = table.domain.as_ref().or(domain);
         if let Some(empty) = domain.filter(|domain| domain.value.is_empty()) {
             self.fault(
@@ -103,7 +105,7 @@ impl Reading<'_> {
         let (allow, deny) = (self.lists(table.allow.as_ref()), self.lists(table.deny.as_ref()));
         self.check_lists(&allow, &deny);
         let rule = Rule {
-            name: table.name.value.clone(),
+            name: table.name.0.as_ref().map(|name| name.value.clone()).unwrap_or_default(),
             domain: domain.map(|domain| domain.value.clone()),
             conditions,
             key,

@@ -1,7 +1,7 @@
 //! # One connection
 //!
-//! Many calls at once, over HTTP/2. A call that has begun has to be there in time, and whoever asks nothing for long is
-//! told to go, by a word and not by a closed door: a proxy that is just about to ask takes another connection then,
+//! Many calls at once, over HTTP/2. A call that has begun has to be there in time, from the first byte of its head on,
+//! and whoever asks nothing for long is told to go, by a word and not by a closed door: a proxy that is just about to ask takes another connection then,
 //! and no call is lost.
 //!
 //! There is no keeping alive of idle connections by pings; whoever wants that may ping us.
@@ -21,6 +21,7 @@ use tidegate::Clock;
 use tokio::sync::watch;
 
 use super::Service;
+use super::arriving::Arriving;
 use super::route::answer;
 use crate::serve::socket::Socket;
 use crate::serve::watch::{Told, Watched};
@@ -40,10 +41,11 @@ pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
     service: Arc<Service<C>>,
     socket: Socket,
     watched: Arc<Watched>,
-    now: impl Fn() -> u64 + Clone + Send + Sync + 'static,
+    now: impl Fn() -> u64 + Clone + Send + Sync + Unpin + 'static,
 ) {
     let (tell, ending) = watch::channel(false);
     let under_way = Arc::new(UnderWay { calls: AtomicUsize::new(0), watched: watched.clone() });
+    let socket = Arriving::new(socket, under_way.clone(), now.clone());
     let answering = {
         let now = now.clone();
         service_fn(move |request| {
@@ -90,19 +92,19 @@ fn builder() -> http2::Builder<TokioExecutor> {
 }
 
 /// How many calls are under way. While there are some, the client has to get on with them.
-struct UnderWay {
+pub(super) struct UnderWay {
     calls: AtomicUsize,
     watched: Arc<Watched>,
 }
 
 /// A call, until it is answered or given up.
-struct Call<N: Fn() -> u64> {
+pub(super) struct Call<N: Fn() -> u64> {
     under_way: Arc<UnderWay>,
     now: N,
 }
 
 impl UnderWay {
-    fn begin<N: Fn() -> u64>(this: &Arc<Self>, now: N) -> Call<N> {
+    pub(super) fn begin<N: Fn() -> u64>(this: &Arc<Self>, now: N) -> Call<N> {
         this.calls.fetch_add(1, Ordering::Relaxed);
         this.watched.stalled(now());
         Call { under_way: this.clone(), now }

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -28,7 +29,7 @@ pub(crate) struct Asked<'a> {
     /// Its key.
     #[serde(borrow)]
     key: Option<Key<'a>>,
-    cost: Option<u32>,
+    cost: Option<Whole<u32>>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -48,7 +49,7 @@ pub(crate) struct Named<'a> {
     key: Option<Key<'a>>,
     /// For how many seconds.
     #[serde(rename = "for")]
-    pub(crate) lasting: Option<u64>,
+    lasting: Option<Whole<u64>>,
 }
 
 /// Tokens that are to be spent elsewhere.
@@ -59,7 +60,7 @@ pub(crate) struct Leasing<'a> {
     rule: Text<'a>,
     #[serde(borrow)]
     key: Option<Key<'a>>,
-    pub(crate) amount: u32,
+    amount: Whole<u32>,
     /// For how many seconds.
     ttl: Option<f64>,
 }
@@ -74,12 +75,16 @@ pub(crate) struct Returned<'a> {
     key: Option<Key<'a>>,
     #[serde(borrow)]
     grant: Text<'a>,
-    pub(crate) unspent: u32,
+    unspent: Whole<u32>,
 }
 
 /// A text, as it stands in the body if nothing in it is escaped.
 #[derive(Debug)]
 struct Text<'a>(Cow<'a, str>);
+
+/// A number, told in words if it is none: callers need not know what a `u32` is.
+#[derive(Debug)]
+struct Whole<T>(T);
 
 /// Names and values, in their order; a name may have several values.
 #[derive(Debug)]
@@ -131,7 +136,7 @@ pub(crate) fn named(body: &[u8]) -> Result<Named<'_>, Problem> {
 /// What is to be lent.
 pub(crate) fn lease(body: &[u8]) -> Result<Leasing<'_>, Problem> {
     let asked: Leasing<'_> = serde_json::from_slice(body).map_err(no_json)?;
-    match asked.amount {
+    match asked.amount() {
         0 => Err(Problem::bad("`amount` is 0, and nothing would be lent; ask for 1 or more")),
         _ => Ok(asked),
     }
@@ -166,9 +171,13 @@ impl Asked<'_> {
         }
     }
 
+    fn cost(&self) -> Option<u32> {
+        self.cost.as_ref().map(|cost| cost.0)
+    }
+
     fn call<'a>(&'a self, pairs: &'a [Descriptor<'a>]) -> Call<'a> {
         let domain = self.domain.as_ref().map_or("", |domain| &domain.0);
-        Call { domain, descriptors: pairs, cost: self.cost }
+        Call { domain, descriptors: pairs, cost: self.cost() }
     }
 
     /// What it says, for an explanation.
@@ -189,7 +198,7 @@ impl Asked<'_> {
     ) -> Result<Question<'f, C>, Problem> {
         let given = given(self.key.as_ref());
         let number = numbered(rules, name, given)?;
-        Ok(rules.ask().rule(number, given.iter().map(|part| part.0.as_bytes()), self.cost))
+        Ok(rules.ask().rule(number, given.iter().map(|part| part.0.as_bytes()), self.cost()))
     }
 }
 
@@ -201,6 +210,10 @@ impl Leasing<'_> {
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         given(self.key.as_ref()).iter().map(|part| part.0.as_bytes())
+    }
+
+    pub(crate) fn amount(&self) -> u32 {
+        self.amount.0
     }
 
     pub(crate) fn ttl(&self) -> Result<Option<Duration>, Problem> {
@@ -219,6 +232,10 @@ impl Returned<'_> {
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         given(self.key.as_ref()).iter().map(|part| part.0.as_bytes())
+    }
+
+    pub(crate) fn unspent(&self) -> u32 {
+        self.unspent.0
     }
 
     pub(crate) fn id(&self) -> Result<GrantId, Problem> {
@@ -243,6 +260,11 @@ impl Named<'_> {
 
     pub(crate) fn rule(&self) -> &str {
         &self.rule.0
+    }
+
+    /// For how many seconds, if it is said.
+    pub(crate) fn lasting(&self) -> Option<u64> {
+        self.lasting.as_ref().map(|seconds| seconds.0)
     }
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
@@ -324,6 +346,29 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
             }
         }
         from.deserialize_str(Read)
+    }
+}
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Whole<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read<T>(PhantomData<T>);
+        impl<T: TryFrom<u64>> Visitor<'_> for Read<T> {
+            type Value = Whole<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 0 to {}", u64::MAX >> (64 - 8 * size_of::<T>()))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Whole<T>, E> {
+                let fits = T::try_from(number).map(Whole);
+                fits.map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Whole<T>, E> {
+                Err(E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+        }
+        from.deserialize_u64(Read(PhantomData))
     }
 }
 

@@ -113,8 +113,8 @@ fn lend<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, body: &[u8]) 
         Ok(asked) => asked,
         Err(problem) => return Answer::Ready(Err(problem)),
     };
-    let question = rules.ask().rule(rule, asked.parts(), Some(asked.amount));
-    told_by(rules, question.lend(asked.amount, ttl), |rules, lent| told::lent(rules, &lent))
+    let question = rules.ask().rule(rule, asked.parts(), Some(asked.amount()));
+    told_by(rules, question.lend(asked.amount(), ttl), |rules, lent| told::lent(rules, &lent))
 }
 
 fn take_back<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, body: &[u8]) -> Told {
@@ -123,8 +123,8 @@ fn take_back<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, body: &[
         Ok(asked) => asked,
         Err(problem) => return Answer::Ready(Err(problem)),
     };
-    let question = rules.ask().rule(rule, asked.parts(), Some(asked.unspent));
-    told_by(rules, question.take_back(id, asked.unspent), |rules, it| told::decided(rules, &it))
+    let question = rules.ask().rule(rule, asked.parts(), Some(asked.unspent()));
+    told_by(rules, question.take_back(id, asked.unspent()), |rules, it| told::decided(rules, &it))
 }
 
 fn renewed(lease: Option<std::time::Duration>) -> String {

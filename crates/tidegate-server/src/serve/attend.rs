@@ -11,6 +11,7 @@ use std::time::Duration;
 use tidegate::Clock;
 use tokio::signal::unix::Signal;
 
+use super::notify::{READY, RELOADING, notify};
 use super::reload::Watching;
 use super::{Certificates, Reloader};
 use crate::config::Protocol;
@@ -37,10 +38,10 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
     pub(super) fn new(
         engine: Arc<Engine<C>>,
         reloader: Option<Arc<Reloader<C>>>,
+        file: Option<Watching>,
         certificates: Vec<Arc<Certificates>>,
         log: Log,
     ) -> Self {
-        let file = reloader.as_ref().map(|reloader| reloader.watched());
         let (enforced, turned_away) = Default::default();
         Attendant { engine, reloader, certificates, log, file, enforced, turned_away }
     }
@@ -56,7 +57,13 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
             crate::metrics::look(&self.engine);
             self.look_at_redis();
             self.look_at_doors();
+            if is_told {
+                notify(RELOADING, self.log);
+            }
             self.look_at_files(is_told).await;
+            if is_told {
+                notify(READY, self.log); // also if the file is bad: the one before it is in force
+            }
         }
     }
 

@@ -1,22 +1,25 @@
 //! # `tidegate serve`
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{ArgMatches, Args};
 use tidegate::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attend::Attendant;
+use super::files;
 use super::notify::{READY, STOPPING, notify};
+use super::reload::Watching;
 use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
 use crate::config::command::{read, report, say};
 use crate::config::flags::{Flags, Given};
-use crate::config::{Address, Auth, Config, Format, Listener, Loaded, Protocol};
+use crate::config::process::{LogFormat, Process};
+use crate::config::{Address, Auth, Config, Listener, Loaded, Protocol};
 use crate::engine::Engine;
 use crate::grpc;
 use crate::http;
@@ -29,44 +32,8 @@ use crate::rules::Compiled;
 pub struct Serve {
     #[command(flatten)]
     flags: Flags,
-    /// A socket in the file system where clients of Redis come in, too.
-    #[arg(long, value_name = "PATH", env = "TIDEGATE_RESP_SOCKET")]
-    resp_socket: Option<PathBuf>,
-    /// What clients of Redis have to say to `AUTH`; without it, what the file says.
-    #[arg(long, value_name = "PASSWORD", env = "TIDEGATE_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
-    /// Who they have to say they are.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TIDEGATE_USER",
-        default_value = "default",
-        requires = "password"
-    )]
-    user: String,
-    /// Threads that answer; 0 for half as many as there are processors.
-    #[arg(long, value_name = "N", env = "TIDEGATE_THREADS", default_value_t = 0)]
-    threads: usize,
-    /// More connections than this are turned away.
-    #[arg(long, value_name = "N", env = "TIDEGATE_CONNECTIONS", default_value_t = 10_000)]
-    connections: usize,
-    /// Seconds after which a client that asks nothing is let go.
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
-    idle: u64,
-    /// Seconds between being told to end (SIGTERM) and closing the doors. Meanwhile `/readyz` says that it ends, and
-    /// all are answered, so that others can be asked instead. A second signal, or SIGINT, ends it at once.
-    #[arg(long, value_name = "SECONDS", env = "TIDEGATE_NOTICE", default_value_t = 1)]
-    notice: u64,
-    /// How it says what happens to it: in lines for people, or in lines for programs, each of them an object.
-    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value = "text")]
-    log_format: LogFormat,
-}
-
-/// How it says what happens to it.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
+    #[command(flatten)]
+    process: Process,
 }
 
 /// Said when it starts, if it is.
@@ -74,8 +41,6 @@ const PUT_TO_THE_TEST: &str =
     "--conformance: clients of the Redis protocol set the time and the rules; this protects nothing";
 /// So long is waited at the end for what is given back to Redis.
 const GIVING_BACK: Duration = Duration::from_secs(5);
-/// What it does if it is told nothing.
-const EXAMPLE: &str = include_str!("../../examples/small.yaml");
 
 impl Serve {
     /// Answers until it is told to end. `matches` are those of the subcommand.
@@ -85,10 +50,11 @@ impl Serve {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
         }
-        let (given, log) = (self.flags.given(matches), Log::from(self.log_format));
+        let (given, log) = (self.flags.given(matches), Log::from(self.process.log_format));
+        let watching = self.file().map(Watching::of);
         let mut loaded = match &self.flags.config {
             Some(path) => read(path, &given),
-            None => example(&given),
+            None => Config::example(&given),
         };
         let Some(config) = loaded.config.take() else {
             complain(&loaded, log);
@@ -99,7 +65,9 @@ impl Serve {
             complain(&loaded, log); // warnings
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let ran = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(self, config, given)));
+        let ran = runtime
+            .map_err(Into::into)
+            .and_then(|runtime| runtime.block_on(run(self, config, given, watching)));
         match ran {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -111,6 +79,11 @@ impl Serve {
 }
 
 impl Serve {
+    /// The file that can be read again: not what came by the standard input.
+    fn file(&self) -> Option<&Path> {
+        self.flags.config.as_deref().filter(|path| path.as_os_str() != "-")
+    }
+
     /// What is wrong with an address that was given beside the file: a mistake of whoever has started it.
     fn no_address(&self) -> Option<String> {
         let Flags { http, grpc, resp, admin, .. } = &self.flags;
@@ -124,18 +97,19 @@ impl Serve {
     }
 }
 
-fn example(given: &Given) -> Loaded {
-    Config::load_with("the example", EXAMPLE.as_bytes(), Format::Yaml, &|_| None, given)
-}
-
-async fn run(serve: Serve, config: Config, given: Given) -> Result<(), Box<dyn Error>> {
+async fn run(
+    serve: Serve,
+    config: Config,
+    given: Given,
+    watching: Option<Watching>,
+) -> Result<(), Box<dyn Error>> {
     let rules = Compiled::new(config.rules.clone());
     if serve.flags.conformance {
         let engine = Engine::for_testing(rules, &config.store)?;
-        Log::from(serve.log_format).warn(PUT_TO_THE_TEST).say();
-        return run_engine(engine, serve, config, given).await;
+        Log::from(serve.process.log_format).warn(PUT_TO_THE_TEST).say();
+        return run_engine(engine, serve, config, given, watching).await;
     }
-    run_engine(Engine::of(rules, &config.store)?, serve, config, given).await
+    run_engine(Engine::of(rules, &config.store)?, serve, config, given, watching).await
 }
 
 async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
@@ -143,24 +117,25 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     serve: Serve,
     config: Config,
     given: Given,
+    watching: Option<Watching>,
 ) -> Result<(), Box<dyn Error>> {
-    let (engine, log) = (Arc::new(engine), Log::from(serve.log_format));
+    let (engine, log) = (Arc::new(engine), Log::from(serve.process.log_format));
     let certificates = certificates(&config)?;
-    let file = serve.flags.config.clone().filter(|path| path.as_os_str() != "-");
-    let reloader = file.map(|path| {
+    let reloader = serve.file().map(|path| {
         let (listeners, store) = (config.listeners.clone(), config.store.clone());
-        let reloader = Reloader::new(path, given, engine.clone(), listeners, store);
+        let reloader = Reloader::new(path.to_owned(), given, engine.clone(), listeners, store);
         Arc::new(reloader.certificates(certificates.iter().flatten().cloned().collect()).log(log))
     });
     let server = listening(&serve, &config, &certificates, &engine, reloader.as_ref()).await?;
     // Before it says that it is ready: from then on it may be told to end, or to read its file again.
     let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    let notice = Duration::from_secs(serve.notice);
+    let notice = Duration::from_secs(serve.process.notice);
     let hangup = signal(SignalKind::hangup())?;
     greet(&serve, &config, &server, log);
     notify(READY, log);
     let certificates = certificates.into_iter().flatten().collect();
-    let attending = tokio::spawn(Attendant::new(engine.clone(), reloader, certificates, log).attend(hangup));
+    let attending =
+        tokio::spawn(Attendant::new(engine.clone(), reloader, watching, certificates, log).attend(hangup));
     server.run(end(ends, &engine, notice, log)).await?;
     attending.abort();
     // What does not arrive in time ends by its own.
@@ -208,14 +183,17 @@ async fn listening<C: Clock + Clone + Send + Sync + 'static>(
     engine: &Arc<Engine<C>>,
     reloader: Option<&Arc<Reloader<C>>>,
 ) -> Result<Server<C>, Box<dyn Error>> {
-    let mut server = Server::with(settings(serve));
+    let mut server = Server::with(fitted(settings(serve), Log::from(serve.process.log_format)));
     for (listener, tls) in config.listeners.iter().zip(certificates) {
         let speaks = speaks(serve, listener, engine, reloader);
         server = server.listen_with(speaks, &listener.address, tls.clone()).await?;
     }
-    if let Some(path) = &serve.resp_socket {
+    if let Some(path) = &serve.process.resp_socket {
         let speaks = Speaks::Resp(resp(serve, None, engine));
         server = server.listen(speaks, &Address::Unix(path.clone())).await?;
+    }
+    if server.places().next().is_none() {
+        return Err("every listener is off, so nobody could ask anything; leave one of them on".into());
     }
     Ok(server)
 }
@@ -244,7 +222,7 @@ fn speaks<C: Clock + Clone + Send + Sync + 'static>(
             }))
         }
         Protocol::Admin => {
-            let service = admin::Service::new(engine.clone()).log(Log::from(serve.log_format));
+            let service = admin::Service::new(engine.clone()).log(Log::from(serve.process.log_format));
             let service = match reloader {
                 Some(reloader) => service.reloader(reloader.clone()),
                 None => service,
@@ -258,8 +236,8 @@ fn speaks<C: Clock + Clone + Send + Sync + 'static>(
 }
 
 fn resp<C>(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine<C>>) -> Arc<Service<C>> {
-    let account = match (&serve.password, auth) {
-        (Some(password), _) => Some(Account::new(&serve.user, password)),
+    let account = match (&serve.process.password, auth) {
+        (Some(password), _) => Some(Account::new(&serve.process.user, password)),
         (None, Some(Auth::Password { user, password })) => Some(Account::new(user, password.reveal())),
         (None, _) => None,
     };
@@ -268,11 +246,23 @@ fn resp<C>(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine<C>>) -> Arc<S
 
 fn settings(serve: &Serve) -> Settings {
     Settings {
-        threads: serve.threads,
-        connections: serve.connections,
-        idle: Duration::from_secs(serve.idle),
+        threads: serve.process.threads as usize,
+        connections: serve.process.connections as usize,
+        idle: Duration::from_secs(serve.process.idle),
         ..Settings::default()
     }
+}
+
+/// No more connections than there are files for.
+fn fitted(settings: Settings, log: Log) -> Settings {
+    let Some(files) = files::too_few(&settings) else { return settings };
+    let connections = files::room(files, settings.threads());
+    let message = format!(
+        "at most {connections} connections, because no more than {files} files may be open; raise that by `ulimit -n`, \
+         or LimitNOFILE= of systemd"
+    );
+    log.info(message).with("connections", connections).with("files", files).say();
+    Settings { connections, ..settings }
 }
 
 // === what is said ===
@@ -299,30 +289,42 @@ fn greet<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, serve
     };
     let few = &names[..names.len().min(20)];
     let more = if names.len() > 20 { ", and more" } else { "" };
-    let message = format!("{} rules of {file}: {}{more}", names.len(), few.join(", "));
+    let rules = if names.len() == 1 { "rule" } else { "rules" };
+    let message = format!("{} {rules} of {file}: {}{more}", names.len(), few.join(", "));
     log.info(message).with("version", env!("CARGO_PKG_VERSION")).with("file", file).with("rules", few).say();
     for (protocol, place) in server.places() {
         log.info(format!("{protocol} on {place}")).with("protocol", protocol).with("address", place).say();
     }
     if log == Log::Text {
-        suggest(&names, server);
+        suggest(serve, config, server);
     }
 }
 
-/// For whoever sits before it.
-fn suggest<C: Clock + Send + Sync + 'static>(names: &[&str], server: &Server<C>) {
-    say("tidegate: try");
-    let of = |wanted| server.places().find(|(protocol, _)| *protocol == wanted).map(|(_, place)| place);
-    if let Some(place) = of("http").filter(|place| !place.starts_with("unix:")) {
-        for verb in ["check", "explain"] {
-            say(&format!(
-                "  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{place}/v1/{verb}"
-            ));
-        }
+/// For whoever sits before it: what works as it stands, so nothing for doors that ask for a token or are encrypted.
+fn suggest<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, server: &Server<C>) {
+    let doors = config.listeners.iter().zip(server.places());
+    let open = doors.filter_map(|(listener, (_, place))| {
+        let Address::Tcp(_) = listener.address else { return None };
+        let is_open = listener.tls.is_none() && listener.auth.is_none();
+        is_open.then_some((listener.protocol, place))
+    });
+    let open: Vec<_> = open.collect();
+    let of = |wanted| open.iter().find(|(protocol, _)| *protocol == wanted).map(|(_, place)| place);
+    let mut lines = Vec::new();
+    if let Some(place) = of(Protocol::Http) {
+        let ask = |verb| {
+            format!("  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{place}/v1/{verb}")
+        };
+        lines.extend(["check", "explain"].map(ask));
     }
-    if let Some(port) = of("resp").and_then(|place| place.rsplit_once(':').map(|(_, port)| port.to_owned())) {
-        let rule = names.iter().find(|name| **name == "user").map_or("RULE KEY", |_| "user alice");
-        say(&format!("  redis-cli -p {port} TG.CHECK {rule}"));
+    let port = of(Protocol::Resp).and_then(|place| place.rsplit_once(':'));
+    if let Some((_, port)) = port.filter(|_| serve.process.password.is_none()) {
+        let has_user = config.rules.rules.iter().any(|rule| rule.name == "user");
+        let rule = if has_user { "user alice" } else { "RULE KEY" };
+        lines.push(format!("  redis-cli -p {port} TG.CHECK {rule}"));
+    }
+    if !lines.is_empty() {
+        say(&format!("tidegate: try\n{}", lines.join("\n")));
     }
 }
 

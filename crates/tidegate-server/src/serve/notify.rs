@@ -1,7 +1,7 @@
 //! # Telling systemd
 //!
 //! Whoever is started by systemd with `Type=notify` finds the path of a socket in `NOTIFY_SOCKET`, and says there when
-//! it is ready and when it ends. Everybody else finds nothing, and says nothing.
+//! it is ready, when it reads its file again because it was told to, and when it ends. Everybody else finds nothing, and says nothing.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,6 +13,8 @@ use crate::log::Log;
 
 /// It answers from now on.
 pub(super) const READY: &str = "READY=1";
+/// It reads its file again, and says when it is ready. It answers meanwhile.
+pub(super) const RELOADING: &str = "RELOADING=1";
 /// It answers those who are there, and ends.
 pub(super) const STOPPING: &str = "STOPPING=1";
 

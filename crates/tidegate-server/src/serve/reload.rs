@@ -144,12 +144,6 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         Ok((diff, changes.iter().filter(|(changed, _)| *changed).map(|(_, what)| *what).collect()))
     }
 
-    /// The file, as it is now.
-    pub(crate) fn watched(&self) -> Watching {
-        let now = look(&self.path);
-        Watching { path: self.path.clone(), read: now, last: now }
-    }
-
     fn said(
         &self,
         reloaded: Result<(Diff, Vec<&'static str>), Unread>,
@@ -186,6 +180,12 @@ fn read_anew(certificates: &[Arc<Certificates>]) -> Result<Vec<ServerConfig>, Un
 }
 
 impl Watching {
+    /// The file as it is now, to be called before it is read: what changes while it is being read counts as a change.
+    pub(crate) fn of(path: &Path) -> Self {
+        let now = look(path);
+        Watching { path: path.to_owned(), read: now, last: now }
+    }
+
     /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has
     /// stayed so since the last look.
     pub(crate) fn is_due(&mut self, is_told: bool) -> bool {
@@ -218,3 +218,18 @@ impl std::fmt::Display for Unread {
 }
 
 impl std::error::Error for Unread {}
+
+#[cfg(test)]
+mod tests {
+    use super::Watching;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_for_the_first_time_is_read_again_once_it_stays() {
+        let file = tempfile::NamedTempFile::new().expect("there is room");
+        let mut watching = Watching::of(file.path());
+        std::fs::write(file.path(), "rules: []").expect("written");
+        let due: Vec<_> = (0..4).map(|_| watching.is_due(false)).collect();
+        assert_eq!(due, [false, true, false, false]);
+        assert!(watching.is_due(true), "whoever says so is right");
+    }
+}

@@ -46,6 +46,11 @@ def pipelines(client, prefix):
         for _ in range(1000):
             pipeline.execute_command("CL.THROTTLE", f"{prefix}many{transaction}", 499, 1, 3600)
         expect("passed of 1000", sum(reply[0] == 0 for reply in pipeline.execute()), 500)
+    pipeline = client.pipeline(transaction=False)
+    for _ in range(1000):
+        pipeline.execute_command("CL.THROTTLE", prefix + "fast", 0, 1001, 1)
+    passed = sum(reply[0] == 0 for reply in pipeline.execute())
+    expect("not all below a millisecond", passed < 1000, True)
 
 
 def talk(protocol):

@@ -1,14 +1,15 @@
 //! Those who mean no good, by HTTP: what they send is bounded, and everybody else is answered.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
 
 use crate::binary::Binary;
-use crate::http::{answer, connect, exchange};
+use crate::http::{answer, connect, exchange, post, serving};
 use crate::running::{Running, settings};
 
 fn honest(address: SocketAddr) {
@@ -106,6 +107,46 @@ fn who_never_reads_is_not_read_from_and_takes_no_memory() {
     honest(server.http);
     let grown = memory(&server).saturating_sub(before);
     assert!(grown < 32 << 10, "{grown} kB more for {} clients", clients.len());
+}
+
+/// Asks about so many keys by the name of a rule and by limits that come with the call, a thousand in one piece.
+fn ask_about(server: &Binary, keys: std::ops::Range<u32>) {
+    let mut client = BufReader::new(server.connect());
+    let keys: Vec<_> = keys.collect();
+    for some in keys.chunks(1_000) {
+        let asked = |key: &u32| format!("TG.CHECK user {key}\r\nCL.THROTTLE {key} 0 1 86400\r\n");
+        let asked: String = some.iter().map(asked).collect();
+        client.get_mut().write_all(format!("{asked}PING\r\n").as_bytes()).expect("sent");
+        let mut reply = String::new();
+        while reply != "+PONG\r\n" {
+            reply.clear();
+            assert!(client.read_line(&mut reply).expect("a reply") > 0, "it has gone");
+        }
+    }
+}
+
+/// Far more keys than there is room for, each of them new: who has its place keeps it, and what is left is shared.
+#[test]
+fn a_million_keys_take_no_more_memory_than_there_is_room_for() {
+    let (server, _file) = serving(
+        "store: {memory: {max_keys: 10_000}}\n\
+         rules: [{name: user, key: user, missing: shared, quota: 1/day}]",
+    );
+    let mine = || post(server.http, "/v1/check", &json!({"rule": "user", "key": "mine"}))["allowed"].clone();
+    assert_eq!(mine(), json!(true));
+    ask_about(&server, 0..20_000);
+    let before = memory(&server);
+    std::thread::scope(|threads| {
+        for part in 1..5 {
+            let server = &server;
+            threads.spawn(move || ask_about(server, part * 250_000..(part + 1) * 250_000));
+        }
+        honest(server.http);
+    });
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 8 << 10, "{grown} kB more for a million keys");
+    assert_eq!(mine(), json!(false), "nobody is pushed out to begin anew");
+    honest(server.http);
 }
 
 #[test]

@@ -106,6 +106,12 @@ fn what_makes_no_sense_is_a_sentence() {
             400,
             "from 1 to 31622400",
         ),
+        (
+            "/admin/block",
+            json!({"rule": "user", "key": "a", "for": -1}),
+            400,
+            "`-1`, expected a whole number from 0 to 18446744073709551615",
+        ),
         ("/admin/block", json!({"rule": "watched", "for": 9}), 409, "only watches"),
         ("/admin/nothing", json!({}), 404, "use one of /admin/rules, "),
     ];
@@ -115,6 +121,15 @@ fn what_makes_no_sense_is_a_sentence() {
     }
     let (status, _, _) = exchange(&mut connect(server.admin), "POST /admin/reload", "");
     assert_eq!(status, 200);
+}
+
+#[test]
+fn an_administrator_is_let_in_when_nobody_else_is() {
+    let server = Binary::start(&["serve", "--connections", "2"]);
+    let mut crowd = [server.connect(), server.connect()];
+    crowd.iter_mut().for_each(crate::running::ping);
+    assert!(crate::running::rest(&mut connect(server.http)).starts_with("HTTP/1.1 503"));
+    assert_eq!(exchange(&mut connect(server.admin), "GET /admin/blocks", "").0, 200);
 }
 
 #[test]

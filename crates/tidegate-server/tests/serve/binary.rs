@@ -20,11 +20,20 @@ pub(crate) struct Binary {
 impl Binary {
     /// With these arguments, on a port that is free.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        Binary::run(Command::new(env!("CARGO_BIN_EXE_tidegate")).args(arguments))
+    }
+
+    /// The same, where no more than so many files may be open.
+    pub(crate) fn start_with_files(files: usize, arguments: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        let bounded = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        Binary::run(shell.args(["-c", &bounded, env!("CARGO_BIN_EXE_tidegate")]).args(arguments))
+    }
+
+    fn run(command: &mut Command) -> Self {
         for protocol in ["HTTP", "GRPC", "RESP", "ADMIN"] {
             command.env(format!("TIDEGATE_{protocol}"), "127.0.0.1:0");
         }
-        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut address = |protocol: &str| -> SocketAddr {
@@ -81,6 +90,32 @@ fn it_serves_until_it_is_told_to_end() {
     assert_eq!(binary.child.wait().expect("an end").code(), Some(0));
 }
 
+/// The lines it suggests, up to the next thing that it says.
+fn suggested(binary: &mut Binary) -> Vec<String> {
+    binary.signal("-INT");
+    let lines = std::iter::repeat_with(|| binary.line());
+    lines.take_while(|line| !line.starts_with("tidegate: told to end")).collect()
+}
+
+#[test]
+fn what_can_be_tried_at_once_is_suggested_and_nothing_else() {
+    let mut binary = Binary::start(&[]);
+    let (http, port) = (binary.http, binary.address.port());
+    let ask = |verb: &str| {
+        format!("  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{http}/v1/{verb}\n")
+    };
+    let redis = format!("  redis-cli -p {port} TG.CHECK user alice\n");
+    assert_eq!(suggested(&mut binary), ["tidegate: try\n", &ask("check"), &ask("explain"), &redis]);
+
+    let file = tempfile::NamedTempFile::new().expect("there is room");
+    let text =
+        "listeners: {http: {address: '127.0.0.1:0', auth: {token: sesame}}}\nrules: [{name: a, quota: 1/s}]";
+    std::fs::write(&file, text).expect("written");
+    let config = file.path().to_str().expect("text");
+    let mut binary = Binary::start(&["serve", "--config", config, "--password", "sesame"]);
+    assert_eq!(suggested(&mut binary), [""; 0], "they would be refused");
+}
+
 #[test]
 fn a_port_in_use_is_a_sentence_and_exit_code_1() {
     let binary = Binary::start(&[]); // told nothing, it serves
@@ -103,6 +138,28 @@ fn an_address_that_is_none_is_a_sentence_and_exit_code_2() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("'nonsense'") && said.contains("as in `127.0.0.1:8080`"), "{said}");
+}
+
+#[test]
+fn what_nothing_could_be_done_with_is_a_sentence() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.arg("serve").args(arguments).output().expect("the binary");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "it has not begun");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let off = ["--http", "off", "--grpc", "off", "--resp", "off", "--admin", "off"];
+    let sentence = "tidegate: every listener is off, so nobody could ask anything; leave one of them on\n";
+    assert_eq!(run(&off), (Some(1), sentence.to_owned()));
+    let rows = [
+        (["--threads", "1000000"], "invalid value '1000000' for '--threads <N>': 1000000 is not in 0..=1024"),
+        (["--connections", "0"], "invalid value '0' for '--connections <N>': 0 is not in 1..=4294967295"),
+        (["--password", ""], "a value is required for '--password <PASSWORD>' but none was supplied"),
+    ];
+    for (arguments, sentence) in rows {
+        let (code, said) = run(&[&off[..], &arguments].concat());
+        assert!(code == Some(2) && said.contains(sentence), "{said}");
+    }
 }
 
 #[test]

@@ -14,6 +14,11 @@ fn fetched(name: &str) -> PathBuf {
     target.join("clients").join(name)
 }
 
+/// What every client sends, and what has to come back.
+fn table() -> String {
+    format!("{CLIENTS}/throttle.table")
+}
+
 fn server() -> Binary {
     Binary::start(&["serve", "--user", "alice", "--password", "wonder"])
 }
@@ -32,21 +37,21 @@ fn is_fine(command: &mut Command) {
 fn redis_py() {
     let server = server();
     let (host, port) = (server.address.ip().to_string(), server.address.port().to_string());
-    let (script, table) = (format!("{CLIENTS}/client.py"), format!("{CLIENTS}/throttle.table"));
-    is_fine(Command::new(fetched("python/bin/python")).args([script, host, port, table]));
+    let script = format!("{CLIENTS}/client.py");
+    is_fine(Command::new(fetched("python/bin/python")).args([script, host, port, table()]));
 }
 
 #[test]
 fn phpredis() {
     let server = server();
     let (host, port) = (server.address.ip().to_string(), server.address.port().to_string());
-    is_fine(Command::new("php").args([format!("{CLIENTS}/client.php"), host, port]));
+    is_fine(Command::new("php").args([format!("{CLIENTS}/client.php"), host, port, table()]));
 }
 
 #[test]
 fn go_redis() {
     let server = server();
-    is_fine(Command::new(fetched("go-client")).arg(server.address.to_string()));
+    is_fine(Command::new(fetched("go-client")).args([server.address.to_string(), table()]));
 }
 
 #[test]
@@ -60,12 +65,13 @@ fn jedis() {
         &format!("{CLIENTS}/java/Client.java"),
         &host,
         &port,
+        &table(),
     ]));
 }
 
 /// A row of the table: what is sent, and what comes back.
 pub(crate) fn rows() -> Vec<(Vec<String>, String)> {
-    let table = std::fs::read_to_string(format!("{CLIENTS}/throttle.table")).expect("the table");
+    let table = std::fs::read_to_string(table()).expect("the table");
     let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let (words, reply) = line.split_once("->").expect("an arrow in each row");
         (words.split_whitespace().map(str::to_owned).collect(), reply.trim().to_owned())

@@ -1,7 +1,7 @@
 //! How it ends, and what it tells systemd.
 
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn readiness_goes_first_and_all_are_answered_meanwhile() {
 }
 
 #[test]
-fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
+fn systemd_is_told_when_it_is_ready_and_when_it_reads_its_file_and_when_it_ends() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
@@ -41,11 +41,22 @@ fn systemd_is_told_when_it_is_ready_and_when_it_ends() {
     };
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["serve", "--http", "off", "--grpc", "off", "--admin", "off", "--resp", "127.0.0.1:0"]);
-    let mut child =
-        command.env("NOTIFY_SOCKET", &path).stdout(std::process::Stdio::null()).spawn().expect("started");
+    let file = folder.path().join("tidegate.yaml");
+    std::fs::write(&file, "rules: [{name: a, quota: 1/s}]").expect("written");
+    command.arg("--config").arg(&file).env("NOTIFY_SOCKET", &path);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("started");
+    let tell = |signal: &str| {
+        let told = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
+        assert!(told.success());
+    };
     assert_eq!(next(), "READY=1");
-    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
-    assert!(told.success());
+    for text in ["rules: [{name: a, quota: 2/s}]", "nonsense"] {
+        std::fs::write(&file, text).expect("written");
+        tell("-HUP");
+        assert_eq!([next(), next()], ["RELOADING=1", "READY=1"], "a bad file changes nothing: it is ready");
+    }
+    tell("-INT");
     assert_eq!(next(), "STOPPING=1");
     assert_eq!(child.wait().expect("an end").code(), Some(0));
 }

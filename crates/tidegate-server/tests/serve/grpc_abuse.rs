@@ -117,7 +117,8 @@ fn more_calls_at_once_than_there_may_be_are_refused_and_the_others_stay() {
     assert!(answered.is_some());
 }
 
-/// The head of a call, or the first bytes of its message, and then nothing more; and whoever does not even end the head.
+/// The first bytes of a greeting, of a frame, of a head or of a message, and then nothing more: those are let go after
+/// seconds. Who has said no more than hello may rest for minutes.
 #[test]
 fn who_does_not_go_on_is_let_go_and_nobody_waits_for_it() {
     let begun = [&[][..], &[0], &[0, 0, 0, 0, 9, 1]].map(|message| match message {
@@ -126,10 +127,26 @@ fn who_does_not_go_on_is_let_go_and_nobody_waits_for_it() {
     });
     let brief = Duration::from_millis(100);
     let_go(settings(|it| it.stalled = brief), &begun);
-    let_go(settings(|it| it.idle = brief), &[head(1, 0), Vec::new()]);
+    let goes_on = [head(1, 0), frame(CONTINUATION, 0, 1, &header("a", "b"))].concat();
+    let halves = [head(1, 0), goes_on, head(1, END_HEADERS)[..12].to_vec(), call(1)[..8].to_vec()];
+    let_go(settings(|it| it.stalled = brief), &halves);
+    // A whole call, and the beginning of another, in one piece.
+    let_go(settings(|it| it.stalled = brief), &[[call(1), head(3, 0)].concat()]);
+    let_go(settings(|it| it.idle = brief), &[Vec::new()]);
+}
+
+#[test]
+fn who_does_not_end_its_greeting_is_let_go() {
+    let brief = Duration::from_millis(100);
+    let_go_saying(settings(|it| it.stalled = brief), &[hello(&[])[..20].to_vec(), hello(&[])[..1].to_vec()]);
 }
 
 fn let_go(settings: Settings, starts: &[Vec<u8>]) {
+    let starts: Vec<_> = starts.iter().map(|start| [&hello(&[]), start.as_slice()].concat()).collect();
+    let_go_saying(settings, &starts);
+}
+
+fn let_go_saying(settings: Settings, starts: &[Vec<u8>]) {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("grpc.sock");
     let _running = Running::listening_at(settings, None, Some(path.clone()));
@@ -139,7 +156,7 @@ fn let_go(settings: Settings, starts: &[Vec<u8>]) {
         .map(|start| {
             let mut client = UnixStream::connect(&path).expect("a connection");
             client.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-            client.write_all(&[&hello(&[]), start.as_slice()].concat()).expect("sent");
+            client.write_all(start).expect("sent");
             client
         })
         .collect();

@@ -89,7 +89,7 @@ fn every_line_is_an_object_from_the_beginning_to_the_end() {
     let mut command = tidegate(&["serve", "--log-format", "json", "--config", file]);
     let mut server = Logging::start(command.env("TOKEN", "sesame"));
 
-    let start = server.event("1 rules of");
+    let start = server.event("1 rule of");
     assert_eq!((&start["file"], &start["rules"]), (&json!(file), &json!(["user"])));
     let [_, _, _, admin] = ["http", "grpc", "resp", "admin"].map(|protocol| server.address(protocol));
 

@@ -179,6 +179,26 @@ fn a_service_that_is_started_again_goes_on_with_the_count() {
     assert!(reply.starts_with("1 5 0 "), "{reply}");
 }
 
+/// Makes a list of every text in the Redis but the canary; how many there were.
+const OVERWRITE: &str = "EVAL \"local n = 0 for _, k in ipairs(redis.call('keys', '*')) do \
+    if redis.call('type', k).ok == 'string' and not k:find('canary') then \
+    redis.call('del', k) redis.call('lpush', k, 'x') n = n + 1 end end return n\" 0";
+
+/// Nobody else knows the names of the keys, so that is a store that cannot be relied on, and not a mistake of the caller.
+#[test]
+fn a_key_that_holds_something_else_is_as_good_as_lost_and_no_other_is() {
+    let (redis, folder) = (Redis::start(), tempfile::tempdir().expect("there is room"));
+    let server = serving(&file(&folder, &redis, "closed"));
+    let mut client = Client::of(&server);
+    assert_eq!(client.say("CL.THROTTLE k 15 1 3600"), "0 16 15 -1 3600");
+    assert_eq!(Client(BufReader::new(redis.connect())).say(OVERWRITE), "1");
+    for _ in 0..20 {
+        assert_eq!(client.say("CL.THROTTLE k 15 1 3600"), "1 16 0 1 0");
+    }
+    assert_eq!(client.say("CL.THROTTLE other 15 1 3600"), "0 16 15 -1 3600");
+    assert_eq!(scrape(server.admin)["tidegate_redis_breaker_open"], 0.0);
+}
+
 /// Kills Redis under a service that is told this, asks twice, and sees Redis decide again when it is back.
 fn without_redis(when_lost: &str, outcome: &str, want: [&str; 2]) {
     let (mut redis, folder) = (Redis::start(), tempfile::tempdir().expect("there is room"));

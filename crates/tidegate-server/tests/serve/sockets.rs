@@ -9,6 +9,7 @@ use tidegate_server::engine::{Engine, Rules};
 use tidegate_server::resp::Service;
 use tidegate_server::serve::{Server, Settings};
 
+use crate::binary::Binary;
 use crate::running::{Running, ask, ping, rest, settings};
 
 const THROTTLE: &[u8] = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$3\r\n999\r\n$1\r\n1\r\n$4\r\n3600\r\n";
@@ -120,6 +121,24 @@ fn one_too_many_is_told_so() {
     ping(&mut second);
 }
 
+/// Who finds no file left in the system would wait for ever, and with it whoever wants to end that.
+#[test]
+fn where_few_files_may_be_open_one_too_many_is_told_so_too() {
+    let server = Binary::start_with_files(64, &["serve", "--threads", "1"]);
+    let mut there: Vec<_> = (0..28).map(|_| server.connect()).collect();
+    there.iter_mut().for_each(ping);
+    for _ in 0..100 {
+        assert_eq!(rest(&mut server.connect()), "-ERR max number of clients reached\r\n");
+    }
+    there.truncate(27);
+    crate::shared::until("room", || {
+        let mut client = server.connect();
+        let mut reply = [0; 4];
+        let _ = client.write_all(b"PING\r\n"); // it may have been turned away
+        (client.read_exact(&mut reply).is_ok() && reply == *b"+PON").then_some(())
+    });
+}
+
 #[test]
 fn what_has_arrived_is_answered_before_the_end() {
     let mut server = Running::new(settings(|_| {}));
@@ -170,8 +189,23 @@ fn a_file_that_is_no_socket_is_left_alone() {
     let path = folder.path().join("letters.txt");
     std::fs::write(&path, "dear").expect("a file");
     let taken = bind(&path).expect_err("it is no socket");
-    assert!(taken.contains("is in use"), "{taken}");
+    assert!(taken.contains("letters.txt is there, and is no socket; choose another path"), "{taken}");
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), "dear");
+}
+
+#[test]
+fn a_path_that_cannot_be_a_socket_is_a_sentence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows = [
+        ("no/folder/a.sock", "there is no such folder; make it, or choose another"),
+        (&"long".repeat(50), "it has at most 107 bytes"),
+        ("", "is there, and is no socket"),
+    ];
+    for (name, sentence) in rows {
+        let path = folder.path().join(name);
+        let told = bind(&path).expect_err("it is none");
+        assert!(told.starts_with(&format!("unix:{} ", path.display())) && told.contains(sentence), "{told}");
+    }
 }
 
 fn bind(path: &std::path::Path) -> Result<(), String> {

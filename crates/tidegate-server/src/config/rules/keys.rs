@@ -72,17 +72,20 @@ impl Reading<'_> {
                     .at(said.span)
                     .label("expected `key` beside this"),
             ),
-            (None, Some(name)) => self.fault(
-                Fault::warning("missing-unsaid", format!("requests without `{name}` will share one key"))
-                    .at(table.key.as_ref().map_or(table.name.span, |key| key.span))
-                    .label(format!("`{name}` may be missing"))
-                    .help(
-                        "say `missing: shared` if that is right, `skip` not to limit them here, or `reject`",
-                    ),
-            ),
+            (None, Some(name)) => self.missing_unsaid(name, table.key.as_ref().map(|key| key.span)),
             _ => {}
         }
         table.missing.map_or(Missing::default(), |word| word.value.into())
+    }
+
+    fn missing_unsaid(&mut self, name: &str, key: Option<Span>) {
+        let fault = Fault::warning("missing-unsaid", format!("requests without `{name}` will share one key"))
+            .label(format!("`{name}` may be missing"))
+            .help("say `missing: shared` if that is right, `skip` not to limit them here, or `reject`");
+        self.fault(match key {
+            Some(key) => fault.at(key),
+            None => fault,
+        });
     }
 }
 

@@ -40,7 +40,7 @@ impl Reading<'_> {
             self.cannot_lease(text, *span);
         }
         let is_small = |text: &&Text| most_at_a_time(&lease, &text.value, redis.nodes).is_none();
-        if can_all && quotas.iter().all(is_small) {
+        if can_all && !quotas.is_empty() && quotas.iter().all(is_small) {
             self.nothing_to_lease(redis.nodes, *span);
         }
         can_all.then_some(lease)

@@ -66,14 +66,27 @@ impl Reading<'_> {
         let texts = &values.value.0;
         if texts.len() != key.len() {
             let names: Vec<_> = key.iter().map(KeyPart::name).collect();
+            let (label, help) = match names[..] {
+                [] => (
+                    "the rule has no `key`".to_owned(),
+                    "add `key:` to the rule, or say whom it is for by `match`",
+                ),
+                _ => {
+                    let names = names.join(", ");
+                    (
+                        format!("expected one value for each of: [{names}]"),
+                        "write `*` for any value of a part",
+                    )
+                }
+            };
             self.fault(
                 Fault::error(
                     "key",
                     format!("{} for a key of {}", count(texts.len(), "value"), count(key.len(), "part")),
                 )
                 .at(values.span)
-                .label(format!("expected one value for each of: [{}]", names.join(", ")))
-                .help("write `*` for any value of a part"),
+                .label(label)
+                .help(help),
             );
         }
         let tests: Vec<_> = texts.iter().zip(key).map(|(text, part)| self.key_value(text, part)).collect();

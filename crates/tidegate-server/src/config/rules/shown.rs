@@ -10,7 +10,7 @@ use crate::rules::{Condition, KeyPart, Rule};
 
 impl Reading<'_> {
     pub(super) fn show_rule(&mut self, table: &RuleTable, domain: Option<&Text>, rule: &Rule) {
-        let path = format!("rules.{}", table.name.value);
+        let path = format!("rules.{}", rule.name);
         if let Some(domain) = domain {
             self.show_text(format!("{path}.domain"), &domain.value, domain);
         }
