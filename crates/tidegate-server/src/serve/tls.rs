@@ -120,8 +120,7 @@ fn config(files: &Tls, protocol: Protocol) -> Result<ServerConfig, Unusable> {
         }
     };
     let config = builder.with_single_cert(certificates, key);
-    let mut config =
-        config.map_err(|error| unusable(&files.key, format!("it does not fit the certificate: {error}")))?;
+    let mut config = config.map_err(|error| unusable(&files.key, no_pair(&error, &files.cert)))?;
     config.alpn_protocols = match protocol {
         Protocol::Http | Protocol::Admin => vec![b"http/1.1".to_vec()],
         Protocol::Grpc => vec![b"h2".to_vec()],
@@ -139,6 +138,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
+fn no_pair(error: &rustls::Error, cert: &Path) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => format!("it is not the key of {}", cert.display()),
+        _ => format!("it does not fit {}: {error}", cert.display()),
+    }
+}
+
 fn reason(error: &pem::Error, wanted: &str) -> String {
     match error {
         pem::Error::NoItemsFound => format!("there is not {wanted} in it"),
@@ -153,7 +159,7 @@ impl fmt::Display for Unusable {
         let (protocol, path) = (protocol.name(), path.display());
         write!(
             f,
-            "listeners.{protocol}.tls: {path} cannot be used: {why}; name a file in PEM that can be read"
+            "listeners.{protocol}.tls: {path} cannot be used: {why}; name files in PEM that can be read and belong together"
         )
     }
 }

@@ -225,7 +225,8 @@ fn certificates_that_cannot_be_used_are_a_sentence() {
         ("empty.pem", "one.key", "there is no certificate in it"),
         ("one.pem", "gone.key", "gone.key cannot be used: No such file"),
         ("one.pem", "empty.key", "there is not a private key in it"),
-        ("one.pem", "other.key", "it does not fit the certificate"),
+        ("one.pem", "other.key", "one.pem; name files in PEM that can be read and belong together"),
+        ("one.pem", "other.key", "other.key cannot be used: it is not the key of "),
     ];
     for (cert, key, sentence) in rows {
         let (cert, key) = (at(cert), at(key));
