@@ -181,6 +181,18 @@ fn otherwise_gets_the_same_arguments() {
 }
 
 #[test]
+fn otherwise_may_be_generic() {
+    #[rate_limit("1/day", otherwise = fewer::<T>)]
+    fn all<T: Copy>(items: &[T]) -> Vec<T> {
+        items.to_vec()
+    }
+    fn fewer<T: Copy>(items: &[T]) -> Vec<T> {
+        items[..1].to_vec()
+    }
+    assert_eq!((all(&[1, 2]), all(&['a', 'b'])), (vec![1, 2], vec!['a']));
+}
+
+#[test]
 fn a_function_that_returns_nothing_can_do_something_else() {
     thread_local!(static LOST: Cell<u32> = const { Cell::new(0) });
     #[rate_limit("1/day", otherwise = lose)]

@@ -113,6 +113,18 @@ async fn whoever_asks_for_time_is_given_it_by_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_its_turn_meanwhile_gives_that_time_too_and_keeps_the_pace_after_it() {
+    let partner = Partner::new([answer(429, "retry-after", "7")]);
+    let service = tenth(&partner);
+    let calls: Vec<_> = (0..4).map(|_| service.clone().call(to("a"))).collect(); // all stand in line
+    let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(partner.calls(), [0, 7_000, 7_100, 7_200]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_leaves_its_turn_to_the_next() {
     let partner = Partner::new([]);
     let mut service = tenth(&partner);

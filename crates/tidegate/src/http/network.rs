@@ -120,7 +120,7 @@ impl FromStr for Network {
     fn from_str(entry: &str) -> Result<Self, InvalidProxies> {
         let none = || InvalidProxies::NotANetwork { entry: entry.to_owned() };
         let (text, bits) = match entry.split_once('/') {
-            Some((text, bits)) => (text, Some(bits.parse::<u8>().map_err(|_| none())?)),
+            Some((text, bits)) => (text, Some(number(bits).ok_or_else(none)?)),
             None => (entry, None),
         };
         let address: IpAddr = text.parse().map_err(|_| none())?;
@@ -139,6 +139,11 @@ impl FromStr for Network {
         }
         Ok(network)
     }
+}
+
+/// A number as one writes it, without a sign and without zeros before it.
+fn number(text: &str) -> Option<u8> {
+    text.parse().ok().filter(|number: &u8| number.to_string() == text)
 }
 
 impl fmt::Display for Network {
@@ -294,8 +299,20 @@ mod tests {
 
     #[test]
     fn entries_that_are_none_are_told_with_the_remedy() {
-        for entry in ["", "/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0/8", "::1/129", "::ffff:1.2.3.4/95", "x"]
-        {
+        for entry in [
+            "",
+            "/",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/08",
+            "10.0.0.0/",
+            "10.0.0.0/8/8",
+            "10.0.0/8",
+            "::1/129",
+            "::ffff:1.2.3.4/95",
+            "x",
+        ] {
             let said = TrustedProxies::new([entry]).unwrap_err().to_string();
             assert!(said.contains("write 10.0.0.7") && said.contains(&format!("{entry:?}")), "{said}");
         }

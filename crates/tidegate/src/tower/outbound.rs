@@ -6,6 +6,8 @@
 //!
 //! ```text
 //!   request ─► held off? sleep ─► limits: wait for a turn ─► call ─► response, heeded
+//!                   ▲                               │
+//!                   └── held off by now? once more ─┘
 //! ```
 //!
 //! A response that refuses is still the caller's, as it came; sending the request again is for whoever can send its
@@ -113,8 +115,8 @@ impl<S> Outbound<S> {
     where
         S: Service<Request<A>>,
     {
-        let OutboundLayer { limits, holds, longest_hold } = &self.layer;
-        if let Some((wait, holds)) = holds.as_ref().and_then(|holds| Some((holds.left(&request)?, holds))) {
+        let OutboundLayer { limits, longest_hold, .. } = &self.layer;
+        if let Some((wait, holds)) = self.held_off(&request) {
             return match at_most(wait, *longest_hold) {
                 Some(time) => Next::Wait(For::Host(holds.timer.sleep(time)), request),
                 None => Next::Fail(Failure::HeldOff(wait)),
@@ -125,6 +127,25 @@ impl<S> Outbound<S> {
             Asked::Now(Ruling::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
             Asked::Later(later) => Next::Wait(For::Turn(later), request),
         }
+    }
+
+    /// Where a request goes whose turn it is. If its host has asked for time meanwhile, it begins anew: those who had their
+    /// turns one after the other are not to leave all at once when the time is up.
+    fn go<A>(&mut self, request: Request<A>, passed: Passed) -> Next<A>
+    where
+        S: Service<Request<A>>,
+    {
+        if self.held_off(&request).is_none() {
+            return Next::Call(request, passed);
+        }
+        drop(passed);
+        self.begin(request)
+    }
+
+    /// For how long the host is not to be called, if so.
+    fn held_off<A>(&self, request: &Request<A>) -> Option<(Wait, &Holds)> {
+        let holds = self.layer.holds.as_deref()?;
+        Some((holds.left(request)?, holds))
     }
 
     fn state<A>(&mut self, next: Next<A>) -> State<S, S::Future, A>
@@ -231,7 +252,7 @@ where
                         *waiting.take().expect("it was there just now");
                     let next = match ruling {
                         None => service.begin(request),
-                        Some(Ruling::Pass(passed)) => Next::Call(request, passed),
+                        Some(Ruling::Pass(passed)) => service.go(request, passed),
                         Some(Ruling::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
                     };
                     service.state(next)
