@@ -6,7 +6,8 @@ WORKDIR /src
 COPY . .
 RUN cargo build --release --locked -p tidegate-server
 
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM debian:bookworm-slim
+USER 65532:65532
 COPY --from=build /src/target/release/tidegate /usr/bin/tidegate
 EXPOSE 8080 8081 6380 9090
 HEALTHCHECK --interval=10s --timeout=6s CMD ["/usr/bin/tidegate", "health"]
