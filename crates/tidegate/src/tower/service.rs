@@ -96,7 +96,6 @@ where
     }
 
     // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
-    #[inline(never)]
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         match self.limits.way() {
             Way::Brief if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
