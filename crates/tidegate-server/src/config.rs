@@ -23,7 +23,7 @@
 //!
 //! let loaded = Config::load("tidegate.yaml", b"rules: [{name: everybody, qouta: 100/x}]", Format::Yaml, &|_| None);
 //! let faults: Vec<_> = loaded.faults.iter().map(|fault| fault.message.as_str()).collect();
-//! assert_eq!(faults, ["unknown field `qouta` in a rule"]); // did you mean `quota`?
+//! assert_eq!(faults, ["unknown field `qouta` in a rule", "`100/x` is no quota"]); // did you mean `quota`?
 //! ```
 
 pub mod command;

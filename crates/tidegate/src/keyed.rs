@@ -210,7 +210,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     }
 
     /// The decision if the key of a request may pass by the short cut, and was charged. Nobody watches that.
-    #[inline]
+    #[inline(always)] // then those who only want to know whether leave out the rest of it
     pub(crate) fn pass_at_once(&self, key: Key<'_>, cost: u32) -> Option<Decision> {
         let fingerprint = self.shared.secrets.fingerprint_of_text(key.bytes());
         let unwatched = self.observer.is_none().then_some(&self.shared)?;

@@ -131,7 +131,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     }
 
     /// The decision if so much may pass by the short cut, and was charged. Nobody watches that.
-    #[inline]
+    #[inline(always)] // then those who only want to know whether leave out the rest of it
     pub(crate) fn pass_at_once(&self, cost: u32) -> Option<Decision> {
         let unwatched = self.observer.is_none().then_some(&self.shared)?;
         unwatched

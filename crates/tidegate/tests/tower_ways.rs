@@ -48,7 +48,11 @@ enum Far {
 fn limits(far: Far, fields: Fields, expose: Expose, clock: &ManualClock) -> Limits {
     let limiter = KeyedLimiter::<str, TokenBucket>::new(QUOTA).with_clock(clock.clone());
     let client = ClientAddress::from_socket(|address: &SocketAddr| *address);
-    let limits = Limits::over(limiter).rule("client", by::address(client)).expose(expose).fields(fields);
+    let limits = Limits::over(limiter)
+        .rule("client", by::address(client))
+        .expose(expose)
+        .fields(fields)
+        .readable_in_browsers();
     let limits = match far {
         Far::AsFarAsNeedBe => limits,
         Far::AllTheWay => limits.cost(|_| 1),

@@ -92,16 +92,26 @@ where
     T: Send + Sync + 'static,
     F: Fn(&T) -> Peer + Send + Sync,
 {
-    #[inline]
     fn peer(&self, extensions: &Extensions) -> Option<PeerBits> {
-        Some((self.0)(extensions.get::<T>()?).into())
+        self.find(extensions)
     }
 
     fn v4(&self, extensions: &Extensions) -> Option<u32> {
-        match self.peer(extensions)? {
+        match self.find(extensions)? {
             PeerBits::V4(address) => Some(address),
             PeerBits::V6(_) | PeerBits::Local => None,
         }
+    }
+}
+
+impl<T, F> InExtension<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> Peer,
+{
+    #[inline(always)]
+    fn find(&self, extensions: &Extensions) -> Option<PeerBits> {
+        Some((self.0)(extensions.get::<T>()?).into())
     }
 }
 

@@ -113,11 +113,11 @@ impl RuleOf {
 
     /// How short the way of requests is if this is the only rule, decides at once, and on all of them.
     pub(super) fn way(&self, fields: Fields) -> Way {
-        match (fields != Fields::None && self.is_shown(), self.cost.is_none()) {
-            (false, true) => Way::Brief,
-            (false, false) => Way::Short,
-            (true, true) => Way::Telling,
-            (true, false) => Way::Long,
+        match (fields, self.cost.is_none()) {
+            (Fields::None, true) => Way::Brief,
+            (Fields::None, false) => Way::Short,
+            (_, true) if self.is_shown() => Way::Telling,
+            _ => Way::Long,
         }
     }
 
