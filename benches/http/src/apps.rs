@@ -151,14 +151,13 @@ fn limits(told: Told) -> Limits {
 /// So many groups of rounds give a figure each for what is added.
 pub(crate) const GROUPS: usize = 15;
 
-/// What each limit adds to `base` under these loads, as cases of their own with the names beside them.
+/// What each layer adds to the bare handler under these loads, as cases of their own with the names beside them.
 ///
 /// It is a small difference of large figures, and what disturbs a round only ever adds to it. So rounds are grouped, the
 /// quarter of a group's rounds that was fastest counts, and each group gives a difference. At least a nanosecond: a layer
 /// cannot take less than nothing.
 pub(crate) fn added(
     measured: &[Measured],
-    base: &'static str,
     loads: impl Iterator<Item = (&'static str, &'static str)>,
 ) -> Vec<Measured> {
     let quiet = |what: &str, who: &str| {
@@ -167,9 +166,9 @@ pub(crate) fn added(
     };
     let mut added = Vec::new();
     for (what, name) in loads {
-        for who in [GOVERNOR, TIDEGATE] {
-            let both = quiet(what, who).into_iter().zip(quiet(what, base));
-            let rounds = both.map(|(with, base)| (with - base).max(1.0)).collect();
+        for who in [NOTHING, GOVERNOR, TIDEGATE] {
+            let both = quiet(what, who).into_iter().zip(quiet(what, BARE));
+            let rounds = both.map(|(with, bare)| (with - bare).max(1.0)).collect();
             added.push(Measured { what: name, who, rounds, surprise: None });
         }
     }

@@ -14,7 +14,7 @@ use bench_harness::report::Section;
 use bench_harness::rounds::measure;
 use bench_harness::turns::Turns;
 
-use crate::apps::{App, BARE, GOVERNOR, NOTHING, Place, TIDEGATE, Told, Visit, added, each};
+use crate::apps::{App, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
 
 /// Whose requests they are, and what they are told.
 #[derive(Debug)]
@@ -68,20 +68,10 @@ fn section(title: &'static str, place: Place, turns: &Turns) -> Section {
         (cases.what, cases.addresses) = (what, *addresses);
         each(place, *told, &mut cases);
     }
-    let (base, text) = match place {
-        Place::Around => {
-            (BARE, "Nanoseconds for each request. *Added* is what a layer takes more than the bare handler.")
-        }
-        Place::OnRoutes => (
-            NOTHING,
-            "Nanoseconds for each request. *Added* is what a layer takes more than one that does nothing: axum puts \
-             every layer here into a box and clones it, which neither of the two can help.",
-        ),
-    };
     let mut measured = measure(title, &cases.all, turns);
-    measured.extend(added(&measured, base, LOADS.iter().map(|load| (load.what, load.added))));
+    measured.extend(added(&measured, LOADS.iter().map(|load| (load.what, load.added))));
     let goals = LOADS.iter().map(|load| Goal::same(load.added, TIDEGATE, GOVERNOR, 0.6, 0.5)).collect();
-    Section { title, unit: "ns", text, measured, goals }
+    Section { title, unit: "ns", text: "Nanoseconds for each request.", measured, goals }
 }
 
 #[derive(Default)]

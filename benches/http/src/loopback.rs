@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::apps::{App, BARE, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
+use crate::apps::{App, GOVERNOR, Place, TIDEGATE, Told, Visit, added, each};
 
 /// The loads, the names of what is added to them, and what clients are told.
 const LOADS: [(&str, &str, Told); 3] = [
@@ -37,7 +37,7 @@ pub(crate) fn section(turns: &Turns) -> Section {
         each(Place::Around, told, &mut cases);
     }
     let mut measured = measure(title, &cases.all, turns);
-    measured.extend(added(&measured, BARE, LOADS.iter().map(|(what, name, _)| (*what, *name))));
+    measured.extend(added(&measured, LOADS.iter().map(|(what, name, _)| (*what, *name))));
     Section {
         title,
         unit: "ns",

@@ -92,7 +92,8 @@ fn method(Plan { inside, loopback }: &Plan) -> String {
          * tower_governor tells clients what is left in two fields, `X-RateLimit-Limit` and `-Remaining`. *Two fields*: ours \
            are then `RateLimit` and `RateLimit-Policy`. *X-RateLimit*: ours are those of tower_governor, and `-Reset`. Else \
            nothing is told, and responses are left as they are.\n\
-         * *A layer that does nothing* is what the place takes for any layer.\n\
+         * *Added* is what a layer takes more than the bare handler. *A layer that does nothing* is what the place takes for \
+           any layer: on the routes axum clones the service and boxes its future, which is part of what both limits add.\n\
          * Within the process a request is built and handed to a clone of the service, as servers do, by a loop without a \
            runtime. All addresses have been there before, and come in turn.\n\
          * Over the loopback a connection of HTTP/1.1 sends 64 requests at a time; client and server are one thread, and \

@@ -1,8 +1,8 @@
 //! # One connection
 //!
 //! Many calls at once, over HTTP/2. A call that has begun has to be there in time, from the first byte of its head on,
-//! and whoever asks nothing for long is told to go, by a word and not by a closed door: a proxy that is just about to ask takes another connection then,
-//! and no call is lost.
+//! and whoever asks nothing for long is told to go, by a word and not by a closed door: a proxy that is just about to
+//! ask takes another connection then, and no call is lost.
 //!
 //! There is no keeping alive of idle connections by pings; whoever wants that may ping us.
 

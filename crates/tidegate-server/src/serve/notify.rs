@@ -1,7 +1,8 @@
 //! # Telling systemd
 //!
 //! Whoever is started by systemd with `Type=notify` finds the path of a socket in `NOTIFY_SOCKET`, and says there when
-//! it is ready, when it reads its file again because it was told to, and when it ends. Everybody else finds nothing, and says nothing.
+//! it is ready, when it reads its file again because it was told to, and when it ends. Everybody else finds nothing, and
+//! says nothing.
 
 use std::ffi::OsStr;
 use std::io;

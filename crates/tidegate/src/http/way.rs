@@ -1,11 +1,11 @@
 //! # How short the way is
 //!
 //! Most limits are one rule with a key that the extensions of a request tell: the address of its socket. Where nothing
-//! is to be waited for or held, such a request has nothing to do but to ask the gate, and whatever else is on the way
-//! takes longer than the gate does.
+//! is to be waited for or held, such a request has nothing to do but to ask the gate, and the rest of the way is as
+//! long as that.
 //!
 //! What a key is and who the gate is are known when limits are built, so that the compiler can make one function of
-//! both. Afterwards each is behind a pointer, and three of these calls are worth a third of a decision.
+//! both. Afterwards each is behind a pointer of its own, with a call to each.
 
 use std::sync::Arc;
 
