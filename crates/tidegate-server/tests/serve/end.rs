@@ -1,7 +1,7 @@
 //! How it ends, and what it tells systemd.
 
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
@@ -45,9 +45,9 @@ fn systemd_is_told_when_it_is_ready_and_when_it_reads_its_file_and_when_it_ends(
     std::fs::write(&file, "rules: [{name: a, quota: 1/s}]").expect("written");
     command.arg("--config").arg(&file).env("NOTIFY_SOCKET", &path);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("started");
+    let mut server = Ended(command.spawn().expect("started"));
     let tell = |signal: &str| {
-        let told = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
+        let told = Command::new("kill").args([signal, &server.0.id().to_string()]).status().expect("kill");
         assert!(told.success());
     };
     assert_eq!(next(), "READY=1");
@@ -58,5 +58,15 @@ fn systemd_is_told_when_it_is_ready_and_when_it_reads_its_file_and_when_it_ends(
     }
     tell("-INT");
     assert_eq!(next(), "STOPPING=1");
-    assert_eq!(child.wait().expect("an end").code(), Some(0));
+    assert_eq!(server.0.wait().expect("an end").code(), Some(0));
+}
+
+/// A program that does not outlive its test, however that ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it may have ended already
+        let _ = self.0.wait();
+    }
 }
