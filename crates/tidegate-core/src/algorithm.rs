@@ -44,6 +44,9 @@ pub trait Algorithm {
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision;
 
     /// Gives back what a recent charge took, never above the limit.
+    ///
+    /// A refund never leaves a key worse off than it was. It changes nothing if nothing is owed, and a key that has been given
+    /// back all it owed is as if never seen, wherever the clock goes from there.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32);
 
     /// Pulls a state back that no honest history could have produced, because the clock stepped back.

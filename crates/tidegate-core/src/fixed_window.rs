@@ -213,7 +213,9 @@ impl Algorithm for FixedWindow {
             return;
         }
         let window = self.window(state, now);
-        self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
+        if window.count > 0 {
+            self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
+        }
     }
 
     #[inline]

@@ -190,7 +190,9 @@ impl Algorithm for NginxQueue {
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost > 0 {
             let Standing { owed, last } = self.standing(state, now);
-            Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+            if owed > 0 {
+                Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+            }
         }
     }
 

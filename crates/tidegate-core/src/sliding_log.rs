@@ -221,8 +221,10 @@ impl Algorithm for SlidingLog {
         }
         self.settle(state, now);
         let mut ring = self.ring(state, now);
-        ring.gone += ring.live().min(u64::from(cost));
-        self.write_ring(state, ring);
+        if ring.live() > 0 {
+            ring.gone += ring.live().min(u64::from(cost));
+            self.write_ring(state, ring);
+        }
     }
 
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {

@@ -462,6 +462,7 @@ impl Algorithm for SlidingWindow {
         self.settle(state, now);
         let (newest, current, mut due) = (state.get(0), self.cell(now), u64::from(cost));
         let first = (current + 1).saturating_sub(self.cells_until_gone());
+        let mut counted = 0;
         for cell in first..=newest {
             let count = self.count(state, newest, cell);
             let back = count.min(due);
@@ -469,6 +470,10 @@ impl Algorithm for SlidingWindow {
                 self.set_count(state, cell, count - back);
                 due -= back;
             }
+            counted += count;
+        }
+        if counted > 0 && counted <= u64::from(cost) {
+            self.reset(state); // cells that have left would count again if the clock stepped back
         }
     }
 

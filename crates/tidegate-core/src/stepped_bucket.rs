@@ -156,7 +156,9 @@ impl Algorithm for SteppedBucket {
         }
         let number = self.beat.number(now);
         let used = self.used(state, number);
-        self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
+        if used > 0 {
+            self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
+        }
     }
 
     #[inline]

@@ -195,11 +195,25 @@ impl TokenBucket {
     /// The instant of a key that was written at `written`, seen from long before.
     #[cold]
     fn forgiven(&self, instant: Span, written: Micros, now: Micros) -> Span {
-        let owed = instant.minus(Span::at(written), self.q);
-        let parts = u128::from(owed.whole) * u128::from(self.q) + u128::from(owed.part);
-        let tokens = Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q);
+        let tokens = self.whole_tokens(instant, written);
         let since = instant.minus(tokens, self.q);
         if Span::at(now) < since { Span::at(now).plus(tokens, self.q).min(END) } else { instant }
+    }
+
+    /// What is owed until `instant` at `written`, rounded up to whole tokens.
+    fn whole_tokens(&self, instant: Span, written: Micros) -> Span {
+        let owed = instant.minus(Span::at(written), self.q);
+        let parts = u128::from(owed.whole) * u128::from(self.q) + u128::from(owed.part);
+        Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q)
+    }
+
+    /// The instant as of which a key owes whole tokens, if it lies after `now` and the key waits for it.
+    fn waits_for<S: Words + ?Sized>(&self, state: &S, now: Micros, stands: Span) -> Span {
+        let instant = self.read(state);
+        if self.layout != Layout::Remembering || now.get() >= state.get(2) || stands < instant {
+            return NOTHING;
+        }
+        instant.minus(self.whole_tokens(instant, Micros::new(state.get(2))), self.q)
     }
 
     /// The latest instant a charge may reach.
@@ -238,14 +252,20 @@ impl TokenBucket {
 
     #[inline(always)]
     fn write<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span, now: Micros) {
+        self.write_instant(state, instant);
+        if self.layout == Layout::Remembering {
+            state.set(2, now.get());
+        }
+    }
+
+    /// Writes until when the key owes, and leaves the rest of the state as it is.
+    #[inline(always)]
+    fn write_instant<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span) {
         if self.layout == Layout::Narrow {
             return state.set(0, instant.packed());
         }
         state.set(0, instant.whole);
         state.set(1, instant.part);
-        if self.layout == Layout::Remembering {
-            state.set(2, now.get());
-        }
     }
 }
 
@@ -324,8 +344,20 @@ impl Algorithm for TokenBucket {
             return;
         }
         let stands = self.standing(state, now);
+        if stands <= Span::at(now) {
+            return; // nothing is owed, so there is nothing to give back
+        }
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
-        self.write(state, stands.minus(charge, self.q), now);
+        let left = stands.minus(charge, self.q);
+        // A small step back is waited out: what was charged is still owed as of then, and is given back as of then.
+        let owed_since = Span::at(now).max(self.waits_for(state, now, stands));
+        if left <= owed_since {
+            self.reset(state);
+        } else if owed_since > Span::at(now) {
+            self.write_instant(state, left);
+        } else {
+            self.write(state, left, now);
+        }
     }
 
     #[inline]

@@ -5,7 +5,7 @@ mod random;
 mod wander;
 
 use random::Random;
-use tidegate_core::{Algorithm, Micros, Quota, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate_core::{Algorithm, Micros, Quota, Rule, SlidingLog, SlidingWindow, TokenBucket};
 use wander::{RULES, Verbs, assert_bound, draw_cost, fresh, micros, rule, rules, steady_rules, wander};
 
 #[test]
@@ -86,6 +86,80 @@ fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows()
             assert_bound(&window, &passed_on_a_bad_clock(&window, 1_000_000, seed), window_bound);
         }
     }
+}
+
+// === Refunds ===
+
+/// Whether the clock goes on from there, or steps back and comes again. A bucket that would owe more than it holds is forgiven
+/// the step; with a refund it may owe less than that, and then it waits for the clock, as after a smaller charge.
+#[test]
+fn a_refund_never_leaves_a_key_worse_off_wherever_the_clock_goes() {
+    for rule in rules() {
+        wander(&rule, Verbs::All, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let mut now = it.now;
+            let [mut with, mut without] = [it.state.to_vec(), it.state.to_vec()];
+            if it.random.one_in(2) {
+                now = now.minus(it.random.below(2_000_000));
+                rule.settle(&mut with[..], now);
+                rule.settle(&mut without[..], now);
+            }
+            rule.refund(&mut with[..], now, cost);
+            for at in [now, now.plus(it.random.below(90_000_000)), now.minus(it.random.below(90_000_000))] {
+                let mut settled = without.clone();
+                rule.settle(&mut settled[..], at);
+                if settled != without && matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) {
+                    continue;
+                }
+                let [with, without] = [&with, &without].map(|state| rule.peek(&state[..], at, 0));
+                assert!(with.remaining() >= without.remaining(), "{rule:?}: {cost} at {now}, seen at {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
+    for rule in rules() {
+        let mut never_used = fresh(&rule);
+        rule.refund(&mut never_used[..], Micros::new(1_000_000_000), 5);
+        assert_eq!(never_used, fresh(&rule), "{rule:?}");
+        wander(&rule, Verbs::All, |it| {
+            let at_rest = rule.idle_at(it.state).max(it.now);
+            let mut state = it.state.to_vec();
+            rule.refund(&mut state[..], at_rest, 5);
+            assert_eq!(state, it.state, "{rule:?} at {at_rest}");
+        });
+    }
+}
+
+#[test]
+fn a_key_that_has_everything_back_is_as_if_never_seen() {
+    for rule in rules() {
+        wander(&rule, Verbs::All, |it| {
+            let mut state = it.state.to_vec();
+            if rule.idle_at(&state[..]) > it.now {
+                rule.refund(&mut state[..], it.now, u32::MAX);
+                assert_eq!(rule.idle_at(&state[..]), Micros::ZERO, "{rule:?} at {}", it.now);
+                let back = it.now.minus(it.random.below(90_000_000));
+                let left = rule.peek(&state[..], back, 0);
+                assert_eq!(left.remaining(), left.limit(), "{rule:?} from {} to {back}", it.now);
+            }
+        });
+    }
+}
+
+/// Nine at once, seven a second. Had the refund written down that the key owed nothing *at 1000 s*, a second before it would owe
+/// seven.
+#[test]
+fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
+    let at = |seconds: u64| Micros::new(seconds * 1_000_000);
+    let bucket = rule("7/s burst 9");
+    let mut state = fresh(&bucket);
+    assert!(bucket.decide(&mut state[..], at(1_000), 4).is_allowed());
+    bucket.refund(&mut state[..], at(1_000), 4);
+    assert_eq!(bucket.peek(&state[..], at(999), 3).remaining(), 6);
+    assert!(bucket.decide(&mut state[..], at(999), 3).is_allowed());
 }
 
 #[test]

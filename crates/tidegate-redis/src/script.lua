@@ -225,8 +225,8 @@ end
 --                       have left it behind, or that it was written under another setting: even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
---   refund(rule, cost)  gives back
---   give_back(rule, cost, til)  gives back what a charge still counts for that is as if never made from `til` on; without
+--   refund(rule, cost)  gives back, and tells whether there was anything to give back: if not, nothing is written
+--   give_back(rule, cost, til)  the same for what a charge still counts for that is as if never made from `til` on; without
 --                       it, all of it
 --   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
@@ -310,6 +310,7 @@ local function bucket()
   local function read(rule, value)
     rule.full = rule.full or rule.p * rule.burst
     rule.used, rule.gone, rule.grants, rule.live = 0, 0, NONE, 0
+    rule.early = 0 -- after a small step back: how many tokens would have come back by the time that the value is as of
     if not value then
       return
     end
@@ -322,11 +323,11 @@ local function bucket()
       return
     end
     local back = math.floor(gone / p)
-    rule.used, rule.gone = used - back, gone - back * p
+    rule.used, rule.gone, rule.early = used - back, gone - back * p, at_least_zero(-back)
     -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the
     -- core.)
     if gone < 0 and rule.used * p - rule.gone > line(rule) then
-      rule.used, rule.gone, rule.pulled = used, 0, true
+      rule.used, rule.gone, rule.early, rule.pulled = used, 0, 0, true
     end
   end
 
@@ -395,29 +396,39 @@ local function bucket()
       return decision(rule, ALLOWED, 0, owed(rule))
     end
     -- A debt of more than 2^53 q-ths of a microsecond is not told from one of that size.
-    rule.used = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p)))
+    rule.used, rule.early = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p))), 0
     return with_turn(rule, owed(rule))
   end
 
+  -- As of the time that the value is as of, if that is still to come.
   local function refund(rule, cost)
-    rule.used = rule.used - cost
     if rule.used <= rule.live then
-      rule.used, rule.gone = rule.live, 0
+      return false
     end
+    rule.used = rule.used - cost
+    if rule.used - rule.early <= rule.live then
+      rule.used, rule.gone, rule.early = rule.live, 0, 0
+    end
+    return true
   end
 
   local function give_back(rule, cost, til)
+    if rule.used <= rule.live then
+      return false
+    end
     local back = math.min(cost * rule.p, (til - now - 1) * rule.q + 1) -- as resets are rounded up, there may be no more
     local owes = math.max(rule.used * rule.p - rule.gone - back, rule.live * rule.p)
     rule.used = math.ceil(owes / rule.p)
-    rule.gone = rule.used * rule.p - owes
+    rule.gone, rule.early = rule.used * rule.p - owes, 0
+    return true
   end
 
   local function store(rule)
     if rule.used == 0 then
       return
     end
-    local value = { value_of(rule.used, rule.gone, rule.p, rule.q, #rule.grants > 0) }
+    local used, gone = rule.used - rule.early, rule.gone - rule.early * rule.p
+    local value = { value_of(used, gone, rule.p, rule.q, #rule.grants > 0) }
     for i, grant in ipairs(rule.grants) do
       value[i + 1] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
     end
@@ -564,15 +575,22 @@ local function nginx_queue()
     return allowed(rule, rule.owed, last)
   end
 
-  local function refund(rule, cost)
+  local function give_thousandths(rule, back)
     local stands, last = standing(rule)
-    rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
+    if stands == 0 then
+      return false
+    end
+    rule.owed, rule.last, rule.far_back = at_least_zero(stands - back), last, false
+    return true
+  end
+
+  local function refund(rule, cost)
+    return give_thousandths(rule, cost * REQUEST)
   end
 
   local function give_back(rule, cost, til)
-    local stands, last = standing(rule)
     local left = at_least_zero(math.floor((math.floor(til / MILLI) - 1 - millis) * rule.rate / MILLI))
-    rule.owed, rule.last, rule.far_back = at_least_zero(stands - math.min(cost * REQUEST, left)), last, false
+    return give_thousandths(rule, math.min(cost * REQUEST, left))
   end
 
   local function store(rule)
@@ -648,11 +666,13 @@ local function stepped_bucket()
   end
 
   local function refund(rule, cost)
+    local owes = rule.used > 0
     rule.used = at_least_zero(rule.used - cost)
+    return owes
   end
 
   local function give_back(rule, cost, til)
-    refund(rule, math.min(cost, (beat_number(rule, til) - rule.number - 1) * rule.step + 1))
+    return refund(rule, math.min(cost, (beat_number(rule, til) - rule.number - 1) * rule.step + 1))
   end
 
   local function store(rule)
@@ -747,7 +767,9 @@ local function fixed_window()
   end
 
   local function refund(rule, cost)
+    local owes = rule.count > 0
     rule.count = at_least_zero(rule.count - cost)
+    return owes
   end
 
   local function store(rule)
@@ -849,7 +871,9 @@ local function sliding_log()
 
   -- The oldest: taking back the newest would let the others leave too early.
   local function refund(rule, cost)
+    local owes = rule.live > 0
     keep(rule, from_position(rule.entries, math.min(cost, rule.live) + 1))
+    return owes
   end
 
   local function store(rule)
@@ -1084,13 +1108,15 @@ local function sliding_window()
     if rule.counts[rule.current] then
       rule.counts[rule.current] = math.min(rule.counts[rule.current], MOST_IN_CELL)
     end
+    local owes = false
     for number = rule.current + 1 - cells_until_gone(rule), rule.newest do
       local count = cell_count(rule, number)
       local back = math.min(count, cost)
       if back > 0 then
-        rule.counts[number], cost = count - back, cost - back
+        rule.counts[number], cost, owes = count - back, cost - back, true
       end
     end
+    return owes
   end
 
   local function store(rule)
@@ -1240,7 +1266,7 @@ local function places()
   local function refund(rule, cost)
     local at, own = own_entry(rule)
     if not at then
-      return
+      return false
     end
     if cost >= own then
       drop(rule, at, own)
@@ -1248,6 +1274,7 @@ local function places()
       local before, after = string.sub(rule.entries, 1, at + 6), string.sub(rule.entries, at + 11)
       rule.entries, rule.sum = before .. struct.pack('>I4', own - cost) .. after, rule.sum - cost
     end
+    return true
   end
 
   -- Holds what the id holds for another lease, if it still holds anything.
@@ -1579,21 +1606,14 @@ local function change(act)
 end
 
 local function refund(rule)
-  if rule.cost > 0 then
-    rule.algorithm.refund(rule, rule.cost)
-  end
-  return rule.cost > 0
+  return rule.cost > 0 and rule.algorithm.refund(rule, rule.cost)
 end
 
 -- Gives back what a charge still counts for that would have been forgotten at `til`. What has refilled meanwhile, or
 -- would have without the charge, is not there to be given back: somebody else may have had it.
 local function give_back(rule)
-  local counts = rule.til > now and rule.cost > 0
-  if counts then
-    local own = rule.algorithm.give_back or rule.algorithm.refund
-    own(rule, rule.cost, rule.til)
-  end
-  return counts
+  local own = rule.algorithm.give_back or rule.algorithm.refund
+  return rule.til > now and rule.cost > 0 and own(rule, rule.cost, rule.til)
 end
 
 local function reset()

@@ -47,6 +47,12 @@ impl Bucket {
         (self.tokens + (now - self.counted) * self.pace).min(self.full)
     }
 
+    /// What is missing in the bucket as it was counted, and the same rounded up to whole tokens.
+    fn lacking(&self) -> (i128, i128) {
+        let lacking = (self.full - self.tokens).max(0);
+        (lacking, ceil_div(lacking, self.token) * self.token)
+    }
+
     fn time_until(&self, fractions: i128) -> Time {
         ceil_div(fractions - self.tokens, self.pace).max(0)
     }
@@ -61,8 +67,7 @@ impl Model for Bucket {
     /// tokens, debt and all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
     /// corrected.
     fn forgive(&mut self, now: Time) {
-        let lacking = (self.full - self.tokens).max(0);
-        let whole = ceil_div(lacking, self.token) * self.token;
+        let (lacking, whole) = self.lacking();
         let back = (self.counted - now) * self.pace > whole - lacking;
         if back && self.clock == Steadiness::MayStepBack && self.at(now) < 0 {
             self.tokens = self.full - whole;
@@ -95,9 +100,27 @@ impl Model for Bucket {
         self.time_until(self.full - self.free)
     }
 
-    /// More than full is full whenever it is looked at; only a clock that steps back uses up the rest.
     fn give_back(&mut self, cost: i128) {
         self.tokens += cost * self.token;
+    }
+
+    fn owes_nothing(&self) -> bool {
+        self.tokens >= self.full
+    }
+
+    /// As of the instant at which whole tokens were lacking, if that has not come yet.
+    fn give_back_early(&mut self, now: Time, cost: i128) -> bool {
+        let (lacking, whole) = self.lacking();
+        let early = (self.counted - now) * self.pace > whole - lacking;
+        if !early || self.clock == Steadiness::Steady || self.at(now) < 0 {
+            return false;
+        }
+        if cost * self.token >= whole {
+            self.forget();
+        } else {
+            self.give_back(cost);
+        }
+        true
     }
 
     fn forget(&mut self) {
