@@ -105,7 +105,8 @@ pub trait Algorithm {
     }
 
     /// Whether of any two states the larger, compared word by word from the first, has used at least as much, now and
-    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back.
+    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back. There it
+    /// holds until the clock comes again to where it stepped back from.
     /// The first word then leaves its topmost bit clear.
     ///
     /// Then a state can stand for several keys: the largest of theirs refuses whatever one of them would refuse.

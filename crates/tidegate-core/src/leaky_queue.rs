@@ -182,14 +182,17 @@ impl Algorithm for LeakyQueue {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let found = self.bucket.peek(state, now, cost);
-        if cost == 0 || !found.is_allowed() { self.told(found) } else { self.with_turn(found) }
+        let (found, ahead) = self.bucket.judge(state, now, cost);
+        let decision =
+            if cost == 0 || !found.is_allowed() { self.told(found) } else { self.with_turn(found) };
+        TokenBucket::until_come_again(decision, ahead)
     }
 
     /// Charges the cost, and tells when its turn is: it takes its place in the queue even where there is none.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let forced = self.bucket.force(state, now, cost);
-        if cost == 0 { self.told(forced) } else { self.with_turn(forced) }
+        let (forced, ahead) = self.bucket.charge(state, now, cost);
+        let decision = if cost == 0 { self.told(forced) } else { self.with_turn(forced) };
+        TokenBucket::until_come_again(decision, ahead)
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

@@ -4,6 +4,8 @@ mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod wander;
 
+use std::time::Duration;
+
 use random::Random;
 use tidegate_core::{Algorithm, Micros, Quota, Rule, SlidingLog, SlidingWindow, TokenBucket};
 use wander::{RULES, Verbs, assert_bound, draw_cost, fresh, micros, rule, rules, steady_rules, wander};
@@ -86,6 +88,135 @@ fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows()
             assert_bound(&window, &passed_on_a_bad_clock(&window, 1_000_000, seed), window_bound);
         }
     }
+}
+
+// === A clock that flickers ===
+
+fn is_bucket(rule: &Rule) -> bool {
+    matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_))
+}
+
+/// How much passes of each rule at each of these instants, if all that is there is taken.
+fn passed_at<A: Algorithm>(limit: &A, state: &mut [u64], instants: &[u64]) -> Vec<u32> {
+    let most = |at: &u64| {
+        let all = u32::try_from(limit.peek(state, Micros::new(*at), 0).limit()).expect("a limit");
+        (1..=all).rev().find(|&cost| limit.decide(state, Micros::new(*at), cost).is_allowed()).unwrap_or(0)
+    };
+    instants.iter().map(most).collect()
+}
+
+#[test]
+fn a_clock_that_flickers_mints_nothing_from_a_bucket() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
+    let (there, back) = (1_000_000_000, 990_000_000);
+    assert_eq!(passed_at(&bucket, &mut [0; 3], &[there, back, there, back, there]), [4, 0, 0, 0, 0]);
+    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+        for step in [1_000, 10_000_000, 3_600_000_000, 1_000_000_000_000_000] {
+            let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
+            let flicker = [there, there - step].repeat(5);
+            let passed = passed_at(&rule, &mut state, &flicker);
+            assert_eq!(passed[1..], [0; 9], "{rule:?} flickers by {step}");
+            // And then it goes on as if nothing had been.
+            let mut steady = fresh(&rule);
+            assert_eq!(passed_at(&rule, &mut steady, &[there])[0], passed[0]);
+            let later =
+                Micros::new(there + micros(rule.peek(&steady[..], Micros::new(there), 0).reset_after()));
+            let left = [state, steady].map(|state| rule.peek(&state[..], later, 0).remaining());
+            assert!(left[0] == left[1], "{rule:?} flickers by {step}: {left:?}");
+        }
+    }
+}
+
+/// Every other algorithm starts anew where the clock comes again: n steps back hand out its limit n times more, and no more often.
+#[test]
+fn n_steps_back_mint_at_most_n_limits_of_any_other_algorithm() {
+    for rule in rules().filter(|rule| !is_bucket(rule)) {
+        let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
+        let flicker = [there, there - 200_000_000].repeat(5);
+        let passed = passed_at(&rule, &mut state, &flicker);
+        let all = rule.peek(&fresh(&rule)[..], Micros::new(there), 0).limit();
+        for (visit, amount) in passed.into_iter().enumerate() {
+            let most = if visit % 2 == 0 { all } else { u64::from(matches!(rule, Rule::NginxQueue(_))) };
+            assert!(u64::from(amount) <= most, "{rule:?}: {amount} at visit {visit}");
+        }
+    }
+}
+
+/// The bound for any readings: the burst, and the pace times what counts as time. From below the latest reading so far up to it
+/// nothing counts, from there on and between readings below it everything does.
+#[test]
+fn what_passes_on_any_clock_is_bounded_by_the_way_forward_that_was_not_gone_before() {
+    let (limit, burst) = (7, 4);
+    let bucket = TokenBucket::new(Quota::per_second(limit).burst(burst));
+    let mut most_used = 0;
+    for seed in 0..200 {
+        let (mut random, mut state) = (Random::seeded(seed), fresh(&bucket));
+        let (mut now, mut passed, mut time) = (1_000_000_000_000_u64, 0, 0);
+        let mut latest = now;
+        for _ in 0..300 {
+            passed += u64::from(passed_at(&bucket, &mut state, &[now])[0]);
+            let next = match random.below(5) {
+                0 => now - random.below(10_000_000),
+                1 => latest,
+                2 => latest.max(now) + random.below(1_000_000),
+                _ => now + random.below(500_000),
+            };
+            time += if next >= latest { next - latest } else { next.saturating_sub(now) };
+            (now, latest) = (next, latest.max(next));
+            let bound = burst + time * limit / 1_000_000;
+            assert!(passed <= bound, "seed {seed}: {passed} in {time} us, at {now}");
+            most_used = most_used.max(passed * 100 / bound);
+        }
+    }
+    assert!(most_used > 80, "the bound is met by {most_used}% only");
+}
+
+#[test]
+fn after_a_clock_was_set_back_time_passes_as_ever() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
+    let (noon, hour) = (43_200_000_000, 3_600_000_000);
+    let every_100ms: Vec<u64> = (0..100).map(|n| noon - hour + n * 100_000).collect();
+    let mut state = [0; 3];
+    assert_eq!(passed_at(&bucket, &mut state, &[noon]), [4]);
+    let passed = passed_at(&bucket, &mut state, &every_100ms);
+    assert_eq!((passed[0], passed[1..].iter().sum()), (0, 99));
+    // Nobody came for the rest of the hour. When it is over nothing of that counts, and what comes after does.
+    assert_eq!(passed_at(&bucket, &mut state, &[noon, noon + 100_000, noon + hour]), [0, 1, 4]);
+}
+
+#[test]
+fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
+    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+        wander(&rule, Verbs::All, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let (back, mut state) = (it.now.minus(it.random.below(5_000_000)), it.state.to_vec());
+            if let Some(wait) = rule.decide(&mut state[..], back, cost).retry_after() {
+                let passes = |at| rule.peek(&state[..], at, cost).is_allowed();
+                let then = back.plus(micros(wait));
+                assert!(
+                    passes(then) && !passes(then.minus(1)),
+                    "{rule:?}: {cost} at {back}, from {}",
+                    it.now
+                );
+            }
+        });
+    }
+}
+
+/// The finer the parts of a microsecond, the fewer bits are left to remember a step. A million parts leave enough for any, a
+/// million millions for four hours.
+#[test]
+fn how_far_back_a_step_is_remembered_depends_on_the_parts_of_a_microsecond() {
+    let of = |limit, period| TokenBucket::new(Quota::try_new(limit, period, 3).expect("a quota"));
+    let (fine, finest) =
+        (of(999_983, Duration::from_secs(1)), of((1 << 40) + 1, Duration::from_secs(86_400)));
+    let (there, hour) = (1_760_000_000_000_000, 3_600_000_000);
+    for (bucket, step) in [(fine, there), (finest, 4 * hour)] {
+        let passed = passed_at(&bucket, &mut [0; 3], &[there, there - step, there, there - step, there]);
+        assert_eq!(passed, [3, 0, 0, 0, 0], "{bucket:?} back by {step}");
+    }
+    let passed = passed_at(&finest, &mut [0; 3], &[there, there - 5 * hour, there]);
+    assert_eq!(passed, [3, 0, 3], "further back it is as after a step of as far as it can remember");
 }
 
 // === Refunds ===

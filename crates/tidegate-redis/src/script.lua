@@ -29,7 +29,8 @@
 -- back of the clock it still knows what was owed. Every value begins with a byte whose top three bits number the
 -- algorithm:
 --
---   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then
+--   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then. After a far
+--                      step back of the clock 7 + 7 + 7 + 7 + 7: from where it stepped back, and when the value was written
 --   1  nginx's queue   number, last (ms), owed (thousandths of a request)
 --   2  stepped bucket  number, first instant of the step, used
 --   3  fixed window    number and end, count: 7 + 5 bytes, or 7 + 7   by the clock
@@ -38,7 +39,7 @@
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, sum of costs, entries: expires, cost, id
 --
--- Behind a bucket of 7 + 7 + 7 bytes may be its grants, of 7 + 4 + 16: expires, amount, id. They are tokens that somebody
+-- Behind a bucket of 7 + 7 + 7 bytes or more may be its grants, of 7 + 4 + 16: expires, amount, id. They are tokens that somebody
 -- took ahead to spend on his own. Until he says what became of them, or their time is over, the bucket does not refill
 -- beyond them, for they may be unspent:
 --
@@ -251,7 +252,12 @@ end
 -- == Token bucket ==============================================================================================
 
 local function bucket()
-  local HEAD, GRANT, NONE = 21, 27, {}
+  local HEAD, STEPPED, GRANT, NONE = 21, 35, 27, {}
+
+  -- How long a value is without its grants.
+  local function head_of(value)
+    return #value % GRANT == STEPPED % GRANT and STEPPED or HEAD
+  end
 
   -- `used` tokens and a stretch of `gone` q-ths since, as a value; in full if grants are to follow.
   local function value_of(used, gone, p, q, in_full)
@@ -267,9 +273,9 @@ local function bucket()
     return struct.pack('>I7I7I7', since, part, used)
   end
 
-  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if
-  -- the clock stepped back.
-  local function tokens(value, q)
+  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, without the `lost` whole ones
+  -- of it. It is negative if the clock stepped back. And the first microsecond that is not before the then.
+  local function tokens(value, q, lost)
     local since, part, used
     if #value == 12 then
       since, part, used = struct.unpack('>I7BI4', value)
@@ -279,7 +285,28 @@ local function bucket()
     if part >= q then -- written under another quota, whose microseconds had more parts
       since, part = since + 1, 0
     end
-    return used, (now - since) * q - part
+    return used, (now - since - lost) * q - part, part > 0 and since + 1 or since
+  end
+
+  -- The instant that the clock stepped back from, as far ahead as the core can remember it: any, unless q is above 2^22.
+  local function remembered(instant, q)
+    local room, furthest = 2 ^ 22, END + 1
+    while room < q do
+      room, furthest = room * 2, furthest / 2
+    end
+    return math.min(instant, now + furthest - 1)
+  end
+
+  -- How far ahead the instant lies that the clock stepped back from.
+  local function ahead(rule)
+    return rule.high and rule.high - now or 0
+  end
+
+  -- The same wait while that instant has not come again: the time until then will not count for what would be there only
+  -- then.
+  local function told(rule, wait)
+    local until_then = ahead(rule)
+    return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
   -- How much may be owed at most: what fills the bucket, but nothing beyond the end of the time line.
@@ -291,7 +318,7 @@ local function bucket()
   -- tells what was used, and the stretch since, after the last that did.
   local function read_grants(rule, value, used, gone)
     local p, q, live, grants = rule.p, rule.q, 0, {}
-    for at = HEAD + 1, #value, GRANT do
+    for at = head_of(value) + 1, #value, GRANT do
       local expires, amount = struct.unpack('>I7I4', value, at)
       live = live + amount
       grants[#grants + 1] = { expires = expires, amount = amount, id = string.sub(value, at + 11, at + GRANT - 1) }
@@ -314,20 +341,32 @@ local function bucket()
     if not value then
       return
     end
-    local p, used, gone = rule.p, tokens(value, rule.q)
+    local high, written = 0, 0
+    if head_of(value) == STEPPED then
+      high, written = struct.unpack('>I7I7', value, HEAD + 1)
+    end
+    -- Once the clock has come again to where it stepped back from, the time since the last visit until there does not count.
+    local p, used, gone, since = rule.p, tokens(value, rule.q, now >= high and high - written or 0)
     if #value > HEAD then
       used, gone = read_grants(rule, value, used, gone)
+    end
+    if now < high then
+      rule.high = remembered(high, rule.q)
     end
     if gone >= (used - rule.live) * p then
       rule.used = rule.live
       return
     end
+    rule.pulled = high > 0
     local back = math.floor(gone / p)
     rule.used, rule.gone, rule.early = used - back, gone - back * p, at_least_zero(-back)
     -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the
     -- core.)
     if gone < 0 and rule.used * p - rule.gone > line(rule) then
       rule.used, rule.gone, rule.early, rule.pulled = used, 0, 0, true
+      rule.high = remembered(math.max(high, since), rule.q)
+    elseif rule.early > 0 then
+      rule.stepped, rule.lost = string.sub(value, HEAD + 1, head_of(value)), high - written
     end
   end
 
@@ -354,7 +393,7 @@ local function bucket()
   local function level(rule, owes)
     local spare = rule.full % rule.p -- a queue that ends between two requests is whole a little before nothing is owed
     local reset = until_owed(rule, owes, spare)
-    return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil(reset / rule.q))
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), told(rule, at_least_zero(math.ceil(reset / rule.q)))
   end
 
   local function decision(rule, outcome, wait, owes)
@@ -386,7 +425,7 @@ local function bucket()
     local short = owes - (line(rule) - cost * rule.p)
     if short > 0 then
       local wait = until_owed(rule, owes, owes - short)
-      return decision(rule, RETRY, math.ceil(wait / rule.q), owes)
+      return decision(rule, RETRY, told(rule, math.ceil(wait / rule.q)), owes)
     end
     return with_turn(rule, owes + cost * rule.p)
   end
@@ -396,7 +435,7 @@ local function bucket()
       return decision(rule, ALLOWED, 0, owed(rule))
     end
     -- A debt of more than 2^53 q-ths of a microsecond is not told from one of that size.
-    rule.used, rule.early = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p))), 0
+    rule.used = math.min(rule.used + cost, math.max(rule.used, math.floor(END / rule.p)))
     return with_turn(rule, owed(rule))
   end
 
@@ -407,7 +446,9 @@ local function bucket()
     end
     rule.used = rule.used - cost
     if rule.used - rule.early <= rule.live then
-      rule.used, rule.gone, rule.early = rule.live, 0, 0
+      rule.used, rule.gone = rule.live, 0
+    else
+      rule.kept = rule.early
     end
     return true
   end
@@ -419,7 +460,7 @@ local function bucket()
     local back = math.min(cost * rule.p, (til - now - 1) * rule.q + 1) -- as resets are rounded up, there may be no more
     local owes = math.max(rule.used * rule.p - rule.gone - back, rule.live * rule.p)
     rule.used = math.ceil(owes / rule.p)
-    rule.gone, rule.early = rule.used * rule.p - owes, 0
+    rule.gone = rule.used * rule.p - owes
     return true
   end
 
@@ -427,16 +468,22 @@ local function bucket()
     if rule.used == 0 then
       return
     end
-    local used, gone = rule.used - rule.early, rule.gone - rule.early * rule.p
-    local value = { value_of(used, gone, rule.p, rule.q, #rule.grants > 0) }
-    for i, grant in ipairs(rule.grants) do
-      value[i + 1] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
+    local kept = rule.kept or 0
+    local stepped = rule.high and struct.pack('>I7I7', rule.high, now) or ''
+    local lost = ahead(rule)
+    if kept > 0 then
+      stepped, lost = rule.stepped, rule.lost
     end
-    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q))
+    local in_full = #rule.grants > 0 or stepped ~= ''
+    local value = { value_of(rule.used - kept, rule.gone - kept * rule.p, rule.p, rule.q, in_full), stepped }
+    for i, grant in ipairs(rule.grants) do
+      value[i + 2] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
+    end
+    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q) + lost)
   end
 
   local function used(value)
-    return (tokens(value, 1))
+    return (tokens(value, 1, 0))
   end
 
   -- A key that is forgotten still owes what others may spend.
@@ -1327,7 +1374,7 @@ local function number_of(value)
   local number, length = math.floor((string.byte(value) or 0) / 32), #value
   local fits
   if number == 0 then
-    fits = length == 12 or (length >= 21 and length % 27 == 21)
+    fits = length == 12 or (length >= 21 and length % 27 == 21) or (length >= 35 and length % 27 == 8)
   elseif number <= 2 then
     fits = length == 15
   elseif number == 3 then

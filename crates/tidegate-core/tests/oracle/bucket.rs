@@ -20,6 +20,8 @@ pub(crate) struct Bucket {
     /// What is in the bucket, in fractions. Less than nothing is debt.
     tokens: i128,
     counted: Time,
+    /// The instant that the clock stepped back from, far, and that has not come again.
+    high: Option<Time>,
     clock: Steadiness,
 }
 
@@ -31,7 +33,7 @@ impl Bucket {
         let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
         let full = i128::from(quota.max_burst()) * token;
         let pace = i128::from(quota.limit()) * 1_000;
-        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, clock }
+        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, high: None, clock }
     }
 
     /// A queue of so many, of whom some need not wait, and nobody longer than `max_wait`.
@@ -42,9 +44,22 @@ impl Bucket {
         Bucket { full, free, tokens: full, ..it }
     }
 
-    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought.
+    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought. Time that
+    /// had passed before the clock stepped back brings nothing when it comes again.
     fn at(&self, now: Time) -> i128 {
-        (self.tokens + (now - self.counted) * self.pace).min(self.full)
+        let passed = match self.high {
+            Some(high) if now >= high => now - high,
+            _ => now - self.counted,
+        };
+        (self.tokens + passed * self.pace).min(self.full)
+    }
+
+    /// How long a wait is, of which nothing counts from now until the clock has come again to where it stepped back from.
+    fn told(&self, wait: Time) -> Time {
+        match self.high {
+            Some(high) if self.counted + wait >= high => wait + (high - self.counted),
+            _ => wait,
+        }
     }
 
     /// What is missing in the bucket as it was counted, and the same rounded up to whole tokens.
@@ -64,20 +79,25 @@ impl Model for Bucket {
     }
 
     /// So far back that less than nothing would be left: the bucket is as it was when it last lacked a whole number of
-    /// tokens, debt and all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
+    /// tokens, debt and all, and remembers when that was. From then on every visit counts, also one that is refused. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
     /// corrected.
     fn forgive(&mut self, now: Time) {
         let (lacking, whole) = self.lacking();
         let back = (self.counted - now) * self.pace > whole - lacking;
         if back && self.clock == Steadiness::MayStepBack && self.at(now) < 0 {
+            let since = self.counted - (whole - lacking).div_euclid(self.pace);
+            self.high = self.high.max(Some(since));
             self.tokens = self.full - whole;
             self.counted = now;
+        } else if self.high.is_some() && self.at(now) < self.full {
+            self.advance(now);
         }
     }
 
     fn advance(&mut self, now: Time) {
         self.tokens = self.at(now);
         self.counted = now;
+        self.high = self.high.filter(|&high| now < high);
     }
 
     fn left(&self) -> i128 {
@@ -85,11 +105,11 @@ impl Model for Bucket {
     }
 
     fn wait(&self, cost: i128) -> Time {
-        self.time_until(cost * self.token)
+        self.told(self.time_until(cost * self.token))
     }
 
     fn until_full(&self) -> Time {
-        self.time_until(self.capacity() * self.token)
+        self.told(self.time_until(self.capacity() * self.token))
     }
 
     fn spend(&mut self, cost: i128) {
@@ -126,5 +146,6 @@ impl Model for Bucket {
     fn forget(&mut self) {
         self.tokens = self.full;
         self.counted = 0;
+        self.high = None;
     }
 }
