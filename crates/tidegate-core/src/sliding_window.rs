@@ -26,7 +26,8 @@
 //! *strict* at 2.0 s, when the cell has left whole; *interpolated* lets them back in one by one between.
 //!
 //! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell. A clock that stepped back
-//! finds cells in the future; what they hold is counted in the current cell.
+//! finds cells in the future; what they hold is counted in the current cell. If the clock comes again that has left: n times
+//! back and forth admit at most n limits more.
 
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;

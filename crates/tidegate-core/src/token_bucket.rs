@@ -32,8 +32,20 @@
 //! So does a state whose clock has stepped back far; to tell the two apart, and to know what was owed when the clock
 //! still ran on, the bucket also remembers when it was last written. The same books can be kept as *so many whole tokens were
 //! owed since then*, a then less than one interval before the writing: that is what a key owes after a far step back. One that is
-//! small against `full` it does not even notice: the key waits it out. On a clock that never steps back none of that is
-//! needed, and the state is one word.
+//! small against `full` it does not even notice: the key waits it out.
+//!
+//! A clock that stepped back far may come again, and step back again. If the way back counted as time, each return would refill the
+//! bucket. So a key that was forgiven a step remembers the instant the clock stepped back from:
+//!
+//! ```text
+//!   reading ┤  ●┐ stepped back from here   ●───●   and from here on time counts again
+//!           │   │                        ┌ ┘       this way does not count: the key owes what it owed at ○
+//!           │   │           ●────●────○ ─┘         here time counts: the clock may have been set right
+//!           │   └───────────┘
+//!           ┼──────────────────────────────────► visits
+//! ```
+//!
+//! When that instant has come again, it is forgotten. On a clock that never steps back none of that is needed, and the state is one word.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait, Worth};
@@ -289,13 +301,6 @@ impl TokenBucket {
         }
     }
 
-    /// The same decision while the instant `ahead` has not come again. What would be there only then is there as much later, for
-    /// the time until then will not count.
-    #[inline(always)]
-    pub(crate) fn until_come_again(decision: Decision, ahead: u64) -> Decision {
-        if ahead == 0 { decision } else { decision_while_ahead(decision, ahead) }
-    }
-
     /// The latest instant a charge may reach.
     #[inline(always)]
     fn line(&self, now: Micros) -> Span {
@@ -347,11 +352,16 @@ impl TokenBucket {
         }
     }
 
-    /// The decision on `cost` at `now`, as if `view.ahead` did not matter, which comes with it.
+    /// The decision on `cost` at `now`, as if it did not matter [how far ahead](TokenBucket::ahead) an instant lies.
     #[inline(always)]
-    pub(crate) fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> (Decision, u64) {
-        let View { stands, ahead } = self.view(state, now);
-        (self.judge_standing(stands, now, cost), ahead)
+    pub(crate) fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        self.judge_standing(self.view(state, now).stands, now, cost)
+    }
+
+    /// How far ahead of `now` the instant lies that the clock stepped back from; 0 if there is none.
+    #[inline(always)]
+    pub(crate) fn ahead<S: Words + ?Sized>(&self, state: &S, now: Micros) -> u64 {
+        self.view(state, now).ahead
     }
 
     #[inline(always)]
@@ -371,20 +381,16 @@ impl TokenBucket {
     }
 
     /// Charges `cost` whether or not it fits, and tells the same.
-    pub(crate) fn charge<S: WordsMut + ?Sized>(
-        &self,
-        state: &mut S,
-        now: Micros,
-        cost: u32,
-    ) -> (Decision, u64) {
+    #[inline(always)]
+    pub(crate) fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         let View { stands, ahead } = self.view(state, now);
         if cost == 0 {
-            return (self.decision(Outcome::Allowed, now, stands), ahead);
+            return self.decision(Outcome::Allowed, now, stands);
         }
         let charge = u128::from(cost) * u128::from(self.p);
         let due = stands.plus(Span::of_wide(charge, self.q), self.q).min(END);
         self.write(state, due, now, ahead);
-        (self.decision(Outcome::Allowed, now, due), ahead)
+        self.decision(Outcome::Allowed, now, due)
     }
 }
 
@@ -415,8 +421,10 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let (decision, ahead) = self.judge(state, now, cost);
-        TokenBucket::until_come_again(decision, ahead)
+        match self.ahead(state, now) {
+            0 => self.judge(state, now, cost),
+            ahead => while_ahead(self.judge(state, now, cost), ahead),
+        }
     }
 
     /// The decision that nearly all are: on a word, of a cost that could pass. One comparison tells.
@@ -437,8 +445,10 @@ impl Algorithm for TokenBucket {
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let (decision, ahead) = self.charge(state, now, cost);
-        TokenBucket::until_come_again(decision, ahead)
+        match self.ahead(state, now) {
+            0 => self.charge(state, now, cost),
+            ahead => while_ahead(self.charge(state, now, cost), ahead),
+        }
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
@@ -509,8 +519,10 @@ impl Algorithm for TokenBucket {
     }
 }
 
+/// The same decision while the instant that the clock stepped back from lies `ahead`. What would be there only then is there as
+/// much later, for the time until then will not count.
 #[cold]
-fn decision_while_ahead(decision: Decision, ahead: u64) -> Decision {
+pub(crate) fn while_ahead(decision: Decision, ahead: u64) -> Decision {
     let told = |micros: u64| if micros >= ahead { micros + ahead } else { micros };
     let (limit, remaining) = (decision.limit(), decision.remaining());
     let reset = told(decision.reset_after().as_micros());

@@ -41,6 +41,25 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
     }
 }
 
+/// Until the clock has come again nothing of a step that is shorter than a refill counts, so it is waited for as well.
+#[test]
+fn a_step_back_that_is_shorter_than_a_refill_of_a_bucket_is_waited_for_at_most_once() {
+    for (text, longest) in RULES.into_iter().filter(|(text, _)| is_bucket(&rule(text))) {
+        let (rule, mut waited) = (rule(text), 0);
+        wander(&rule, Verbs::WithoutDebt, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let step = it.random.below(3 * longest);
+            let decision = rule.decide(&mut it.state.to_vec()[..], it.now.minus(step), cost);
+            let most = longest + step.min(longest);
+            assert!(micros(decision.reset_after()) <= most, "{text} back by {step}: {decision:?}");
+            let wait = micros(decision.retry_after().unwrap_or_default());
+            assert!(wait <= most, "{text} back by {step}: {decision:?}");
+            waited += u32::from(wait > longest);
+        });
+        assert!(longest == 1 || waited > 0, "{text} never waits for the clock");
+    }
+}
+
 #[test]
 fn the_longest_lock_out_is_as_long_as_the_table_says() {
     for (text, longest) in RULES {
