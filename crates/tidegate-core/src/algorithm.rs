@@ -44,6 +44,9 @@ pub trait Algorithm {
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision;
 
     /// Gives back what a recent charge took, never above the limit.
+    ///
+    /// A refund never leaves a key worse off than it was. It changes nothing if nothing is owed, and a key that has been given
+    /// back all it owed is as if never seen, wherever the clock goes from there.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32);
 
     /// Pulls a state back that no honest history could have produced, because the clock stepped back.
@@ -102,7 +105,8 @@ pub trait Algorithm {
     }
 
     /// Whether of any two states the larger, compared word by word from the first, has used at least as much, now and
-    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back.
+    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back. There it
+    /// holds until the clock comes again to where it stepped back from.
     /// The first word then leaves its topmost bit clear.
     ///
     /// Then a state can stand for several keys: the largest of theirs refuses whatever one of them would refuse.

@@ -19,8 +19,9 @@
 //! Aligned windows let all keys start anew together, and their clients come back together. Windows *from the
 //! first hit* spread that: each key's window opens with its first request.
 //!
-//! A clock that steps back finds a window that has not begun yet. Its count is moved to the current window, so nothing
-//! is minted and nobody waits longer than one window.
+//! A clock that steps back finds a window that has not begun yet. Its count is moved to the current window, so the step mints
+//! nothing and no key waits longer than one window. If the clock comes again the window is new: a clock that steps back and
+//! comes again n times admits at most n limits more. The word has no bits left to remember where it stepped back from.
 
 use core::time::Duration;
 
@@ -209,7 +210,9 @@ impl Algorithm for FixedWindow {
             return;
         }
         let window = self.window(state, now);
-        self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
+        if window.count > 0 {
+            self.counter.write(state, window.name, window.count.saturating_sub(u64::from(cost)));
+        }
     }
 
     #[inline]

@@ -38,7 +38,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::setting::{Setting, share_of};
-use crate::token_bucket::{NOTHING, Span};
+use crate::token_bucket::{NOTHING, Span, while_ahead};
 use crate::{Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
 
 /// Lets requests out at the pace of a quota, and lets a bounded number of them wait for their turn.
@@ -159,6 +159,18 @@ impl LeakyQueue {
         self.told(charged.with_outcome(outcome))
     }
 
+    #[inline(always)]
+    fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        let found = self.bucket.judge(state, now, cost);
+        if cost == 0 || !found.is_allowed() { self.told(found) } else { self.with_turn(found) }
+    }
+
+    #[inline(always)]
+    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        let forced = self.bucket.charge(state, now, cost);
+        if cost == 0 { self.told(forced) } else { self.with_turn(forced) }
+    }
+
     #[inline]
     fn told(&self, decision: Decision) -> Decision {
         if self.spare == NOTHING {
@@ -182,14 +194,18 @@ impl Algorithm for LeakyQueue {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let found = self.bucket.peek(state, now, cost);
-        if cost == 0 || !found.is_allowed() { self.told(found) } else { self.with_turn(found) }
+        match self.bucket.ahead(state, now) {
+            0 => self.judge(state, now, cost),
+            ahead => while_ahead(self.judge(state, now, cost), ahead),
+        }
     }
 
     /// Charges the cost, and tells when its turn is: it takes its place in the queue even where there is none.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let forced = self.bucket.force(state, now, cost);
-        if cost == 0 { self.told(forced) } else { self.with_turn(forced) }
+        match self.bucket.ahead(state, now) {
+            0 => self.charge(state, now, cost),
+            ahead => while_ahead(self.charge(state, now, cost), ahead),
+        }
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

@@ -16,7 +16,8 @@
 //! nginx calls what is owed beyond the request itself its *excess*: refused if that is more than `burst`, at once if it is no more
 //! than `delay`, after (excess − delay) ÷ rate otherwise. A clock that steps back by up to a minute takes nothing off. One that
 //! steps back further is believed; here that holds for a request that is refused too, while nginx would go on refusing it
-//! until the clock has caught up.
+//! until the clock has caught up. When it comes again that is time, as in nginx: n steps back of more than a minute, each with a
+//! return, admit at most n times `burst` + 1 more.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait};
@@ -190,7 +191,9 @@ impl Algorithm for NginxQueue {
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost > 0 {
             let Standing { owed, last } = self.standing(state, now);
-            Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+            if owed > 0 {
+                Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+            }
         }
     }
 

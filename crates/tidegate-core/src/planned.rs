@@ -154,7 +154,11 @@ impl Algorithm for Planned {
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.bucket.idle_at(state) // an instant is an instant under every plan
+        match self.written_under(state) {
+            plan if plan == self.plan => self.bucket.idle_at(state),
+            [_, 0, _] => Micros::ZERO,
+            [p, q, burst] => self.bucket.with_pace(p, q, burst).idle_at(state),
+        }
     }
 
     fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {

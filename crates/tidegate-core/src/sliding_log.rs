@@ -16,7 +16,8 @@
 //!
 //! The entries lie in a ring, oldest first, and since they are in order the first that still counts is found by
 //! halving. A clock that stepped back leaves entries in the future; they are read as made now, so they
-//! leave one period from now at the latest.
+//! leave one period from now at the latest. If the clock comes again they have left: a clock that steps back by a period or more
+//! and comes again n times admits at most n limits more.
 //!
 //! A refund takes back the *oldest* entries that still count. Taking the newest would let the others leave too early,
 //! and more than the limit could pass within a period.
@@ -217,8 +218,10 @@ impl Algorithm for SlidingLog {
         }
         self.settle(state, now);
         let mut ring = self.ring(state, now);
-        ring.gone += ring.live().min(u64::from(cost));
-        self.write_ring(state, ring);
+        if ring.live() > 0 {
+            ring.gone += ring.live().min(u64::from(cost));
+            self.write_ring(state, ring);
+        }
     }
 
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {

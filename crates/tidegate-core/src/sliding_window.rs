@@ -26,7 +26,8 @@
 //! *strict* at 2.0 s, when the cell has left whole; *interpolated* lets them back in one by one between.
 //!
 //! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell. A clock that stepped back
-//! finds cells in the future; what they hold is counted in the current cell.
+//! finds cells in the future; what they hold is counted in the current cell. If the clock comes again that has left: n times
+//! back and forth admit at most n limits more.
 
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
@@ -458,6 +459,7 @@ impl Algorithm for SlidingWindow {
         self.settle(state, now);
         let (newest, current, mut due) = (state.get(0), self.cell(now), u64::from(cost));
         let first = (current + 1).saturating_sub(self.cells_until_gone());
+        let mut counted = 0;
         for cell in first..=newest {
             let count = self.count(state, newest, cell);
             let back = count.min(due);
@@ -465,6 +467,10 @@ impl Algorithm for SlidingWindow {
                 self.set_count(state, cell, count - back);
                 due -= back;
             }
+            counted += count;
+        }
+        if counted > 0 && counted <= u64::from(cost) {
+            self.reset(state); // cells that have left would count again if the clock stepped back
         }
     }
 

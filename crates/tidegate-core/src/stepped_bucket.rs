@@ -17,6 +17,9 @@
 //! used then. Each step since takes `limit` off what is used; at zero the key is as if never seen.
 //!
 //! In any stretch Δ at most `burst` + limit·(⌊Δ/period⌋ + 1) pass: a full bucket just before a step, and the step.
+//!
+//! A clock that steps back mints nothing: what is used is then used in the current step. If it comes again the steps on the way
+//! count once more: n times back and forth admit at most n bursts more.
 
 use core::time::Duration;
 
@@ -151,7 +154,9 @@ impl Algorithm for SteppedBucket {
         }
         let number = self.beat.number(now);
         let used = self.used(state, number);
-        self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
+        if used > 0 {
+            self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
+        }
     }
 
     #[inline]

@@ -32,8 +32,20 @@
 //! So does a state whose clock has stepped back far; to tell the two apart, and to know what was owed when the clock
 //! still ran on, the bucket also remembers when it was last written. The same books can be kept as *so many whole tokens were
 //! owed since then*, a then less than one interval before the writing: that is what a key owes after a far step back. One that is
-//! small against `full` it does not even notice: the key waits it out. On a clock that never steps back none of that is
-//! needed, and the state is one word.
+//! small against `full` it does not even notice: the key waits it out.
+//!
+//! A clock that stepped back far may come again, and step back again. If the way back counted as time, each return would refill the
+//! bucket. So a key that was forgiven a step remembers the instant the clock stepped back from:
+//!
+//! ```text
+//!   reading ┤  ●┐ stepped back from here   ●───●   and from here on time counts again
+//!           │   │                        ┌ ┘       this way does not count: the key owes what it owed at ○
+//!           │   │           ●────●────○ ─┘         here time counts: the clock may have been set right
+//!           │   └───────────┘
+//!           ┼──────────────────────────────────► visits
+//! ```
+//!
+//! When that instant has come again, it is forgotten. On a clock that never steps back none of that is needed, and the state is one word.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait, Worth};
@@ -62,6 +74,8 @@ pub struct TokenBucket {
     full: Span,
     layout: Layout,
     packed: Packed,
+    /// How many bits of a remembering state's second word lie below the q-ths.
+    below_parts: u32,
     worth: Worth,
 }
 
@@ -77,6 +91,24 @@ pub(crate) struct Span {
     part: u64,
 }
 
+/// What a state says at an instant.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// Until when the key owes, never before the instant itself.
+    stands: Span,
+    /// How far ahead the instant lies that the clock stepped back from; 0 if it has come again, or the clock never stepped back far.
+    ahead: u64,
+}
+
+/// The words of a remembering state, taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    instant: Span,
+    written: Micros,
+    /// From `written` on.
+    ahead: u64,
+}
+
 /// Spans of a narrow layout as one number each, microseconds above and q-ths below, so that they add up and compare as
 /// numbers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +120,8 @@ struct Packed {
 /// How the instant at which a key owes nothing again lies in its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// Three words: microseconds, q-ths, and when they were written.
+    /// Three words: microseconds, q-ths, and when they were written. After a far step back the bits that these leave free hold
+    /// how far ahead the instant lies that the clock stepped back from; until then they are clear.
     Remembering,
     /// One word, for a clock that never steps back: 53 bits of microseconds, 10 bits of q-ths. The topmost bit stays clear.
     Narrow,
@@ -100,6 +133,8 @@ const NARROW_PARTS: u64 = 1 << PART_BITS;
 const PART_BITS: u32 = 10;
 pub(crate) const NOTHING: Span = Span { whole: 0, part: 0 };
 const END: Span = Span { whole: Micros::MAX.get(), part: 0 };
+/// How many bits an instant takes.
+const INSTANT_BITS: u32 = 53;
 
 impl TokenBucket {
     /// A bucket of `quota.max_burst()` tokens, filled at the pace of the quota.
@@ -118,7 +153,10 @@ impl TokenBucket {
         let (worth, burst) = (Worth::new(p, q, full), full / p);
         let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
-        TokenBucket { burst, p, q, one, full, layout, packed, worth }
+        // The q-ths are below q; one bit at least is theirs, so that the rest can be shifted by.
+        let part_bits = u64::BITS - if q > 2 { (q - 1).leading_zeros() } else { u64::BITS - 1 };
+        let below_parts = u64::BITS - part_bits;
+        TokenBucket { burst, p, q, one, full, layout, packed, below_parts, worth }
     }
 
     pub(crate) fn setting(&self) -> Setting {
@@ -204,24 +242,85 @@ impl TokenBucket {
         from.plus(charge, self.q)
     }
 
-    /// The instant until which the state owes, seen from `now`: never earlier, and with a far step back forgiven.
+    /// The state seen from `now`, with a far step back forgiven.
     #[inline(always)]
-    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Span {
-        let instant = self.read(state);
-        if self.layout == Layout::Remembering && now.get() < state.get(2) && instant > self.line(now) {
-            return self.forgiven(instant, Micros::new(state.get(2)), now);
+    fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
+        // The instant that the clock stepped back from lies in bits which are clear otherwise; of those in the last word each makes
+        // it larger than any instant.
+        if self.layout == Layout::Remembering
+            && (now.get() < state.get(2) || state.get(1) & self.ahead_mask() != 0)
+        {
+            return self.view_after_a_step_back(self.remembered(state), now);
         }
-        instant.max(Span::at(now))
+        View { stands: self.read(state).max(Span::at(now)), ahead: 0 }
     }
 
-    /// The instant of a key that was written at `written`, seen from long before.
+    /// The same, for a state that was written after `now`, or that remembers what the clock stepped back from.
     #[cold]
-    fn forgiven(&self, instant: Span, written: Micros, now: Micros) -> Span {
+    fn view_after_a_step_back(&self, state: Remembered, now: Micros) -> View {
+        let Remembered { instant, written, ahead } = state;
+        let mut from = if ahead > 0 { written.get() + ahead } else { 0 };
+        if ahead > 0 && now.get() >= from {
+            // The clock has come again. What passed below was not time: the key owes what it owed when last written.
+            return View { stands: instant.later(ahead).max(Span::at(now)), ahead: 0 };
+        }
+        let mut stands = instant.max(Span::at(now));
+        if now < written && instant > self.line(now) {
+            let tokens = self.whole_tokens(instant, written);
+            let since = instant.minus(tokens, self.q);
+            if Span::at(now) < since {
+                stands = Span::at(now).plus(tokens, self.q).min(END);
+                from = from.max(since.rounded_up());
+            }
+        }
+        View { stands, ahead: from.saturating_sub(now.get()).min(self.furthest_ahead()) }
+    }
+
+    /// What is owed until `instant` at `written`, rounded up to whole tokens.
+    fn whole_tokens(&self, instant: Span, written: Micros) -> Span {
         let owed = instant.minus(Span::at(written), self.q);
         let parts = u128::from(owed.whole) * u128::from(self.q) + u128::from(owed.part);
-        let tokens = Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q);
-        let since = instant.minus(tokens, self.q);
-        if Span::at(now) < since { Span::at(now).plus(tokens, self.q).min(END) } else { instant }
+        Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q)
+    }
+
+    /// The instant as of which a key owes whole tokens, if it lies after `now` and the key waits for it.
+    fn waits_for<S: Words + ?Sized>(&self, state: &S, now: Micros, stands: Span) -> Span {
+        if self.layout != Layout::Remembering {
+            return NOTHING;
+        }
+        let Remembered { instant, written, .. } = self.remembered(state);
+        if now >= written || stands < instant {
+            return NOTHING;
+        }
+        instant.minus(self.whole_tokens(instant, written), self.q)
+    }
+
+    /// The bits of a remembering state's second word that hold the lower part of how far ahead an instant lies.
+    #[inline(always)]
+    const fn ahead_mask(&self) -> u64 {
+        (1 << self.below_parts) - 1
+    }
+
+    /// The furthest that can be remembered: as far as any instant unless q is above 2²².
+    const fn furthest_ahead(&self) -> u64 {
+        let bits = self.below_parts + (u64::BITS - INSTANT_BITS);
+        if bits < INSTANT_BITS { (1 << bits) - 1 } else { Micros::MAX.get() }
+    }
+
+    /// Whether the state remembers an instant that the clock stepped back from.
+    #[inline]
+    fn remembers<S: Words + ?Sized>(&self, state: &S) -> bool {
+        self.layout == Layout::Remembering
+            && (state.get(1) & self.ahead_mask() != 0 || state.get(2) >> INSTANT_BITS != 0)
+    }
+
+    fn remembered<S: Words + ?Sized>(&self, state: &S) -> Remembered {
+        let last = state.get(2);
+        Remembered {
+            instant: self.read(state),
+            written: Micros::new(last & Micros::MAX.get()),
+            ahead: last >> INSTANT_BITS << self.below_parts | state.get(1) & self.ahead_mask(),
+        }
     }
 
     /// The latest instant a charge may reach.
@@ -254,20 +353,66 @@ impl TokenBucket {
     fn read<S: Words + ?Sized>(&self, state: &S) -> Span {
         match self.layout {
             Layout::Narrow => Span::unpacked(state.get(0)),
-            Layout::Wide | Layout::Remembering => Span { whole: state.get(0), part: state.get(1) },
+            Layout::Wide => Span { whole: state.get(0), part: state.get(1) },
+            Layout::Remembering => Span { whole: state.get(0), part: state.get(1) >> self.below_parts },
         }
     }
 
     #[inline(always)]
-    fn write<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span, now: Micros) {
-        if self.layout == Layout::Narrow {
-            return state.set(0, instant.packed());
+    fn write<S: WordsMut + ?Sized>(&self, state: &mut S, instant: Span, now: Micros, ahead: u64) {
+        match self.layout {
+            Layout::Narrow => state.set(0, instant.packed()),
+            Layout::Wide => {
+                state.set(0, instant.whole);
+                state.set(1, instant.part);
+            }
+            Layout::Remembering => {
+                state.set(0, instant.whole);
+                state.set(1, instant.part << self.below_parts | ahead & self.ahead_mask());
+                state.set(2, now.get() | ahead >> self.below_parts << INSTANT_BITS);
+            }
         }
-        state.set(0, instant.whole);
-        state.set(1, instant.part);
-        if self.layout == Layout::Remembering {
-            state.set(2, now.get());
+    }
+
+    /// The decision on `cost` at `now`, as if it did not matter [how far ahead](TokenBucket::ahead) an instant lies.
+    #[inline(always)]
+    pub(crate) fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        self.judge_standing(self.view(state, now).stands, now, cost)
+    }
+
+    /// How far ahead of `now` the instant lies that the clock stepped back from; 0 if there is none.
+    #[inline(always)]
+    pub(crate) fn ahead<S: Words + ?Sized>(&self, state: &S, now: Micros) -> u64 {
+        self.view(state, now).ahead
+    }
+
+    #[inline(always)]
+    fn judge_standing(&self, stands: Span, now: Micros, cost: u32) -> Decision {
+        if cost == 0 {
+            return self.decision(Outcome::Allowed, now, stands);
         }
+        if !self.fits(cost) {
+            return self.decision(Outcome::Never, now, stands);
+        }
+        let (due, line) = (self.charged(stands, cost), self.line(now));
+        if due > line {
+            self.refused(now, stands, due, line)
+        } else {
+            self.decision(Outcome::Allowed, now, due)
+        }
+    }
+
+    /// Charges `cost` whether or not it fits, and tells the same.
+    #[inline(always)]
+    pub(crate) fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        let View { stands, ahead } = self.view(state, now);
+        if cost == 0 {
+            return self.decision(Outcome::Allowed, now, stands);
+        }
+        let charge = u128::from(cost) * u128::from(self.p);
+        let due = stands.plus(Span::of_wide(charge, self.q), self.q).min(END);
+        self.write(state, due, now, ahead);
+        self.decision(Outcome::Allowed, now, due)
     }
 }
 
@@ -298,18 +443,9 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let stands = self.standing(state, now);
-        if cost == 0 {
-            return self.decision(Outcome::Allowed, now, stands);
-        }
-        if !self.fits(cost) {
-            return self.decision(Outcome::Never, now, stands);
-        }
-        let (due, line) = (self.charged(stands, cost), self.line(now));
-        if due > line {
-            self.refused(now, stands, due, line)
-        } else {
-            self.decision(Outcome::Allowed, now, due)
+        match self.ahead(state, now) {
+            0 => self.judge(state, now, cost),
+            ahead => while_ahead(self.judge(state, now, cost), ahead),
         }
     }
 
@@ -331,37 +467,48 @@ impl Algorithm for TokenBucket {
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let stands = self.standing(state, now);
-        if cost == 0 {
-            return self.decision(Outcome::Allowed, now, stands);
+        match self.ahead(state, now) {
+            0 => self.charge(state, now, cost),
+            ahead => while_ahead(self.charge(state, now, cost), ahead),
         }
-        let charge = u128::from(cost) * u128::from(self.p);
-        let due = stands.plus(Span::of_wide(charge, self.q), self.q).min(END);
-        self.write(state, due, now);
-        self.decision(Outcome::Allowed, now, due)
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost == 0 {
             return;
         }
-        let stands = self.standing(state, now);
+        let View { stands, ahead } = self.view(state, now);
+        if stands <= Span::at(now) {
+            return; // nothing is owed, so there is nothing to give back
+        }
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
-        self.write(state, stands.minus(charge, self.q), now);
+        let left = stands.minus(charge, self.q);
+        // A small step back is waited out: what was charged is still owed as of then, and is given back as of then.
+        let owed_since = Span::at(now).max(self.waits_for(state, now, stands));
+        if left <= owed_since {
+            self.reset(state);
+        } else if owed_since > Span::at(now) {
+            let Remembered { written, ahead, .. } = self.remembered(state);
+            self.write(state, left, written, ahead);
+        } else {
+            self.write(state, left, now, ahead);
+        }
     }
 
+    /// While the instant that the clock stepped back from has not come again, a refusal is written down too: only what has passed
+    /// before the last visit counts when it does.
     #[inline]
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        let stands = self.standing(state, now);
-        if stands < self.read(state) {
-            self.write(state, stands, now);
+        let View { stands, ahead } = self.view(state, now);
+        if stands > Span::at(now) && (stands < self.read(state) || self.remembers(state)) {
+            self.write(state, stands, now, ahead);
         }
     }
 
     #[inline]
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let Span { whole, part } = self.read(state);
-        Micros::new(whole + u64::from(part > 0))
+        let idle_at = Micros::new(self.read(state).rounded_up());
+        if self.remembers(state) { idle_at.plus(self.remembered(state).ahead) } else { idle_at }
     }
 
     /// Nothing: an instant beyond the line of a late reader refuses it, which is right, and is not pulled back.
@@ -381,7 +528,8 @@ impl Algorithm for TokenBucket {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let owed = old.standing(from, now).minus(Span::at(now), old.q);
+        let View { stands, ahead } = old.view(from, now);
+        let owed = stands.minus(Span::at(now), old.q);
         if owed == NOTHING {
             return;
         }
@@ -389,8 +537,22 @@ impl Algorithm for TokenBucket {
         let used = u128::from(owed.whole) * u128::from(old.q) + u128::from(owed.part);
         let owed = used.saturating_mul(u128::from(self.p)).div_ceil(u128::from(old.p));
         let instant = Span::at(now).plus(Span::of_wide(owed, self.q), self.q).min(END);
-        self.write(state, instant, now);
+        self.write(state, instant, now, ahead.min(self.furthest_ahead()));
     }
+}
+
+/// The same decision while the instant that the clock stepped back from lies `ahead`. What would be there only then is there as
+/// much later, for the time until then will not count.
+#[cold]
+pub(crate) fn while_ahead(decision: Decision, ahead: u64) -> Decision {
+    let told = |micros: u64| if micros >= ahead { micros + ahead } else { micros };
+    let (limit, remaining) = (decision.limit(), decision.remaining());
+    let reset = told(decision.reset_after().as_micros());
+    let outcome = match decision.outcome {
+        Outcome::RetryAfter(wait) => Outcome::RetryAfter(Wait::micros(told(wait.as_micros()))),
+        outcome => outcome,
+    };
+    decision.with_outcome(outcome).with_level(Level::Counted { limit, remaining, reset })
 }
 
 // === impl Span ===
@@ -437,6 +599,17 @@ impl Span {
         let parts = self.part + other.part;
         let carry = (parts >= q) as u64;
         Span { whole: self.whole + other.whole + carry, part: parts - carry * q }
+    }
+
+    /// This instant moved later by whole microseconds, at most to the end of the time line.
+    fn later(self, micros: u64) -> Self {
+        Span { whole: self.whole + micros, part: self.part }.min(END)
+    }
+
+    /// The first whole microsecond that is not before this instant.
+    #[inline]
+    const fn rounded_up(self) -> u64 {
+        self.whole + (self.part > 0) as u64
     }
 
     /// The difference, or zero.

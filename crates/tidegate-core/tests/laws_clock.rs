@@ -4,8 +4,10 @@ mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod wander;
 
+use std::time::Duration;
+
 use random::Random;
-use tidegate_core::{Algorithm, Micros, Quota, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate_core::{Algorithm, Micros, Quota, Rule, SlidingLog, SlidingWindow, TokenBucket};
 use wander::{RULES, Verbs, assert_bound, draw_cost, fresh, micros, rule, rules, steady_rules, wander};
 
 #[test]
@@ -36,6 +38,25 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
                 assert_eq!(rule.peek(&state[..], back, cost), decision, "{text} at {back}");
             }
         });
+    }
+}
+
+/// Until the clock has come again nothing of a step that is shorter than a refill counts, so it is waited for as well.
+#[test]
+fn a_step_back_that_is_shorter_than_a_refill_of_a_bucket_is_waited_for_at_most_once() {
+    for (text, longest) in RULES.into_iter().filter(|(text, _)| is_bucket(&rule(text))) {
+        let (rule, mut waited) = (rule(text), 0);
+        wander(&rule, Verbs::WithoutDebt, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let step = it.random.below(3 * longest);
+            let decision = rule.decide(&mut it.state.to_vec()[..], it.now.minus(step), cost);
+            let most = longest + step.min(longest);
+            assert!(micros(decision.reset_after()) <= most, "{text} back by {step}: {decision:?}");
+            let wait = micros(decision.retry_after().unwrap_or_default());
+            assert!(wait <= most, "{text} back by {step}: {decision:?}");
+            waited += u32::from(wait > longest);
+        });
+        assert!(longest == 1 || waited > 0, "{text} never waits for the clock");
     }
 }
 
@@ -86,6 +107,209 @@ fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows()
             assert_bound(&window, &passed_on_a_bad_clock(&window, 1_000_000, seed), window_bound);
         }
     }
+}
+
+// === A clock that flickers ===
+
+fn is_bucket(rule: &Rule) -> bool {
+    matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_))
+}
+
+/// How much passes of each rule at each of these instants, if all that is there is taken.
+fn passed_at<A: Algorithm>(limit: &A, state: &mut [u64], instants: &[u64]) -> Vec<u32> {
+    let most = |at: &u64| {
+        let all = u32::try_from(limit.peek(state, Micros::new(*at), 0).limit()).expect("a limit");
+        (1..=all).rev().find(|&cost| limit.decide(state, Micros::new(*at), cost).is_allowed()).unwrap_or(0)
+    };
+    instants.iter().map(most).collect()
+}
+
+#[test]
+fn a_clock_that_flickers_mints_nothing_from_a_bucket() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
+    let (there, back) = (1_000_000_000, 990_000_000);
+    assert_eq!(passed_at(&bucket, &mut [0; 3], &[there, back, there, back, there]), [4, 0, 0, 0, 0]);
+    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+        for step in [1_000, 10_000_000, 3_600_000_000, 1_000_000_000_000_000] {
+            let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
+            let flicker = [there, there - step].repeat(5);
+            let passed = passed_at(&rule, &mut state, &flicker);
+            assert_eq!(passed[1..], [0; 9], "{rule:?} flickers by {step}");
+            // And then it goes on as if nothing had been.
+            let mut steady = fresh(&rule);
+            assert_eq!(passed_at(&rule, &mut steady, &[there])[0], passed[0]);
+            let later =
+                Micros::new(there + micros(rule.peek(&steady[..], Micros::new(there), 0).reset_after()));
+            let left = [state, steady].map(|state| rule.peek(&state[..], later, 0).remaining());
+            assert!(left[0] == left[1], "{rule:?} flickers by {step}: {left:?}");
+        }
+    }
+}
+
+/// Every other algorithm starts anew where the clock comes again: n steps back hand out its limit n times more, and no more often.
+#[test]
+fn n_steps_back_mint_at_most_n_limits_of_any_other_algorithm() {
+    for rule in rules().filter(|rule| !is_bucket(rule)) {
+        let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
+        let flicker = [there, there - 200_000_000].repeat(5);
+        let passed = passed_at(&rule, &mut state, &flicker);
+        let all = rule.peek(&fresh(&rule)[..], Micros::new(there), 0).limit();
+        for (visit, amount) in passed.into_iter().enumerate() {
+            let most = if visit % 2 == 0 { all } else { u64::from(matches!(rule, Rule::NginxQueue(_))) };
+            assert!(u64::from(amount) <= most, "{rule:?}: {amount} at visit {visit}");
+        }
+    }
+}
+
+/// The bound for any readings: the burst, and the pace times what counts as time. From below the latest reading so far up to it
+/// nothing counts, from there on and between readings below it everything does.
+#[test]
+fn what_passes_on_any_clock_is_bounded_by_the_way_forward_that_was_not_gone_before() {
+    let (limit, burst) = (7, 4);
+    let bucket = TokenBucket::new(Quota::per_second(limit).burst(burst));
+    let mut most_used = 0;
+    for seed in 0..200 {
+        let (mut random, mut state) = (Random::seeded(seed), fresh(&bucket));
+        let (mut now, mut passed, mut time) = (1_000_000_000_000_u64, 0, 0);
+        let mut latest = now;
+        for _ in 0..300 {
+            passed += u64::from(passed_at(&bucket, &mut state, &[now])[0]);
+            let next = match random.below(5) {
+                0 => now - random.below(10_000_000),
+                1 => latest,
+                2 => latest.max(now) + random.below(1_000_000),
+                _ => now + random.below(500_000),
+            };
+            time += if next >= latest { next - latest } else { next.saturating_sub(now) };
+            (now, latest) = (next, latest.max(next));
+            let bound = burst + time * limit / 1_000_000;
+            assert!(passed <= bound, "seed {seed}: {passed} in {time} us, at {now}");
+            most_used = most_used.max(passed * 100 / bound);
+        }
+    }
+    assert!(most_used > 80, "the bound is met by {most_used}% only");
+}
+
+#[test]
+fn after_a_clock_was_set_back_time_passes_as_ever() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
+    let (noon, hour) = (43_200_000_000, 3_600_000_000);
+    let every_100ms: Vec<u64> = (0..100).map(|n| noon - hour + n * 100_000).collect();
+    let mut state = [0; 3];
+    assert_eq!(passed_at(&bucket, &mut state, &[noon]), [4]);
+    let passed = passed_at(&bucket, &mut state, &every_100ms);
+    assert_eq!((passed[0], passed[1..].iter().sum()), (0, 99));
+    // Nobody came for the rest of the hour. When it is over nothing of that counts, and what comes after does.
+    assert_eq!(passed_at(&bucket, &mut state, &[noon, noon + 100_000, noon + hour]), [0, 1, 4]);
+}
+
+#[test]
+fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
+    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+        wander(&rule, Verbs::All, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let (back, mut state) = (it.now.minus(it.random.below(5_000_000)), it.state.to_vec());
+            if let Some(wait) = rule.decide(&mut state[..], back, cost).retry_after() {
+                let passes = |at| rule.peek(&state[..], at, cost).is_allowed();
+                let then = back.plus(micros(wait));
+                assert!(
+                    passes(then) && !passes(then.minus(1)),
+                    "{rule:?}: {cost} at {back}, from {}",
+                    it.now
+                );
+            }
+        });
+    }
+}
+
+/// The finer the parts of a microsecond, the fewer bits are left to remember a step. A million parts leave enough for any, a
+/// million millions for four hours.
+#[test]
+fn how_far_back_a_step_is_remembered_depends_on_the_parts_of_a_microsecond() {
+    let of = |limit, period| TokenBucket::new(Quota::try_new(limit, period, 3).expect("a quota"));
+    let (fine, finest) =
+        (of(999_983, Duration::from_secs(1)), of((1 << 40) + 1, Duration::from_secs(86_400)));
+    let (there, hour) = (1_760_000_000_000_000, 3_600_000_000);
+    for (bucket, step) in [(fine, there), (finest, 4 * hour)] {
+        let passed = passed_at(&bucket, &mut [0; 3], &[there, there - step, there, there - step, there]);
+        assert_eq!(passed, [3, 0, 0, 0, 0], "{bucket:?} back by {step}");
+    }
+    let passed = passed_at(&finest, &mut [0; 3], &[there, there - 5 * hour, there]);
+    assert_eq!(passed, [3, 0, 3], "further back it is as after a step of as far as it can remember");
+}
+
+// === Refunds ===
+
+/// Whether the clock goes on from there, or steps back and comes again. A bucket that would owe more than it holds is forgiven
+/// the step; with a refund it may owe less than that, and then it waits for the clock, as after a smaller charge.
+#[test]
+fn a_refund_never_leaves_a_key_worse_off_wherever_the_clock_goes() {
+    for rule in rules() {
+        wander(&rule, Verbs::All, |mut it| {
+            let cost = draw_cost(&rule, &mut it);
+            let mut now = it.now;
+            let [mut with, mut without] = [it.state.to_vec(), it.state.to_vec()];
+            if it.random.one_in(2) {
+                now = now.minus(it.random.below(2_000_000));
+                rule.settle(&mut with[..], now);
+                rule.settle(&mut without[..], now);
+            }
+            rule.refund(&mut with[..], now, cost);
+            for at in [now, now.plus(it.random.below(90_000_000)), now.minus(it.random.below(90_000_000))] {
+                let mut settled = without.clone();
+                rule.settle(&mut settled[..], at);
+                if settled != without && matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) {
+                    continue;
+                }
+                let [with, without] = [&with, &without].map(|state| rule.peek(&state[..], at, 0));
+                assert!(with.remaining() >= without.remaining(), "{rule:?}: {cost} at {now}, seen at {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
+    for rule in rules() {
+        let mut never_used = fresh(&rule);
+        rule.refund(&mut never_used[..], Micros::new(1_000_000_000), 5);
+        assert_eq!(never_used, fresh(&rule), "{rule:?}");
+        wander(&rule, Verbs::All, |it| {
+            let at_rest = rule.idle_at(it.state).max(it.now);
+            let mut state = it.state.to_vec();
+            rule.refund(&mut state[..], at_rest, 5);
+            assert_eq!(state, it.state, "{rule:?} at {at_rest}");
+        });
+    }
+}
+
+#[test]
+fn a_key_that_has_everything_back_is_as_if_never_seen() {
+    for rule in rules() {
+        wander(&rule, Verbs::All, |it| {
+            let mut state = it.state.to_vec();
+            if rule.idle_at(&state[..]) > it.now {
+                rule.refund(&mut state[..], it.now, u32::MAX);
+                assert_eq!(rule.idle_at(&state[..]), Micros::ZERO, "{rule:?} at {}", it.now);
+                let back = it.now.minus(it.random.below(90_000_000));
+                let left = rule.peek(&state[..], back, 0);
+                assert_eq!(left.remaining(), left.limit(), "{rule:?} from {} to {back}", it.now);
+            }
+        });
+    }
+}
+
+/// Nine at once, seven a second. Had the refund written down that the key owed nothing *at 1000 s*, a second before it would owe
+/// seven.
+#[test]
+fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
+    let at = |seconds: u64| Micros::new(seconds * 1_000_000);
+    let bucket = rule("7/s burst 9");
+    let mut state = fresh(&bucket);
+    assert!(bucket.decide(&mut state[..], at(1_000), 4).is_allowed());
+    bucket.refund(&mut state[..], at(1_000), 4);
+    assert_eq!(bucket.peek(&state[..], at(999), 3).remaining(), 6);
+    assert!(bucket.decide(&mut state[..], at(999), 3).is_allowed());
 }
 
 #[test]

@@ -132,5 +132,7 @@ fn a_refusal_settles_a_plan_that_is_one_rule_of_two() {
     // caught up.
     let back = Micros::new(10_000_000);
     assert!(!policy.decide(&mut state[..], back, 1).is_allowed());
-    assert_eq!(plan.idle_at(&state[..]), back.plus(5_000_000));
+    assert_eq!(plan.peek(&state[..], back, 0).reset_after().as_micros(), 5_000_000);
+    // It is kept for as long as it still matters should the clock come again.
+    assert_eq!(plan.idle_at(&state[..]), Micros::new(105_000_000));
 }

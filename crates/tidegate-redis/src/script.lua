@@ -29,7 +29,8 @@
 -- back of the clock it still knows what was owed. Every value begins with a byte whose top three bits number the
 -- algorithm:
 --
---   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then
+--   0  bucket, queue   since, part, used: 7 + 1 + 4 bytes, or 7 + 7 + 7; `since` and part/q µs are the then. After a far
+--                      step back of the clock 7 + 7 + 7 + 7 + 7: from where it stepped back, and when the value was written
 --   1  nginx's queue   number, last (ms), owed (thousandths of a request)
 --   2  stepped bucket  number, first instant of the step, used
 --   3  fixed window    number and end, count: 7 + 5 bytes, or 7 + 7   by the clock
@@ -38,8 +39,8 @@
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, sum of costs, entries: expires, cost, id
 --
--- A bucket of 7 + 7 + 7 bytes may be followed by grants and reservations, of 7 + 4 + 16 bytes each: expires, amount, id.
--- A grant is tokens that a node took in advance to spend without asking. Until the node reports what is left of it, or it
+-- A bucket of 7 + 7 + 7 bytes or more may be followed by grants and reservations, of 7 + 4 + 16 bytes each: expires, amount,
+-- id. A grant is tokens that a node took in advance to spend without asking. Until the node reports what is left of it, or it
 -- expires, the bucket does not refill beyond it, because it may be unspent:
 --
 --   0 ├──── live grants ────┼── used otherwise ──┼────────── left ──────────┤ burst
@@ -229,8 +230,8 @@ end
 --                       have left it behind, or that it was written under another setting: even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset: as if the cost were charged; changes nothing
 --   force(rule, cost)   charges, whether it fits or not, and tells the same
---   refund(rule, cost)  gives back
---   give_back(rule, cost, til)  gives back what a charge still counts for that is as if never made from `til` on; without
+--   refund(rule, cost)  gives back, and tells whether there was anything to give back: if not, nothing is written
+--   give_back(rule, cost, til)  the same for what a charge still counts for that is as if never made from `til` on; without
 --                       it, all of it
 --   store(rule)         the value, and from when it makes no difference (idle_at); nothing for a key at rest
 --   most(rule)          the largest cost that can ever pass
@@ -255,8 +256,13 @@ end
 -- == Token bucket ==============================================================================================
 
 local function bucket()
-  local HEAD, GRANT, NONE = 21, 27, {}
+  local HEAD, STEPPED, GRANT, NONE = 21, 35, 27, {}
   local RESERVED, HIGH = 128, 2 ^ 48 -- the mark of a reservation shares a byte with the topmost bits of its expiry
+
+  -- How long a value is without its grants.
+  local function head_of(value)
+    return #value % GRANT == STEPPED % GRANT and STEPPED or HEAD
+  end
 
   -- `used` tokens and a stretch of `gone` q-ths since, as a value; in full if grants are to follow.
   local function value_of(used, gone, p, q, in_full)
@@ -272,9 +278,9 @@ local function bucket()
     return struct.pack('>I7I7I7', since, part, used)
   end
 
-  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, which is negative if
-  -- the clock stepped back.
-  local function tokens(value, q)
+  -- What a value says of a bucket: tokens used, and the stretch since in q-ths of a microsecond, without the `lost` whole ones
+  -- of it. It is negative if the clock stepped back. And the first microsecond that is not before the then.
+  local function tokens(value, q, lost)
     local since, part, used
     if #value == 12 then
       since, part, used = struct.unpack('>I7BI4', value)
@@ -284,7 +290,28 @@ local function bucket()
     if part >= q then -- written under another quota, whose microseconds had more parts
       since, part = since + 1, 0
     end
-    return used, (now - since) * q - part
+    return used, (now - since - lost) * q - part, part > 0 and since + 1 or since
+  end
+
+  -- The instant that the clock stepped back from, as far ahead as the core can remember it: any, unless q is above 2^22.
+  local function remembered(instant, q)
+    local room, furthest = 2 ^ 22, END + 1
+    while room < q do
+      room, furthest = room * 2, furthest / 2
+    end
+    return math.min(instant, now + furthest - 1)
+  end
+
+  -- How far ahead the instant lies that the clock stepped back from.
+  local function ahead(rule)
+    return rule.high and rule.high - now or 0
+  end
+
+  -- The same wait while that instant has not come again: the time until then will not count for what would be there only
+  -- then.
+  local function told(rule, wait)
+    local until_then = ahead(rule)
+    return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
   -- How much may be owed at most: what fills the bucket, but nothing beyond the end of the time line.
@@ -310,7 +337,7 @@ local function bucket()
   -- in its turn. Returns what was used, and the stretch since, after the last that did.
   local function read_grants(rule, value, used, gone)
     local p, q, live, grants, reserved, reservations = rule.p, rule.q, 0, {}, 0, {}
-    for at = HEAD + 1, #value, GRANT do
+    for at = head_of(value) + 1, #value, GRANT do
       local high, low, amount = struct.unpack('>BI6I4', value, at)
       local grant = { amount = amount, id = string.sub(value, at + 11, at + GRANT - 1) }
       grant.expires = high % RESERVED * HIGH + low
@@ -336,23 +363,36 @@ local function bucket()
   local function read(rule, value)
     rule.full = rule.full or rule.p * rule.burst
     rule.used, rule.gone, rule.grants, rule.live, rule.reservations, rule.reserved = 0, 0, NONE, 0, NONE, 0
+    rule.early = 0 -- after a small step back: how many tokens would have come back by the time that the value is as of
     if not value then
       return
     end
-    local p, used, gone = rule.p, tokens(value, rule.q)
+    local high, written = 0, 0
+    if head_of(value) == STEPPED then
+      high, written = struct.unpack('>I7I7', value, HEAD + 1)
+    end
+    -- Once the clock has come again to where it stepped back from, the time since the last visit until there does not count.
+    local p, used, gone, since = rule.p, tokens(value, rule.q, now >= high and high - written or 0)
     if #value > HEAD then
       used, gone = read_grants(rule, value, used, gone)
+    end
+    if now < high then
+      rule.high = remembered(high, rule.q)
     end
     if gone >= (used - rule.live) * p then
       rule.used, rule.reservations, rule.reserved = rule.live, NONE, 0
       return
     end
+    rule.pulled = high > 0
     local back = math.floor(gone / p)
-    rule.used, rule.gone = used - back, gone - back * p
+    rule.used, rule.gone, rule.early = used - back, gone - back * p, at_least_zero(-back)
     -- Owed since a time to come, and more than the bucket holds: the clock has stepped back far. (`forgiven` in the
     -- core.)
     if gone < 0 and rule.used * p - rule.gone > line(rule) then
-      rule.used, rule.gone, rule.pulled = used, 0, true
+      rule.used, rule.gone, rule.early, rule.pulled = used, 0, 0, true
+      rule.high = remembered(math.max(high, since), rule.q)
+    elseif rule.early > 0 then
+      rule.stepped, rule.lost = string.sub(value, HEAD + 1, head_of(value)), high - written
     end
     if rule.reserved > 0 then
       lapse(rule, rule.used * p - rule.gone, rule.live)
@@ -382,7 +422,7 @@ local function bucket()
   local function level(rule, owes)
     local spare = rule.full % rule.p -- a queue that ends between two requests is whole a little before nothing is owed
     local reset = until_owed(rule, owes, spare)
-    return at_least_zero(math.floor((rule.full - owes) / rule.p)), at_least_zero(math.ceil(reset / rule.q))
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), told(rule, at_least_zero(math.ceil(reset / rule.q)))
   end
 
   local function decision(rule, outcome, wait, owes)
@@ -414,7 +454,7 @@ local function bucket()
     local short = owes - (line(rule) - cost * rule.p)
     if short > 0 then
       local wait = until_owed(rule, owes, owes - short)
-      return decision(rule, RETRY, math.ceil(wait / rule.q), owes)
+      return decision(rule, RETRY, told(rule, math.ceil(wait / rule.q)), owes)
     end
     return with_turn(rule, owes + cost * rule.p)
   end
@@ -428,26 +468,43 @@ local function bucket()
     return with_turn(rule, owed(rule))
   end
 
+  -- As of the time that the value is as of, if that is still to come.
   local function refund(rule, cost)
-    rule.used = rule.used - cost
     if rule.used <= rule.live then
-      rule.used, rule.gone = rule.live, 0
+      return false
     end
+    rule.used = rule.used - cost
+    if rule.used - rule.early <= rule.live then
+      rule.used, rule.gone = rule.live, 0
+    else
+      rule.kept = rule.early
+    end
+    return true
   end
 
   local function give_back(rule, cost, til)
+    if rule.used <= rule.live then
+      return false
+    end
     local back = math.min(cost * rule.p, (til - now - 1) * rule.q + 1) -- as resets are rounded up, there may be no more
     local owes = math.max(rule.used * rule.p - rule.gone - back, rule.live * rule.p)
     rule.used = math.ceil(owes / rule.p)
     rule.gone = rule.used * rule.p - owes
+    return true
   end
 
   local function store(rule)
     if rule.used == 0 then
       return
     end
-    local in_full = #rule.grants + #rule.reservations > 0
-    local value = { value_of(rule.used, rule.gone, rule.p, rule.q, in_full) }
+    local kept = rule.kept or 0
+    local stepped = rule.high and struct.pack('>I7I7', rule.high, now) or ''
+    local lost = ahead(rule)
+    if kept > 0 then
+      stepped, lost = rule.stepped, rule.lost
+    end
+    local in_full = #rule.grants + #rule.reservations > 0 or stepped ~= ''
+    local value = { value_of(rule.used - kept, rule.gone - kept * rule.p, rule.p, rule.q, in_full), stepped }
     for _, grant in ipairs(rule.grants) do
       value[#value + 1] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
     end
@@ -455,11 +512,11 @@ local function bucket()
       local low = grant.expires % HIGH
       value[#value + 1] = struct.pack('>BI6I4', RESERVED + (grant.expires - low) / HIGH, low, grant.amount) .. grant.id
     end
-    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q))
+    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q) + lost)
   end
 
   local function used(value)
-    return (tokens(value, 1))
+    return (tokens(value, 1, 0))
   end
 
   -- A key that is reset still owes what nodes may spend. Reservations lapse.
@@ -654,15 +711,22 @@ local function nginx_queue()
     return allowed(rule, rule.owed, last)
   end
 
-  local function refund(rule, cost)
+  local function give_thousandths(rule, back)
     local stands, last = standing(rule)
-    rule.owed, rule.last, rule.far_back = at_least_zero(stands - cost * REQUEST), last, false
+    if stands == 0 then
+      return false
+    end
+    rule.owed, rule.last, rule.far_back = at_least_zero(stands - back), last, false
+    return true
+  end
+
+  local function refund(rule, cost)
+    return give_thousandths(rule, cost * REQUEST)
   end
 
   local function give_back(rule, cost, til)
-    local stands, last = standing(rule)
     local left = at_least_zero(math.floor((math.floor(til / MILLI) - 1 - millis) * rule.rate / MILLI))
-    rule.owed, rule.last, rule.far_back = at_least_zero(stands - math.min(cost * REQUEST, left)), last, false
+    return give_thousandths(rule, math.min(cost * REQUEST, left))
   end
 
   local function store(rule)
@@ -738,11 +802,13 @@ local function stepped_bucket()
   end
 
   local function refund(rule, cost)
+    local owes = rule.used > 0
     rule.used = at_least_zero(rule.used - cost)
+    return owes
   end
 
   local function give_back(rule, cost, til)
-    refund(rule, math.min(cost, (beat_number(rule, til) - rule.number - 1) * rule.step + 1))
+    return refund(rule, math.min(cost, (beat_number(rule, til) - rule.number - 1) * rule.step + 1))
   end
 
   local function store(rule)
@@ -837,7 +903,9 @@ local function fixed_window()
   end
 
   local function refund(rule, cost)
+    local owes = rule.count > 0
     rule.count = at_least_zero(rule.count - cost)
+    return owes
   end
 
   local function store(rule)
@@ -939,7 +1007,9 @@ local function sliding_log()
 
   -- The oldest: taking back the newest would let the others leave too early.
   local function refund(rule, cost)
+    local owes = rule.live > 0
     keep(rule, from_position(rule.entries, math.min(cost, rule.live) + 1))
+    return owes
   end
 
   local function store(rule)
@@ -1174,13 +1244,15 @@ local function sliding_window()
     if rule.counts[rule.current] then
       rule.counts[rule.current] = math.min(rule.counts[rule.current], MOST_IN_CELL)
     end
+    local owes = false
     for number = rule.current + 1 - cells_until_gone(rule), rule.newest do
       local count = cell_count(rule, number)
       local back = math.min(count, cost)
       if back > 0 then
-        rule.counts[number], cost = count - back, cost - back
+        rule.counts[number], cost, owes = count - back, cost - back, true
       end
     end
+    return owes
   end
 
   local function store(rule)
@@ -1330,7 +1402,7 @@ local function places()
   local function refund(rule, cost)
     local at, own = own_entry(rule)
     if not at then
-      return
+      return false
     end
     if cost >= own then
       drop(rule, at, own)
@@ -1338,6 +1410,7 @@ local function places()
       local before, after = string.sub(rule.entries, 1, at + 6), string.sub(rule.entries, at + 11)
       rule.entries, rule.sum = before .. struct.pack('>I4', own - cost) .. after, rule.sum - cost
     end
+    return true
   end
 
   -- Holds what the id holds for another lease, if it still holds anything.
@@ -1390,7 +1463,7 @@ local function number_of(value)
   local number, length = math.floor((string.byte(value) or 0) / 32), #value
   local fits
   if number == 0 then
-    fits = length == 12 or (length >= 21 and length % 27 == 21)
+    fits = length == 12 or (length >= 21 and length % 27 == 21) or (length >= 35 and length % 27 == 8)
   elseif number <= 2 then
     fits = length == 15
   elseif number == 3 then
@@ -1672,21 +1745,14 @@ local function change(act)
 end
 
 local function refund(rule)
-  if rule.cost > 0 then
-    rule.algorithm.refund(rule, rule.cost)
-  end
-  return rule.cost > 0
+  return rule.cost > 0 and rule.algorithm.refund(rule, rule.cost)
 end
 
 -- Gives back what a charge still counts for that would have been forgotten at `til`. What has refilled meanwhile, or
 -- would have without the charge, is not there to be given back: somebody else may have had it.
 local function give_back(rule)
-  local counts = rule.til > now and rule.cost > 0
-  if counts then
-    local own = rule.algorithm.give_back or rule.algorithm.refund
-    own(rule, rule.cost, rule.til)
-  end
-  return counts
+  local own = rule.algorithm.give_back or rule.algorithm.refund
+  return rule.til > now and rule.cost > 0 and own(rule, rule.cost, rule.til)
 end
 
 local function reset()

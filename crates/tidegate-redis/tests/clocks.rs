@@ -92,6 +92,23 @@ async fn an_hour_forward_hands_out_one_burst_and_back_again_none() {
     assert_eq!(stage.passed().await, [5; 7]);
 }
 
+/// Buckets and queues remember where the clock stepped back from. All others start anew where it comes again: each return hands
+/// out their limit, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_flickers_mints_nothing_from_buckets_and_a_limit_a_return_from_others() {
+    let mut stage = Stage::set();
+    stage.server.hold_at(NOON);
+    assert_eq!(stage.passed().await, [5; 7]);
+    for _ in 0..3 {
+        stage.server.hold_at(NOON - 3_600 * SECOND);
+        assert_eq!(stage.passed().await, [0; 7]);
+        stage.server.hold_at(NOON);
+        assert_eq!(stage.passed().await, [0, 0, 5, 5, 5, 5, 5]);
+    }
+    stage.server.hold_at(NOON + 2 * SECOND);
+    assert_eq!(stage.passed().await[..2], [2, 2], "what comes after is time");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn small_steps_to_and_fro_mint_nothing() {
     let mut stage = Stage::set();

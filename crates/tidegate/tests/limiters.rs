@@ -1,12 +1,17 @@
 //! What a program sees of the limiters: days in their lives, on a clock that the test moves.
 
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[path = "../../tidegate-core/tests/random/mod.rs"]
+mod random;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use random::Random;
 use tidegate::{
-    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Observer, OnFull, Outcome, Planned, Quota,
-    RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
+    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Observer, OnFull, Outcome, Planned,
+    Quota, Rule, RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,6 +56,64 @@ fn asking_leaves_no_trace_of_a_key() {
     limiter.cost(1).refund(&4);
     limiter.reset(&5);
     assert_eq!(limiter.stats().keys, 0);
+}
+
+/// A step back of 200 ms, after which a key that had been written down would owe two of ten.
+#[test]
+fn a_refund_to_a_key_never_used_changes_nothing_in_either_limiter() {
+    let clock = SettableClock::new();
+    let one = Limiter::new(Quota::per_second(10)).with_clock(clock.clone());
+    let many = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock.clone());
+    clock.set(Micros::new(1_000_000_000));
+    one.cost(5).refund();
+    many.cost(5).refund(&1);
+    clock.set(Micros::new(999_300_000));
+    assert_eq!((one.cost(0).peek().remaining(), many.cost(0).peek(&1).remaining()), (10, 10));
+}
+
+/// Every algorithm, with refunds, while the clock steps back and comes again.
+#[test]
+fn one_state_and_one_of_many_keys_answer_alike_whatever_the_clock_does() {
+    let rules = [
+        "7/s burst 9",
+        "3/s burst 1",
+        "leaky_queue 10/s queue 4 delay 1",
+        "leaky_queue 10/s queue 4 nginx",
+        "stepped_bucket 3/s burst 7",
+        "fixed_window 5/s",
+        "fixed_window 5/s from first hit",
+        "sliding_log 5/s",
+        "sliding_window 5/s cells 5",
+        "sliding_window 5/s cells 4 interpolated",
+        "sliding_window 5/s cells 4 plain",
+    ];
+    for text in rules {
+        let (clock, mut random) = (SettableClock::new(), Random::seeded(1));
+        let rule: Rule = text.parse().expect("a rule");
+        let one = Limiter::with(rule).with_clock(clock.clone());
+        let many = KeyedLimiter::<u64, _>::with(rule).with_clock(clock.clone());
+        let mut now = 1_000_000_000_000_u64;
+        for step in 0..20_000 {
+            now = match random.below(8) {
+                0 => now - random.below(100_000),
+                1 => now - random.below(3_000_000),
+                2 => now + random.below(3_000_000),
+                _ => now + random.below(200_000),
+            };
+            clock.set(Micros::new(now));
+            let cost = u32::try_from(random.below(7)).expect("a small cost");
+            let (one, many) = (one.cost(cost), many.cost(cost));
+            match random.below(6) {
+                0 | 1 => {
+                    one.refund();
+                    many.refund(&1);
+                    assert_eq!(one.peek(), many.peek(&1), "{text}: step {step} at {now}");
+                }
+                2 => assert_eq!(one.force(), many.force(&1), "{text}: step {step} at {now}"),
+                _ => assert_eq!(one.check(), many.check(&1), "{text}: step {step} at {now}"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Bucket {
     /// What is in the bucket, in fractions. Less than nothing is debt.
     tokens: i128,
     counted: Time,
+    /// The instant that the clock stepped back from, far, and that has not come again.
+    high: Option<Time>,
     clock: Steadiness,
 }
 
@@ -31,7 +33,7 @@ impl Bucket {
         let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
         let full = i128::from(quota.max_burst()) * token;
         let pace = i128::from(quota.limit()) * 1_000;
-        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, clock }
+        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, high: None, clock }
     }
 
     /// A queue of so many, of whom some need not wait, and nobody longer than `max_wait`.
@@ -42,9 +44,28 @@ impl Bucket {
         Bucket { full, free, tokens: full, ..it }
     }
 
-    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought.
+    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought. Time that
+    /// had passed before the clock stepped back brings nothing when it comes again.
     fn at(&self, now: Time) -> i128 {
-        (self.tokens + (now - self.counted) * self.pace).min(self.full)
+        let passed = match self.high {
+            Some(high) if now >= high => now - high,
+            _ => now - self.counted,
+        };
+        (self.tokens + passed * self.pace).min(self.full)
+    }
+
+    /// How long a wait is, of which nothing counts from now until the clock has come again to where it stepped back from.
+    fn told(&self, wait: Time) -> Time {
+        match self.high {
+            Some(high) if self.counted + wait >= high => wait + (high - self.counted),
+            _ => wait,
+        }
+    }
+
+    /// What is missing in the bucket as it was counted, and the same rounded up to whole tokens.
+    fn lacking(&self) -> (i128, i128) {
+        let lacking = (self.full - self.tokens).max(0);
+        (lacking, ceil_div(lacking, self.token) * self.token)
     }
 
     fn time_until(&self, fractions: i128) -> Time {
@@ -58,21 +79,25 @@ impl Model for Bucket {
     }
 
     /// So far back that less than nothing would be left: the bucket is as it was when it last lacked a whole number of
-    /// tokens, debt and all. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
+    /// tokens, debt and all, and remembers when that was. From then on every visit counts, also one that is refused. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
     /// corrected.
     fn forgive(&mut self, now: Time) {
-        let lacking = (self.full - self.tokens).max(0);
-        let whole = ceil_div(lacking, self.token) * self.token;
+        let (lacking, whole) = self.lacking();
         let back = (self.counted - now) * self.pace > whole - lacking;
         if back && self.clock == Steadiness::MayStepBack && self.at(now) < 0 {
+            let since = self.counted - (whole - lacking).div_euclid(self.pace);
+            self.high = self.high.max(Some(since));
             self.tokens = self.full - whole;
             self.counted = now;
+        } else if self.high.is_some() && self.at(now) < self.full {
+            self.advance(now);
         }
     }
 
     fn advance(&mut self, now: Time) {
         self.tokens = self.at(now);
         self.counted = now;
+        self.high = self.high.filter(|&high| now < high);
     }
 
     fn left(&self) -> i128 {
@@ -80,11 +105,11 @@ impl Model for Bucket {
     }
 
     fn wait(&self, cost: i128) -> Time {
-        self.time_until(cost * self.token)
+        self.told(self.time_until(cost * self.token))
     }
 
     fn until_full(&self) -> Time {
-        self.time_until(self.capacity() * self.token)
+        self.told(self.time_until(self.capacity() * self.token))
     }
 
     fn spend(&mut self, cost: i128) {
@@ -95,13 +120,32 @@ impl Model for Bucket {
         self.time_until(self.full - self.free)
     }
 
-    /// More than full is full whenever it is looked at; only a clock that steps back uses up the rest.
     fn give_back(&mut self, cost: i128) {
         self.tokens += cost * self.token;
+    }
+
+    fn owes_nothing(&self) -> bool {
+        self.tokens >= self.full
+    }
+
+    /// As of the instant at which whole tokens were lacking, if that has not come yet.
+    fn give_back_early(&mut self, now: Time, cost: i128) -> bool {
+        let (lacking, whole) = self.lacking();
+        let early = (self.counted - now) * self.pace > whole - lacking;
+        if !early || self.clock == Steadiness::Steady || self.at(now) < 0 {
+            return false;
+        }
+        if cost * self.token >= whole {
+            self.forget();
+        } else {
+            self.give_back(cost);
+        }
+        true
     }
 
     fn forget(&mut self) {
         self.tokens = self.full;
         self.counted = 0;
+        self.high = None;
     }
 }

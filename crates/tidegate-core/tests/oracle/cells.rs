@@ -125,6 +125,10 @@ impl Model for CellCounts {
         self.counts.retain(|_, count| *count > 0);
     }
 
+    fn owes_nothing(&self) -> bool {
+        self.used(self.now) == 0
+    }
+
     fn forget(&mut self) {
         self.counts.clear();
     }

@@ -72,6 +72,10 @@ impl Model for Log {
         self.entries.drain(..returned);
     }
 
+    fn owes_nothing(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     fn forget(&mut self) {
         self.entries.clear();
     }

@@ -73,6 +73,14 @@ pub(crate) trait Model: Clone {
 
     fn give_back(&mut self, cost: i128);
 
+    /// Whether there is nothing to give back, at the instant last advanced to.
+    fn owes_nothing(&self) -> bool;
+
+    /// Gives back at an instant before that of the charges, if the model only waits for that one to come. Tells whether it did.
+    fn give_back_early(&mut self, _now: Time, _cost: i128) -> bool {
+        false
+    }
+
     fn forget(&mut self);
 }
 
@@ -119,12 +127,17 @@ impl<M: Model> Oracle for M {
         answer
     }
 
+    /// Nothing changes for a key that owes nothing; one that has everything back was never seen.
     fn refund(&mut self, now: Time, cost: i128) {
         let mut view = seen_at(self, now);
-        view.give_back(cost);
-        if cost > 0 {
-            *self = view;
+        if cost == 0 || view.owes_nothing() || self.give_back_early(now, cost) {
+            return;
         }
+        view.give_back(cost);
+        if view.owes_nothing() {
+            view.forget();
+        }
+        *self = view;
     }
 
     fn settle(&mut self, now: Time) {

@@ -105,6 +105,10 @@ impl Model for Zone {
         }
     }
 
+    fn owes_nothing(&self) -> bool {
+        self.owed_now() == 0
+    }
+
     fn forget(&mut self) {
         self.write(0);
     }

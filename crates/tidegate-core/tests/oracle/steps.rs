@@ -80,6 +80,10 @@ impl Model for Steps {
         self.tokens = (self.tokens + cost).min(self.burst);
     }
 
+    fn owes_nothing(&self) -> bool {
+        self.tokens >= self.burst
+    }
+
     fn forget(&mut self) {
         self.tokens = self.burst;
     }

@@ -95,6 +95,10 @@ impl Model for Window {
         self.sheet = less.filter(|&(_, count)| count > 0);
     }
 
+    fn owes_nothing(&self) -> bool {
+        self.sheet.is_none()
+    }
+
     fn forget(&mut self) {
         self.sheet = None;
     }

@@ -54,6 +54,8 @@ struct Tally {
     never: u64,
     aimed_at_a_promise: u64,
     back: u64,
+    back_after_a_refund: u64,
+    come_again: u64,
 }
 
 /// One step, and what was said to it.
@@ -75,6 +77,8 @@ struct Episode<'a, A: ?Sized> {
     scale: Scale,
     clock: Clock,
     now: u64,
+    /// Where the clock last stepped back from.
+    left: u64,
     last: Answer,
     history: VecDeque<Exchange>,
 }
@@ -114,7 +118,8 @@ impl Walk {
         let last = oracle.peek(i128::from(now), 0);
         let state = vec![0; algorithm.words()];
         let (clock, history) = (self.clock, VecDeque::new());
-        let mut episode = Episode { about, algorithm, oracle, state, scale, clock, now, last, history };
+        let left = now;
+        let mut episode = Episode { about, algorithm, oracle, state, scale, clock, now, left, last, history };
         for _ in 0..EPISODE {
             episode.step(random, &mut self.tally);
             if episode.now > LAST {
@@ -145,9 +150,18 @@ impl<A: Algorithm + ?Sized> Episode<'_, A> {
         self.history.push_back(exchange);
     }
 
-    fn next_instant(&self, random: &mut Random, tally: &mut Tally) -> u64 {
-        if self.clock == Clock::SometimesBack && random.one_in(12) {
+    fn next_instant(&mut self, random: &mut Random, tally: &mut Tally) -> u64 {
+        let back = self.clock == Clock::SometimesBack && random.one_in(12);
+        if back && self.now < self.left && random.one_in(2) {
+            // A clock that flickers: there, and back again.
+            tally.come_again += 1;
+            return (self.left + random.below(3)).saturating_sub(1);
+        }
+        let refunded = matches!(self.history.back(), Some(Exchange { verb: Verb::Refund, .. }));
+        if back || self.clock == Clock::SometimesBack && refunded && random.one_in(3) {
             tally.back += 1;
+            tally.back_after_a_refund += u64::from(refunded);
+            self.left = self.now;
             return self.now.saturating_sub(self.scale.step_back(random));
         }
         self.now + self.scale.step(random, &self.last, tally)
@@ -338,5 +352,7 @@ impl Tally {
         assert!(self.never > self.steps / 100, "{self:?}");
         assert!(self.aimed_at_a_promise > self.steps / 50, "{self:?}");
         assert_eq!(clock == Clock::SometimesBack, self.back > self.steps / 20, "{self:?}");
+        assert_eq!(clock == Clock::SometimesBack, self.back_after_a_refund > self.steps / 100, "{self:?}");
+        assert_eq!(clock == Clock::SometimesBack, self.come_again > self.steps / 200, "{self:?}");
     }
 }

@@ -303,6 +303,22 @@ fn the_longest_limits_are_exact() {
     assert!(reference.owes > 1 << 62, "it came as far as that");
 }
 
+/// No step back is forgiven here, so a return is none either.
+#[test]
+fn a_clock_that_flickers_mints_nothing() {
+    let mut clocked = Clocked::with(Kind::Redis, &brought());
+    clocked.forget(true);
+    let at = |seconds: u64| Micros::new(1_700_000_000_000_000 + seconds * 1_000_000);
+    for (seconds, quantity, outcome) in [(10, 4, 0), (0, 1, 2), (10, 1, 2), (0, 1, 2), (10, 1, 2), (11, 4, 0)]
+    {
+        let asked = charge(4, 10, 1_000_000_000, quantity).expect("a limit");
+        let mut pipe = redis::pipe();
+        call_at(&mut pipe, at(seconds), call(&clocked.sha, "k", asked));
+        let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
+        assert_eq!(answers[0][1], outcome, "{quantity} at {seconds} s");
+    }
+}
+
 #[test]
 fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! # What is given back late
+//! # What is given back, late or before the clock steps back
 //!
 //! Two keys are charged alike, but one of them has once been charged more, and later given back what still counts. From then on
 //! it never has more left than the other.
@@ -6,6 +6,7 @@
 use tidegate_core::{Micros, Rule};
 
 use crate::clocked::Clocked;
+use crate::reference::Reference;
 use crate::walk::{RULES, Random};
 use crate::wire::{Ask, Told};
 
@@ -136,5 +137,60 @@ fn what_is_given_back_at_once_was_never_taken() {
         let rounded = matches!(setting.numbers(), [_, q, ..] if setting.letter() == b'b' && *q > 1);
         let lost = u64::from(rounded || matches!(setting.letter(), b'q' | b'g'));
         assert!(more <= alike && more + lost >= alike, "{text}: {more}, not {alike}");
+    }
+}
+
+/// Charged, then a refund at another instant, then a look at a third, with the core at each.
+#[test]
+fn script_and_core_agree_after_a_refund_and_a_step_back() {
+    let mut pair = Pair::start();
+    let steps = [0, -1, -1_000_000, 1_000_000, -300_000, 90_000_000, -90_000_000];
+    let at = |offset: i64| Micros::new(NOON.get().checked_add_signed(offset).expect("after 1970"));
+    for text in RULES.iter().chain(&["7/s burst 9"]) {
+        let rule: Rule = text.parse().expect("a rule");
+        for (refunded, looked) in steps.iter().flat_map(|one| steps.map(|other| (*one, other))) {
+            pair.begin(&rule, NOON);
+            let mut core = Reference::new(&[rule], false);
+            let story = [(0, 'f', 4), (refunded, 'r', 4), (looked, 'c', 3), (looked, 'p', 0)];
+            for (offset, verb, cost) in story {
+                pair.now = at(offset);
+                let want = core.ask(pair.now, verb, &[cost]).rules[0];
+                let got = pair.ask("more", verb, cost);
+                assert_eq!(got, want, "{text}: refunded at {refunded}, {verb} {cost} at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
+    let mut pair = Pair::start();
+    pair.begin(&"7/s burst 9".parse().expect("a rule"), NOON);
+    assert_eq!(pair.ask("more", 'c', 4).remaining, 5);
+    assert_eq!(pair.ask("more", 'r', 4).remaining, 9);
+    pair.now = NOON.minus(1_000_000);
+    assert_eq!((pair.ask("more", 'c', 3).outcome, pair.left().0), (0, 6));
+}
+
+/// A window that is over counts again when the clock steps back into it, whatever was given back meanwhile.
+#[test]
+fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
+    let mut pair = Pair::start();
+    for verb in ['r', 'g'] {
+        for text in RULES {
+            pair.begin(&text.parse().expect("a rule"), NOON);
+            let charged = pair.ask("more", 'f', 1);
+            pair.ask("alike", 'f', 1);
+            pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be whole a little before nothing is owed
+            if verb == 'r' {
+                pair.ask("more", 'r', 1);
+            } else {
+                let til = pair.now.plus(1);
+                pair.give_back("more", 1, til);
+            }
+            pair.now = NOON;
+            let (more, alike) = pair.left();
+            assert_eq!(more, alike, "{verb} of {text}");
+        }
     }
 }

@@ -52,6 +52,21 @@ fn debts_are_exact_while_they_are_below_two_to_the_fifty_third() {
     both.agree(NOON.plus(1_000_000_000_001), 'c', 7);
 }
 
+/// Of the finest parts of a microsecond the core has room for a step of four hours.
+#[test]
+fn a_step_back_is_remembered_as_far_as_the_core_can() {
+    for text in ["999983/s burst 3", "1099511627777 per 1d burst 3"] {
+        for hours in [1, 4, 5, 100_000] {
+            let (mut both, back) = (Both::of(text), NOON.minus(hours * 3_600_000_000));
+            for at in [NOON, back, NOON, back, back.plus(1), back.minus(1), NOON, NOON.plus(1)] {
+                both.agree(at, 'c', 3);
+                both.agree(at, 'r', 1);
+                both.agree(at, 'c', 1);
+            }
+        }
+    }
+}
+
 #[test]
 fn counts_may_outgrow_five_bytes() {
     let mut both = Both::of("fixed_window 2000000000000/min");

@@ -13,6 +13,7 @@ mod brought;
 mod changes;
 mod clocked;
 mod expiry;
+mod flicker;
 mod giving_back;
 mod grants;
 mod large;

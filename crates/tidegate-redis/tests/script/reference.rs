@@ -83,9 +83,6 @@ impl Held {
 
     fn refund(&mut self, at: Micros, cost: u32) -> Decision {
         self.rule.refund(self.words.as_mut_slice(), at, cost);
-        if cost > 0 && self.idle_at() <= at {
-            self.words.fill(0); // what is written and makes no difference is not kept in Redis
-        }
         self.peek(at, 0)
     }
 

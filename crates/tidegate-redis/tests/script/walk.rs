@@ -114,11 +114,12 @@ impl Story {
         story
     }
 
-    /// Now again, a moment later, where something happens, or back.
+    /// Now again, a moment later, where something happens, back, or to the latest instant there was.
     fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
         let told = self.steps.last().map(|step| random.one_of(&step.want.rules));
         let (wait, reset) = told.map_or((0, 0), |told| (told.wait, told.reset));
-        match random.below(40) {
+        let latest = self.steps.iter().map(|step| step.at).max().unwrap_or(at);
+        match random.below(42) {
             0..12 => at,
             12..15 => at.plus(1),
             15..17 => at.plus(wait.saturating_sub(1)),
@@ -137,6 +138,8 @@ impl Story {
             36 => at.minus(random.below(2_000)),
             37 => at.minus(random.below(reset.max(2))),
             38 => at.minus(random.below(5_000_000)),
+            39 => latest,
+            40 => latest.plus(random.below(3)).minus(1),
             _ => at.minus(random.below(8_000_000_000)),
         }
     }

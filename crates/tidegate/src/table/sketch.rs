@@ -37,7 +37,8 @@
 //!
 //! **A clock that steps back** may leave cells that were written at instants that have not come yet. Whoever comes
 //! pulls its cells back first, as a decision does with a state of its own ([`Algorithm::settle`]). Only then do cells
-//! ever get smaller.
+//! ever get smaller. When the clock comes again, a key may find that a neighbour's charge has replaced what one of its cells
+//! remembered of the step; such a return hands it a burst at most.
 //!
 //! **Moving in.** A key that finds a slot takes its estimate along. Its cells stay as they are, for its neighbours.
 //!
