@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::check::{DataLoss, Nanos};
-use crate::load::Clock;
+use crate::load::{Clock, Demand};
 use crate::random::Random;
 use crate::rules::{NODES, RULES};
 use crate::stage::Stage;
@@ -244,10 +245,17 @@ pub(crate) fn losses_of(rule: usize, entries: &[Entry]) -> Vec<DataLoss> {
     losses.map(|entry| DataLoss { from: entry.from, to: entry.begun.saturating_add(tail) }).collect()
 }
 
-const FAULT: std::ops::Range<Duration> = Duration::from_millis(50)..Duration::from_secs(3);
-const PAUSE: std::ops::Range<Duration> = Duration::from_millis(800)..Duration::from_secs(6);
+const FAULT: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(3);
+const PAUSE: Range<Duration> = Duration::from_millis(800)..Duration::from_secs(5);
+/// Before a surge, so that limits refill.
+const REST: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(4);
+/// From the surge to the fault, and from the fault to the end of the surge.
+const SURGE: Range<Duration> = Duration::from_millis(30)..Duration::from_millis(1_500);
 
 /// Injects faults until `is_over`.
+///
+/// Half of the faults meet a surge that follows a rest. The interval from the surge to the fault's end then holds the
+/// whole burst and what the fault adds to it, so that little of an over-admission can hide in unused supply.
 ///
 /// # Errors
 ///
@@ -256,12 +264,21 @@ pub(crate) fn inject(
     seed: u64,
     stage: &mut Stage,
     log: &FaultLog,
+    demand: &Demand,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     let mut random = Random::new(seed, 1);
     loop {
         wait(random.between(PAUSE), &is_over);
+        let is_surge = random.one_in(2);
+        if is_surge {
+            demand.set(Demand::REST);
+            wait(random.between(REST), &is_over);
+            demand.set(Demand::SURGE);
+            wait(random.between(SURGE), &is_over);
+        }
         if is_over() {
+            demand.set(Demand::USUAL);
             return Ok(());
         }
         check_services(stage)?;
@@ -271,6 +288,10 @@ pub(crate) fn inject(
             _ => vec![Fault::choose_redis(&mut random), Fault::choose_service(&mut random)],
         };
         run(&faults, &mut random, stage, log)?;
+        if is_surge {
+            wait(random.between(SURGE), &is_over);
+            demand.set(Demand::USUAL);
+        }
     }
 }
 

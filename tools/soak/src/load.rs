@@ -1,6 +1,6 @@
 //! Asks the services, and records every reply with its time bounds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -47,6 +47,28 @@ impl Clock {
     }
 }
 
+/// How much is asked for, of all rules.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand(Arc<AtomicU32>);
+
+impl Demand {
+    pub(crate) const REST: u32 = 3;
+    pub(crate) const USUAL: u32 = 100;
+    pub(crate) const SURGE: u32 = 300;
+
+    pub(crate) fn usual() -> Self {
+        Demand(Arc::new(AtomicU32::new(Self::USUAL)))
+    }
+
+    pub(crate) fn set(&self, percent: u32) {
+        self.0.store(percent, Ordering::Relaxed);
+    }
+
+    fn percent(&self) -> f64 {
+        self.0.load(Ordering::Relaxed).into()
+    }
+}
+
 /// All connections to all services.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -71,10 +93,12 @@ const CONNECTIONS: usize = 6;
 const PIPELINE: usize = 12;
 /// How long demand for a rule stays as it is.
 const PHASE: Nanos = 3 * SECOND / 2;
+/// Seconds after which a change of demand is noticed at the latest.
+const STEP: f64 = 0.02;
 const RECONNECT: Duration = Duration::from_millis(20);
 
 impl Load {
-    pub(crate) fn start(seed: u64, clock: Clock, ports: [u16; NODES]) -> Self {
+    pub(crate) fn start(seed: u64, clock: Clock, ports: [u16; NODES], demand: &Demand) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (mut logs, mut threads) = (Vec::new(), Vec::new());
         for (node, port) in ports.into_iter().enumerate() {
@@ -85,6 +109,7 @@ impl Load {
                     port,
                     seed,
                     clock,
+                    demand: demand.clone(),
                     log: log.clone(),
                     random: Random::new(seed, 1_000 + (node * CONNECTIONS + number) as u64),
                     pipeline: if number % 2 == 0 { 1 } else { PIPELINE },
@@ -125,6 +150,7 @@ struct Connection {
     port: u16,
     seed: u64,
     clock: Clock,
+    demand: Demand,
     log: Arc<Mutex<Log>>,
     random: Random,
     pipeline: usize,
@@ -156,7 +182,17 @@ impl Connection {
                 client = None;
             }
             let pause = size as f64 / in_all * 2.0 * self.random.fraction();
-            thread::sleep(Duration::from_secs_f64(pause));
+            self.rest(pause, stop);
+        }
+    }
+
+    /// Rests as many seconds as usual; shorter or longer if demand is not usual, or changes meanwhile.
+    fn rest(&self, mut seconds: f64, stop: &AtomicBool) {
+        while seconds > 0.0 && !stop.load(Ordering::Relaxed) {
+            let pace = self.demand.percent() / 100.0;
+            let step = (seconds / pace).min(STEP);
+            thread::sleep(Duration::from_secs_f64(step));
+            seconds -= step * pace;
         }
     }
 

@@ -41,7 +41,7 @@ use std::{env, thread};
 use audit::Audit;
 use check::{Nanos, SECOND};
 use faults::FaultLog;
-use load::{Clock, Load};
+use load::{Clock, Demand, Load};
 use report::Findings;
 use stage::Stage;
 
@@ -105,14 +105,15 @@ fn run(options: &Options) -> Result<i64, Box<dyn Error>> {
     let clock = Clock::start();
     let wall = wall_ahead(clock);
     let faults = FaultLog::new(clock);
-    let load = Load::start(options.seed, clock, stage.ports());
+    let demand = Demand::usual();
+    let load = Load::start(options.seed, clock, stage.ports(), &demand);
     let (mut audit, mut findings, mut drift) = (Audit::new(wall), Findings::default(), 0);
     let end = clock.now() + Nanos::try_from(Duration::from_secs_f64(options.minutes * 60.0).as_nanos())?;
     let failed = AtomicBool::new(false);
     let injected = thread::scope(|scope| {
         let injector = scope.spawn(|| {
             let is_over = || clock.now() >= end - CALM;
-            let injected = faults::inject(options.seed, &mut stage, &faults, is_over);
+            let injected = faults::inject(options.seed, &mut stage, &faults, &demand, is_over);
             failed.store(injected.is_err(), Ordering::Relaxed);
             injected
         });

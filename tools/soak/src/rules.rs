@@ -119,11 +119,13 @@ impl Limit {
 
     /// The supply curve, if the contract is one. The wall clock is `wall` ahead of the soak's.
     ///
-    /// A bucket has one token more than it should: the pace of Redis's clock may differ from that of the soak's by less
-    /// than a token in the time of a run.
+    /// A bucket has a slack of one token: the pace of Redis's clock may differ from that of the soak's by less than a
+    /// token in the time of a run.
     pub(crate) fn curve(&self, wall: Nanos) -> Option<Curve> {
         match *self {
-            Limit::Bucket { tokens, burst, .. } => Some(Curve::bucket(tokens, SECOND, burst + 1)),
+            Limit::Bucket { tokens, burst, .. } => {
+                Some(Curve { slack: 1, ..Curve::bucket(tokens, SECOND, burst) })
+            }
             Limit::FixedWindow { limit, seconds } => {
                 let supply = Supply::Steps {
                     tokens: limit,
@@ -131,7 +133,7 @@ impl Limit {
                     offset: wall,
                     slack: WALL_SLACK,
                 };
-                Some(Curve { burst: limit, supply })
+                Some(Curve { burst: limit, slack: 0, supply })
             }
             Limit::SlidingLog { .. } | Limit::SlidingWindow { .. } => None,
         }

@@ -42,6 +42,8 @@ use super::{Admitted, DataLoss, Nanos, Worst};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Curve {
     pub(crate) burst: i64,
+    /// Tokens that the bound is higher, because clocks may differ in pace.
+    pub(crate) slack: i64,
     pub(crate) supply: Supply,
 }
 
@@ -92,13 +94,13 @@ const NEVER: i64 = 1 << 58;
 
 impl Curve {
     pub(crate) fn bucket(tokens: i64, period: Nanos, burst: i64) -> Self {
-        Curve { burst, supply: Supply::Rate { tokens, period } }
+        Curve { burst, slack: 0, supply: Supply::Rate { tokens, period } }
     }
 
     /// The most that may be admitted from `from` to `to`.
     fn bound(&self, from: Nanos, to: Nanos) -> i64 {
         let supplied = self.supply.until_end(to) - self.supply.until_start(from);
-        self.burst + supplied.div_euclid(self.supply.unit())
+        self.burst + self.slack + supplied.div_euclid(self.supply.unit())
     }
 }
 
@@ -201,7 +203,7 @@ impl CurveCheck {
 
     fn judge(&mut self, from: Nanos, value: i64, to: Nanos, losses: &[DataLoss]) {
         let unit = self.curve.supply.unit();
-        let room = self.curve.burst * unit + self.curve.supply.until_end(to) - value;
+        let room = (self.curve.burst + self.curve.slack) * unit + self.curve.supply.until_end(to) - value;
         let excess = (-room).div_euclid(unit) + i64::from((-room).rem_euclid(unit) > 0);
         let lost = losses[..self.begun].iter().filter(|loss| loss.to >= from).count();
         let lost = if self.on_loss == OnLoss::AllowBurst { i64::try_from(lost).unwrap_or(0) } else { 0 };
@@ -440,7 +442,7 @@ mod tests {
     /// 3 in each second of a clock that is 250 ms ahead.
     fn fixed_window() -> CurveCheck {
         let supply = Supply::Steps { tokens: 3, period: SECOND, offset: 250 * MS, slack: 0 };
-        CurveCheck::new(Curve { burst: 3, supply }, OnLoss::AllowBurst)
+        CurveCheck::new(Curve { burst: 3, slack: 0, supply }, OnLoss::AllowBurst)
     }
 
     #[test]

@@ -73,10 +73,10 @@ impl Share {
         let window =
             |period, most| AnyInterval::Window(WindowCheck::new(Window { period, most, per_loss: 0 }));
         match *self {
-            Share::Bucket { tokens, period, nodes, burst } => AnyInterval::Curve(Box::new(CurveCheck::new(
-                Curve::bucket(tokens, period * nodes, burst + 1),
-                OnLoss::AllowBurst,
-            ))),
+            Share::Bucket { tokens, period, nodes, burst } => {
+                let curve = Curve { slack: 1, ..Curve::bucket(tokens, period * nodes, burst) };
+                AnyInterval::Curve(Box::new(CurveCheck::new(curve, OnLoss::AllowBurst)))
+            }
             Share::FixedWindow { limit, period } => window(period - CLOCK_SLACK, 2 * limit),
             Share::SlidingWindow { limit, period } => window(period - CLOCK_SLACK, limit),
         }
