@@ -6,7 +6,7 @@
 //! | B | `local` of one node | the node's share, from empty |
 //! | C | all | what A and B allow together |
 //!
-//! C needs no check of its own: in any interval, the decisions of A are bounded by A, and those of each node by B, so
+//! C needs no check of its own: in any interval, the decisions of A are bounded by A, and the local decisions of each node by B, so
 //! all of them together are bounded by the sum. What all decisions together take of it is measured and reported.
 
 use std::collections::HashMap;
@@ -51,6 +51,9 @@ pub(crate) struct RuleCounts {
 pub(crate) struct Latencies {
     pub(crate) all: Latency,
     pub(crate) no_fault: Latency,
+    /// Of decisions by the store and by leases, without a fault.
+    pub(crate) strict: Latency,
+    pub(crate) lease: Latency,
     pub(crate) redis_fault: Latency,
     pub(crate) service_fault: Latency,
 }
@@ -159,7 +162,7 @@ impl Audit {
             let by_source = if reply.is_allowed { &mut counts.allowed } else { &mut counts.refused };
             by_source[reply.source as usize] += 1;
             counts.longest_wait_micros = counts.longest_wait_micros.max(reply.wait_micros);
-            self.latency.add(record, faults);
+            self.latency.add(record, reply.source, faults);
         }
     }
 
@@ -184,7 +187,7 @@ impl Audit {
 }
 
 impl Latencies {
-    fn add(&mut self, record: &Record, faults: &[Entry]) {
+    fn add(&mut self, record: &Record, source: Source, faults: &[Entry]) {
         let length = record.received - record.sent;
         self.all.add(length);
         let meets = |entry: &&Entry| entry.from <= record.received && record.sent <= entry.to;
@@ -197,7 +200,14 @@ impl Latencies {
         match (redis, service) {
             (_, true) => self.service_fault.add(length),
             (true, false) => self.redis_fault.add(length),
-            (false, false) => self.no_fault.add(length),
+            (false, false) => {
+                self.no_fault.add(length);
+                match source {
+                    Source::Strict => self.strict.add(length),
+                    Source::Lease => self.lease.add(length),
+                    Source::Local | Source::Open | Source::Closed => (),
+                }
+            }
         }
     }
 }

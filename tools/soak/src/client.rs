@@ -51,7 +51,7 @@ impl Client {
         Ok(Client { stream: BufReader::new(stream), requests: Vec::new() })
     }
 
-    /// Adds a request to those that are sent next.
+    /// Adds a request to the next batch.
     pub(crate) fn add_check(&mut self, rule: &str, key: &str, cost: i64) {
         let cost = cost.to_string();
         let arguments = ["TG.CHECK", rule, key, "COST", &cost];

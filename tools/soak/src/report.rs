@@ -211,18 +211,21 @@ fn fault_table(faults: &[Entry]) {
 }
 
 fn latencies(audit: &Audit) {
-    println!("{:<24} {:>10} {:>10} {:>10}", "latency", "decisions", "p99", "worst");
+    println!("{:<24} {:>10} {:>10} {:>10} {:>10}", "latency", "decisions", "p50", "p99", "worst");
     let row = |name: &str, latency: &Latency| {
         let ms = |length: Duration| format!("{:.1} ms", length.as_secs_f64() * 1_000.0);
         println!(
-            "{name:<24} {:>10} {:>10} {:>10}",
+            "{name:<24} {:>10} {:>10} {:>10} {:>10}",
             latency.count(),
+            ms(latency.percentile(50)),
             ms(latency.percentile(99)),
             ms(latency.worst())
         );
     };
     row("all", &audit.latency.all);
     row("no fault", &audit.latency.no_fault);
+    row("no fault, strict", &audit.latency.strict);
+    row("no fault, lease", &audit.latency.lease);
     row("Redis fault", &audit.latency.redis_fault);
     row("fault of the service", &audit.latency.service_fault);
 }
@@ -269,7 +272,7 @@ fn worst_refusal(audit: &Audit) -> Option<(usize, usize, Refused, i64)> {
     needless.max_by_key(|(_, _, _, left)| *left)
 }
 
-/// Refusals that were judged, and those that were needless.
+/// The number of refusals that were judged, and of needless ones.
 fn refusals(audit: &Audit) -> (u64, u64) {
     let all = (0..RULES.len()).flat_map(|rule| audit.keys_of(rule));
     let checks = all.filter_map(|(_, checks)| checks.refusals.as_ref());

@@ -7,7 +7,7 @@
 //!   admitted in [x, y]  ≤  burst + S(y) − S(x)                                                    (contract)
 //! ```
 //!
-//! Decisions have bounds instead of instants, so the check counts only those that lie in the interval for certain:
+//! Decisions have bounds instead of instants, so the check counts only decisions that lie in the interval for certain:
 //!
 //! ```text
 //!           x                                   y
@@ -29,7 +29,7 @@
 //! with "add to a prefix" and "largest of a prefix" does both in logarithmic time.
 //!
 //! *Bounded memory.* Decisions come in rounds. All decisions after a round have `sent` at or after its watermark, so
-//! they add the same to every start before it: of those starts only the one with the largest value can ever be the
+//! they add the same to every start before it. Of these starts, only the one with the largest value can ever be the
 //! worst, and only it is kept (one for each side of the last data loss, see below).
 //!
 //! *Data loss.* When Redis loses a key, the bucket is full again: one more burst in every interval that may contain the

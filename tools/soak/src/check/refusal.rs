@@ -136,7 +136,7 @@ impl RefusalCheck {
     }
 }
 
-/// Sorts blackouts and joins those that touch.
+/// Sorts blackouts and joins overlapping ones.
 pub(crate) fn merged(mut blackouts: Vec<Blackout>) -> Vec<Blackout> {
     blackouts.sort_by_key(|dark| dark.from);
     let mut merged: Vec<Blackout> = Vec::new();
