@@ -6,8 +6,9 @@
 //! | B | `local` of one node | the node's share, from empty |
 //! | C | all | what A and B allow together |
 //!
-//! C needs no check of its own: in any interval, the decisions of A are bounded by A, and the local decisions of each node by B, so
-//! all of them together are bounded by the sum. What all decisions together take of it is measured and reported.
+//! C needs no check of its own: in any interval, the decisions of A are bounded by A, and the local decisions of each
+//! node by B, so all of them together are bounded by the sum. What all decisions together take of it is measured and
+//! reported.
 
 use std::collections::HashMap;
 

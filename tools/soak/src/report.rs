@@ -10,7 +10,7 @@ use crate::check::{Nanos, SECOND, Worst};
 use crate::client::SOURCES;
 use crate::faults::Entry;
 use crate::latency::Latency;
-use crate::rules::RULES;
+use crate::rules::{RULES, WALL_SLACK};
 
 /// An over-admission: tokens that no allowance covers.
 #[derive(Clone, Copy, Debug)]
@@ -245,6 +245,11 @@ fn notes(drift: Nanos, audit: &Audit, findings: &Findings) {
     }
     println!("replies lost with their connection: {}", audit.lost_replies);
     println!("wall clock against monotonic clock: at most {:.3} ms apart", drift as f64 / 1e6);
+    if drift > WALL_SLACK {
+        println!(
+            "the wall clock was adjusted during the run: repeat it, for its findings may be due to that"
+        );
+    }
     audit.errors.iter().for_each(|error| println!("error reply: {error}"));
 }
 

@@ -10,7 +10,7 @@ use crate::check::{MILLISECOND, Nanos, SECOND};
 pub(crate) const NODES: usize = 4;
 const NODES_IN_ALL: i64 = 4;
 /// What the wall clock may be off from where the soak takes it to be.
-const WALL_SLACK: Nanos = MILLISECOND;
+pub(crate) const WALL_SLACK: Nanos = MILLISECOND;
 
 /// A rule, the demand for it, and what it promises.
 #[derive(Clone, Copy, Debug)]
