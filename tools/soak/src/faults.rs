@@ -114,18 +114,26 @@ impl Fault {
     }
 
     fn choose_redis(random: &mut Random) -> Self {
-        match random.below(11) {
+        match random.below(12) {
             0 => Fault::KillRedis,
             1 | 2 => Fault::EmptyRedis,
-            3 | 4 => Fault::PauseRedis,
-            5 => Fault::Flush,
-            6 => Fault::FlushScripts,
-            7 => Fault::Evict { rule: random.below(RULES.len()) },
-            8 => Fault::SlowReplies {
+            3 => Fault::PauseRedis,
+            4 => Fault::Flush,
+            5 | 6 => Fault::FlushScripts,
+            7 | 8 => Fault::Evict { rule: random.below(RULES.len()) },
+            9 => Fault::SlowReplies {
                 delay: random.between(Duration::from_millis(2)..Duration::from_millis(80)),
             },
-            9 => Fault::CutConnections,
+            10 => Fault::CutConnections,
             _ => Fault::LostReplies,
+        }
+    }
+
+    fn choose_data_loss(random: &mut Random) -> Self {
+        match random.below(4) {
+            0 | 1 => Fault::Flush,
+            2 => Fault::EmptyRedis,
+            _ => Fault::Evict { rule: random.below(RULES.len()) },
         }
     }
 
@@ -246,16 +254,17 @@ pub(crate) fn losses_of(rule: usize, entries: &[Entry]) -> Vec<DataLoss> {
 }
 
 const FAULT: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(3);
-const PAUSE: Range<Duration> = Duration::from_millis(800)..Duration::from_secs(5);
+const PAUSE: Range<Duration> = Duration::from_millis(500)..Duration::from_secs(4);
 /// Before a surge, so that limits refill.
-const REST: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(4);
+const REST: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(6);
 /// From the surge to the fault, and from the fault to the end of the surge.
-const SURGE: Range<Duration> = Duration::from_millis(30)..Duration::from_millis(1_500);
+const SURGE: Range<Duration> = Duration::from_millis(200)..Duration::from_millis(2_500);
 
 /// Injects faults until `is_over`.
 ///
-/// Half of the faults meet a surge that follows a rest. The interval from the surge to the fault's end then holds the
-/// whole burst and what the fault adds to it, so that little of an over-admission can hide in unused supply.
+/// Half of the faults meet a surge that follows a rest, and half of these lose data. The interval from the surge to the
+/// fault's end then holds the whole burst and what the fault adds to it, so that little of an over-admission can hide
+/// in unused supply.
 ///
 /// # Errors
 ///
@@ -283,6 +292,7 @@ pub(crate) fn inject(
         }
         check_services(stage)?;
         let faults: Vec<Fault> = match random.below(6) {
+            0..=2 if is_surge => vec![Fault::choose_data_loss(&mut random)],
             0..=2 => vec![Fault::choose_redis(&mut random)],
             3 | 4 => vec![Fault::choose_service(&mut random)],
             _ => vec![Fault::choose_redis(&mut random), Fault::choose_service(&mut random)],
