@@ -70,8 +70,11 @@ impl Drop for Process {
 }
 
 /// Ends `pid` when this process is gone, or is told to.
+///
+/// Signals that a terminal sends to all processes at once are ignored: a stopped program does not die of them, so the
+/// guard has to outlive them.
 fn guard(pid: u32) -> Child {
-    shell("read -r nothing; kill -KILL \"$0\" 2>/dev/null", pid)
+    shell("trap '' HUP INT TERM; read -r nothing; kill -KILL \"$0\" 2>/dev/null", pid)
         .stdin(Stdio::piped())
         .spawn()
         .expect("there is a shell")
