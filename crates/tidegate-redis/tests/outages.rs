@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use gates::{enforced, patient, ready};
 use load::{Heard, Load, Record};
 use replay::{BUCKETS, Replay, sorted};
-use support::{Kind, Server};
-use tidegate::{Micros, Part, Quota, Rule, RuleId, Source};
+use support::{Kind, Mode, Proxy, Server};
+use tidegate::{Decision, Micros, Part, Quota, Rule, RuleId, Source};
 use tidegate_redis::{Builder, RedisGate, Trouble, WhenLost};
 use told::Told;
 
@@ -269,4 +269,43 @@ async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
         .and_then(|(_, rest)| rest.split(',').next()?.parse().ok())
         .expect("how often");
     assert!(calls > FLUSHES, "it was loaded anew after each time: {loads}");
+}
+
+// --- lost for some nodes only
+
+/// What one node decides while it hammers one key, by Redis and without it.
+async fn hammered(gate: RedisGate, checks: usize) -> (Vec<Decision>, Vec<Decision>) {
+    let (mut strict, mut local) = (Vec::new(), Vec::new());
+    for _ in 0..checks {
+        let decision = gate.check(&[Part::of(RuleId(0)).key("hot")]).await.expect("a request").decision;
+        if decision.source == Source::Strict { &mut strict } else { &mut local }.push(decision);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    (strict, local)
+}
+
+fn admitted(decisions: &[Decision]) -> u64 {
+    decisions.iter().filter(|decision| decision.is_allowed()).count() as u64
+}
+
+fn micros(decisions: &[Decision]) -> u64 {
+    let at = |decision: Option<&Decision>| decision.map_or(0, |decision| decision.at().get());
+    at(decisions.last()) - at(decisions.first())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_cut_off_alone_adds_at_most_its_share() {
+    let server = Server::start(Kind::Redis, &[]);
+    let proxy = Proxy::start(server.port());
+    let gate =
+        |url: String| ready(RedisGate::builder(url).rule("user", Quota::per_second(100).burst(20)).nodes(2));
+    let (there, cut_off) = (gate(server.url()), gate(proxy.url()));
+    proxy.set(Mode::Refuse);
+    let (there, cut_off) =
+        tokio::join!(tokio::spawn(hammered(there, 600)), tokio::spawn(hammered(cut_off.clone(), 600)));
+    let ((strict, _), (_, local)) = (there.expect("no panic"), cut_off.expect("no panic"));
+    let (of_redis, of_share) =
+        (20 + micros(&strict) * 100 / 1_000_000 + 1, micros(&local) * 50 / 1_000_000 + 1);
+    assert!(admitted(&strict) <= of_redis, "{} of at most {of_redis}", admitted(&strict));
+    assert!((1..=of_share).contains(&admitted(&local)), "{} of at most {of_share}", admitted(&local));
 }
