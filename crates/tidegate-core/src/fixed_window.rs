@@ -29,7 +29,7 @@ use crate::algorithm::Algorithm;
 use crate::count::{Beat, Counter, whole_micros};
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
+use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in each window. The burst of the quota plays no part.
@@ -130,10 +130,6 @@ impl FixedWindow {
             Anchor::Clock(beat) => Setting::new(b'w', [self.limit, beat.period(), beat.get_offset()]),
             Anchor::FirstHit { period } => Setting::new(b'h', [self.limit, period]),
         }
-    }
-
-    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
-        Some(FixedWindow { limit: share_of(self.limit, nodes)?, ..*self })
     }
 
     #[inline]

@@ -16,7 +16,7 @@
 //!
 //! Periods and offsets are in microseconds.
 
-use crate::Rule;
+use crate::{Rule, TokenBucket};
 
 /// A rule as a letter and a few numbers; what they mean is written beside each letter in the source of this module and,
 /// for Redis, in `WIRE.md`.
@@ -73,15 +73,20 @@ impl Rule {
         }
     }
 
-    /// The share of one of `nodes` that enforce the rule each on its own: together they let no more pass than the rule does.
+    /// The share of one of `nodes` that enforce the rule each on its own.
     ///
-    /// `None` if the rule is too small to be shared by so many.
+    /// A bucket or a queue becomes a slower one with a smaller burst. Windows, logs, cells and stepped buckets become a token
+    /// bucket at the pace of the limit, so that a share that starts empty does not have to wait for the end of a window.
+    ///
+    /// `None` if the share would be less than one.
     ///
     /// ```
     /// use tidegate_core::Rule;
     /// let rule: Rule = "100/s burst 10".parse()?;
     /// assert_eq!(rule.share(4), Some("25/s burst 2".parse()?));
     /// assert_eq!(rule.share(11), None); // a burst of less than one
+    /// let window: Rule = "fixed_window 10000/day".parse()?;
+    /// assert_eq!(window.share(2), Some("5000/day".parse()?));
     /// # Ok::<(), tidegate_core::InvalidQuota>(())
     /// ```
     #[must_use]
@@ -91,11 +96,22 @@ impl Rule {
             Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.share(nodes)?),
             Rule::LeakyQueue(queue) => Rule::LeakyQueue(queue.share(nodes)?),
             Rule::NginxQueue(queue) => Rule::NginxQueue(queue.share(nodes)?),
-            Rule::SteppedBucket(bucket) => Rule::SteppedBucket(bucket.share(nodes)?),
-            Rule::FixedWindow(window) => Rule::FixedWindow(window.share(nodes)?),
-            Rule::SlidingLog(log) => Rule::SlidingLog(log.share(nodes)?),
-            Rule::SlidingWindow(window) => Rule::SlidingWindow(window.share(nodes)?),
+            Rule::SteppedBucket(_) | Rule::FixedWindow(_) | Rule::SlidingLog(_) | Rule::SlidingWindow(_) => {
+                Rule::TokenBucket(self.paced_share(nodes)?)
+            }
         })
+    }
+
+    /// A token bucket of limit ÷ nodes per period.
+    fn paced_share(&self, nodes: u64) -> Option<TokenBucket> {
+        let setting = self.setting();
+        let (limit, period, burst) = match (setting.letter(), setting.numbers()) {
+            (b's', [step, period, _, burst]) => (*step, *period, *burst),
+            (_, [limit, period, ..]) => (*limit, *period, *limit),
+            _ => return None,
+        };
+        share_of(limit, nodes)?;
+        TokenBucket::at_pace(limit, period, nodes, share_of(burst, nodes)?)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
+use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in any period, exactly. The burst of the quota plays no part.
@@ -114,10 +114,6 @@ impl SlidingLog {
 
     pub(crate) fn setting(&self) -> Setting {
         Setting::new(b'l', [self.limit, self.period])
-    }
-
-    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
-        Some(SlidingLog { limit: share_of(self.limit, nodes)?, ..*self })
     }
 
     fn ring<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Ring {

@@ -34,7 +34,7 @@ use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::divisor::Divisor;
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
+use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in a period that slides on cell by cell. The burst of the quota plays no part.
@@ -147,10 +147,6 @@ impl SlidingWindow {
             Cells::Plain => 2,
         };
         Setting::new(b'c', [self.limit, self.period(), self.cells(), oldest])
-    }
-
-    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
-        Some(SlidingWindow { limit: share_of(self.limit, nodes)?, ..*self })
     }
 
     /// The number of the cell that `now` lies in.

@@ -27,7 +27,7 @@ use crate::algorithm::Algorithm;
 use crate::count::{Beat, Counter};
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
+use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// `limit` tokens are added at every step of the clock, up to a burst.
@@ -90,11 +90,6 @@ impl SteppedBucket {
 
     pub(crate) fn setting(&self) -> Setting {
         Setting::new(b's', [self.step, self.beat.period(), self.beat.get_offset(), self.burst])
-    }
-
-    pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
-        let (step, burst) = (share_of(self.step, nodes)?, share_of(self.burst, nodes)?);
-        Some(SteppedBucket { step, burst, ..*self })
     }
 
     /// What is still used in step `number`.

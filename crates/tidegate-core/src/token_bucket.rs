@@ -49,7 +49,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait, Worth};
-use crate::quota::slower;
+use crate::quota::{gcd, slower};
 use crate::setting::{Setting, share_of};
 use crate::{Micros, Quota, Steadiness, Words, WordsMut};
 
@@ -172,6 +172,28 @@ impl TokenBucket {
     pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
         let (p, q) = slower(self.p, self.q, nodes)?;
         Some(TokenBucket::of(p, q, share_of(self.burst, nodes)?, self.layout))
+    }
+
+    /// A bucket of `limit` tokens per `times` periods that holds `burst` of them, or as many as can be counted exactly.
+    pub(crate) fn at_pace(limit: u64, period: u64, times: u64, burst: u64) -> Option<Self> {
+        let common = gcd(period.into(), limit.into());
+        let (period, limit) = (u128::from(period) / common, u128::from(limit) / common);
+        let (p, q) = slower(u64::try_from(period).ok()?, u64::try_from(limit).ok()?, times)?;
+        Some(TokenBucket::of(p, q, burst.min(Micros::MAX.get() / p).max(1), Layout::Remembering))
+    }
+
+    /// The same bucket with room for `burst` tokens, which must not be more than it has.
+    ///
+    /// ```
+    /// use tidegate_core::{Quota, TokenBucket};
+    /// let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
+    /// assert_eq!(bucket.with_smaller_burst(5), TokenBucket::new(Quota::per_second(10).burst(5)));
+    /// assert_eq!(bucket.with_smaller_burst(99), bucket);
+    /// ```
+    #[must_use]
+    pub const fn with_smaller_burst(&self, burst: u64) -> Self {
+        let burst = if burst == 0 { 1 } else { burst };
+        TokenBucket::of(self.p, self.q, if burst < self.burst { burst } else { self.burst }, self.layout)
     }
 
     /// A bucket of the same pace that is filled to `full` q-ths of a microsecond.

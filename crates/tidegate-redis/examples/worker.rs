@@ -10,6 +10,9 @@
 //!   worker lease URL NODES TTL KEYS RULE             tasks that ask a leased rule, most often for the first of so many keys,
 //!                                                    until killed; prints the key and the instant, on a clock that all
 //!                                                    processes share, of everybody who passes
+//!   worker hammer URL NODES RULE                     tasks that ask a leased rule for one key, with local shares in an
+//!                                                    outage, until killed; prints the instants before and after each
+//!                                                    request that passes, on a clock that all processes share
 //! ```
 
 #[path = "../tests/told/mod.rs"]
@@ -50,9 +53,13 @@ async fn main() -> Done {
                 RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::on().ttl(ttl));
             lease_until_killed(builder.nodes(nodes.parse()?), keys.parse()?, ttl).await
         }
+        ["hammer", url, nodes, rule] => {
+            let builder = RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::on());
+            hammer(builder.nodes(nodes.parse()?)).await
+        }
         _ => {
             Err("usage: worker check URL TASKS CHECKS KEYS PARTS RULE… | hold URL | come-and-go URL TASKS | \
-                  lease URL NODES TTL KEYS RULE"
+                  lease URL NODES TTL KEYS RULE | hammer URL NODES RULE"
                 .into())
         }
     }
@@ -189,6 +196,36 @@ async fn lease_until_killed(builder: Builder, keys: u64, ttl: Duration) -> Done 
         task.await??;
     }
     Ok(())
+}
+
+async fn hammer(builder: Builder) -> Done {
+    let gate = builder.build()?;
+    if !gate.ready(Duration::from_secs(30)).await {
+        return Err(format!("limits are not enforced: {:?}", gate.health()).into());
+    }
+    let gate = gate.leased();
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(ask_again_and_again(gate.clone()))).collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+async fn ask_again_and_again(gate: Leased) -> Done {
+    loop {
+        let before = micros_since_boot();
+        let is_allowed = gate.check(&[Part::of(WORK).key("hot")]).await?.is_allowed();
+        if is_allowed {
+            println!("{before} {}", micros_since_boot());
+        } else {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn micros_since_boot() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec * 1_000_000 + time.tv_nsec / 1_000
 }
 
 async fn spend(gate: Leased, keys: u64, ttl: Duration) -> Done {

@@ -40,6 +40,7 @@ pub struct Builder {
     in_flight: usize,
     failures: u32,
     canary: Duration,
+    outage_retry_after: Duration,
     numbers: Option<Arc<Numbers>>,
     may_lack_rules: bool,
     #[cfg(feature = "tls")]
@@ -76,7 +77,7 @@ pub struct InvalidGate {
 /// The longest name a rule may have in a key.
 const LONGEST_NAME: usize = 128;
 /// While Redis is not asked, how often the watch asks.
-const ILL: Duration = Duration::from_millis(100);
+const ILL: Duration = Duration::from_millis(50);
 
 impl Builder {
     pub(crate) fn single(address: String) -> Self {
@@ -98,6 +99,7 @@ impl Builder {
             in_flight: 1_024,
             failures: 5,
             canary: Duration::from_secs(5),
+            outage_retry_after: Duration::from_secs(1),
             numbers: None,
             may_lack_rules: false,
             #[cfg(feature = "tls")]
@@ -175,6 +177,12 @@ impl Builder {
         Builder { canary: every, ..self }
     }
 
+    /// The longest `retry_after` and `reset_after` told while Redis does not answer, to which up to a quarter is added at random;
+    /// 1 second by default. The outage may be over much sooner than a share has its next token.
+    pub fn outage_retry_after(self, wait: Duration) -> Self {
+        Builder { outage_retry_after: wait, ..self }
+    }
+
     /// Goes on with the numbers of a gate whose place it takes: decisions, commands, how often Redis was given up and what
     /// leases have done are those of both, so that they only grow.
     pub fn counting_on_from(self, before: &RedisGate) -> Self {
@@ -224,6 +232,10 @@ impl Builder {
             (self.in_flight == 0, "in_flight of 0 sends nothing; say at least 1"),
             (self.nodes == 0, "0 nodes; this one is one"),
             (self.canary.is_zero(), "a canary every 0s; say at least a second"),
+            (
+                self.outage_retry_after < Duration::from_millis(1),
+                "outage_retry_after is less than a millisecond; clients would retry at once",
+            ),
         ];
         let settings = settings.iter().filter(|(wrong, _)| *wrong).map(|(_, reason)| (*reason).to_owned());
         let rules = self.rules.iter().filter_map(|rule| rule.validate().err());
@@ -303,6 +315,10 @@ impl Builder {
         redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() }
     }
 
+    fn alone(&self) -> Box<[Alone]> {
+        self.rules.iter().map(|rule| rule.alone(self.nodes)).collect()
+    }
+
     fn made(self, target: &Target, runtime: Handle) -> RedisGate {
         let clock = SteadyClock::new();
         let ids = Ids::draw();
@@ -320,7 +336,8 @@ impl Builder {
             breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),
             deadline: self.deadline,
-            lost: Lost::new(self.rules.iter().map(|rule| rule.alone(self.nodes)).collect(), clock),
+            nodes: self.nodes,
+            lost: Lost::new(self.alone(), clock, self.outage_retry_after),
             counts: Counts::going_on(numbers),
             canary,
             runtime: runtime.clone(),
@@ -389,14 +406,24 @@ impl Given {
     }
 
     fn alone(&self, nodes: u32) -> Alone {
-        let (limit, share) = match &self.kind {
-            Kind::Rate(rule) => (
-                Shape::rate(String::new(), rule).described.limit(),
-                rule.share(nodes).map_or(Share::Nothing, |share| Share::Rate(Box::new(share))),
-            ),
-            Kind::AtOnce { limit, .. } => (u64::from(*limit), Share::Nothing),
+        let limit = self.shape(nodes).described.limit();
+        let share = match &self.kind {
+            Kind::Rate(rule) => self.unleased(rule, nodes).share(nodes),
+            Kind::AtOnce { .. } => None,
         };
+        let share = share.map_or(Share::Nothing, |share| Share::Rate(Box::new(share)));
         Alone { when_lost: self.when_lost, limit, share }
+    }
+
+    /// The rule, of a leased bucket without the part of the burst that grants may hold: they can still be spent when Redis is
+    /// lost, and together with the shares they must not exceed the burst.
+    fn unleased(&self, rule: &Rule, nodes: u32) -> Rule {
+        match (rule, self.shape(nodes)) {
+            (Rule::TokenBucket(bucket), Shape { deal: Some(deal), described, .. }) => {
+                bucket.with_smaller_burst(described.limit() - u64::from(deal.stock)).into()
+            }
+            _ => *rule,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use tidegate::{Admission, Answer, Awaited, Gate, InvalidRequest, Part, Permits, WaitingGate, validate};
 use tidegate_core::{Decision, Rule, RuleId, Taken};
 use tokio::runtime::Handle;
+use tokio::time::Instant as Deadline;
 
 use crate::breaker::Breaker;
 use crate::build::Builder;
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) in_flight: InFlight,
     pub(crate) deadline: Duration,
+    /// How many gates share the limits.
+    pub(crate) nodes: u32,
     pub(crate) lost: Lost,
     pub(crate) counts: Counts,
     pub(crate) canary: Canary,
@@ -152,7 +155,7 @@ impl RedisGate {
     /// Redis that does not answer is an error.
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(self.shared.check(request).await)
+        Ok(self.shared.check(request, self.shared.until()).await)
     }
 
     /// As [`check`](RedisGate::check), with what each part had to say in [`Admission::rules`]. Empty if that is not known: because
@@ -163,7 +166,7 @@ impl RedisGate {
     /// As [`check`](RedisGate::check).
     pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(self.shared.check_each(request).await)
+        Ok(self.shared.check_each(request, self.shared.until()).await)
     }
 
     /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may. Refuses only what can never pass.
@@ -311,11 +314,11 @@ impl RedisGate {
         if self.shared.breaker.is_open() {
             return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
         }
-        let (shared, kept) = (self.shared.clone(), Kept::of(request));
+        let (shared, kept, until) = (self.shared.clone(), Kept::of(request), self.shared.until());
         let asking = self.shared.runtime.spawn(async move {
             match tell {
-                Tell::Binding => shared.check(&kept.parts()).await,
-                Tell::Each => shared.check_each(&kept.parts()).await,
+                Tell::Binding => shared.check(&kept.parts(), until).await,
+                Tell::Each => shared.check_each(&kept.parts(), until).await,
             }
         });
         Answer::Pending(Box::pin(async move {
@@ -363,12 +366,17 @@ impl Shared {
         validate(request, self.rules.len())
     }
 
-    /// Decides on a valid request.
-    pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>]) -> Admission {
+    /// When a decision that begins now must be made.
+    pub(crate) fn until(&self) -> Deadline {
+        Deadline::now() + self.deadline
+    }
+
+    /// Decides on a valid request, until `until` at the latest.
+    pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
         let decided = if self.is_cluster && spans_keys(request) {
-            crate::spread::check(self, request).await
+            crate::spread::check(self, request, until).await
         } else {
-            self.check_together(request, self.deadline).await.map(|(admission, _)| admission)
+            self.check_together(request, left(until)).await.map(|(admission, _)| admission)
         };
         match decided {
             Ok(admission) => {
@@ -379,11 +387,11 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn check_each(self: &Arc<Self>, request: &[Part<'_>]) -> Admission {
+    pub(crate) async fn check_each(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
         if self.is_cluster && spans_keys(request) {
-            return self.check(request).await;
+            return self.check(request, until).await;
         }
-        match self.check_together(request, self.deadline).await {
+        match self.check_together(request, left(until)).await {
             Ok((admission, reply)) => {
                 self.counts.count(admission.decision.source);
                 let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
@@ -508,6 +516,9 @@ impl Shared {
         if self.breaker.is_open() {
             return Err(Trouble::NotAsked);
         }
+        if within.is_zero() {
+            return Err(Trouble::TooLate);
+        }
         let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
         let answer = self.send(link, call, within, read).await;
         match &answer {
@@ -611,6 +622,11 @@ async fn send(
         Err(error) if is_redirection(&error) => connection.ask_as_told(call, &error).await,
         reply => reply,
     }
+}
+
+/// How much time is left until a deadline.
+pub(crate) fn left(until: Deadline) -> Duration {
+    until.saturating_duration_since(Deadline::now())
 }
 
 /// The decision of the binding part.

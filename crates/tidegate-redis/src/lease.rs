@@ -46,13 +46,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
 use tidegate_core::{Decision, Outcome, RuleId, Wait};
 
 use crate::gate::{Kept, RedisGate, Tell};
 use crate::trouble::Trouble;
 pub(crate) use account::Deal;
-use account::Spend;
+use account::{Account, Spend};
 use accounts::Accounts;
 use clock::BootClock;
 pub use grant::{Granted, Receipt};
@@ -140,12 +142,16 @@ const TRIES: usize = 3;
 const SOON: u64 = 1_000;
 
 impl Lease {
-    /// As is usual: all of the burst may be out, for two seconds.
+    /// The usual settings: about seven eighths of the burst may be granted and unspent, for two seconds.
     pub const fn on() -> Self {
         Lease { stock: None, ttl: Duration::from_secs(2) }
     }
 
-    /// At most so much may be out, to all nodes together; all of the burst unless said otherwise.
+    /// How many granted tokens may be unspent, on all nodes together.
+    ///
+    /// The default is the burst less an eighth of it, or less one for each node if that is more. The rest of the burst is what
+    /// the nodes' local shares may hold in an outage, so a bucket's stock is never more than the burst less one for each node.
+    /// Windows have no such reserve.
     pub const fn stock(self, stock: u32) -> Self {
         Lease { stock: Some(stock), ..self }
     }
@@ -167,7 +173,7 @@ impl Lease {
     /// ```
     /// use tidegate_redis::Lease;
     ///
-    /// assert_eq!(Lease::on().lot(300, 2), Some(100));
+    /// assert_eq!(Lease::on().lot(300, 2), Some(87));
     /// assert_eq!(Lease::on().stock(30).lot(300, 2), Some(10));
     /// assert_eq!(Lease::on().lot(11, 2), None);
     /// ```
@@ -178,20 +184,24 @@ impl Lease {
 
     /// What that means for a rule with this letter and limit; nothing if lots would be too small.
     pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
-        let shares = u64::from(nodes.max(1)) + 1;
-        let deal = self.terms(letter, limit, shares);
-        (u64::from(deal.stock) >= WORTH_IT * shares).then_some(deal)
+        let at_most = self.stock.map_or(limit, |stock| limit.min(stock.into()));
+        let is_worth_it = at_most >= WORTH_IT * (u64::from(nodes.max(1)) + 1);
+        is_worth_it.then(|| self.terms(letter, limit, nodes))
     }
 
     /// The same, however small lots are.
-    pub(crate) fn terms(&self, letter: u8, limit: u64, shares: u64) -> Deal {
-        let stock =
-            u32::try_from(self.stock.map_or(limit, |stock| limit.min(stock.into()))).unwrap_or(u32::MAX);
+    pub(crate) fn terms(&self, letter: u8, limit: u64, nodes: u32) -> Deal {
+        let (is_window, nodes) = (matches!(letter, b'w' | b'h'), u64::from(nodes.max(1)));
+        let reserve = |least: u64| if is_window { 0 } else { least.max(nodes) };
+        let stock = match self.stock {
+            Some(stock) => limit.saturating_sub(reserve(0)).min(stock.into()),
+            None => limit.saturating_sub(reserve(limit / 8)),
+        };
         let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
-        let share = |shares: u64| u32::try_from(u64::from(stock) / shares).unwrap_or(u32::MAX);
-        let (most, most_if_scarce) = (share(shares), share(shares.saturating_sub(1).max(1)));
-        let is_window = matches!(letter, b'w' | b'h');
-        Deal { stock, most, most_if_scarce, ttl, is_window }
+        let share = |shares: u64| u32::try_from(stock / shares).unwrap_or(u32::MAX);
+        let stock = u32::try_from(stock).unwrap_or(u32::MAX);
+        let most_if_quick = share(nodes).min(u32::try_from(3 * limit / (2 * nodes + 4)).unwrap_or(u32::MAX));
+        Deal { stock, most: share(nodes + 1), most_if_quick, ttl, is_window }
     }
 
     /// Why a rule with this letter cannot be leased.
@@ -319,11 +329,11 @@ impl Leased {
 
     /// Lots are waited for, and what is not leased is asked of Redis.
     async fn check_slowly(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        let now = self.office.clock.now();
+        let (until, now) = (self.deadline(), self.office.clock.now());
         let mut held = Held { leased: self, parts: Vec::new(), now };
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
         for part in request {
-            match self.spend(part).await {
+            match self.spend(part, until).await {
                 None => strict.push(*part),
                 Some(decision) if !decision.is_allowed() => {
                     self.count(&decision);
@@ -335,13 +345,14 @@ impl Leased {
                 }
             }
         }
-        let Some(leased) = strictest else { return self.strict().check(request).await };
+        let shared = &self.strict().shared;
+        let Some(leased) = strictest else { return Ok(shared.check(request, until).await) };
         if strict.is_empty() {
             held.keep();
             self.count(&leased);
             return Ok(Admission::bare(leased));
         }
-        let admission = self.strict().check(&strict).await?;
+        let admission = shared.check(&strict, until).await;
         if !admission.is_allowed() {
             return Ok(admission);
         }
@@ -351,8 +362,13 @@ impl Leased {
         Ok(Admission { decision, ..admission })
     }
 
-    /// The decision on a leased part; `None` if it is to be asked strictly.
-    async fn spend(&self, part: &Part<'_>) -> Option<Decision> {
+    /// When a decision that begins now must be made.
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.strict().shared.deadline
+    }
+
+    /// The decision on a leased part; `None` if Redis has to decide, or if it was not made in time.
+    async fn spend(&self, part: &Part<'_>, until: Instant) -> Option<Decision> {
         for _ in 0..TRIES {
             match self.try_spend(part, self.office.clock.now()) {
                 Tried::Decided(decision) => return Some(decision),
@@ -361,7 +377,7 @@ impl Leased {
                 Tried::Wait(bell) => {
                     let rung = bell.notified();
                     if self.is_asking(part) {
-                        tokio::time::timeout(self.strict().shared.deadline, rung).await.ok()?;
+                        tokio::time::timeout_at(until, rung).await.ok()?;
                     }
                 }
             }
@@ -402,6 +418,10 @@ impl Leased {
         let Some((spent, whole_in, bell, expired)) = spent else { return Tried::Strict };
         if expired > 0 {
             add(&self.office.counts().expired, expired);
+        }
+        if matches!(spent, Spend::Ask) && self.strict().shared.breaker.is_open() {
+            self.office.accounts.with_open(name, Account::failed);
+            return Tried::Strict;
         }
         if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
             self.office.ask(name.rule, name.key, part.cost);

@@ -71,7 +71,10 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 pub(crate) const CONNECT_NODE: Duration = Duration::from_millis(300);
 const CONNECT_CLUSTER: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// Short, because until it is connected again a node adds its local share to what the other nodes get from Redis.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// How often a connected link checks whether its gate is still there.
+const IN_USE: Duration = Duration::from_millis(500);
 
 impl Link {
     pub(crate) fn new(target: Target) -> Self {
@@ -216,7 +219,7 @@ impl Link {
         let lost = self.lost.notified();
         tokio::pin!(lost);
         loop {
-            if tokio::time::timeout(LONGEST_WAIT, &mut lost).await.is_ok() {
+            if tokio::time::timeout(IN_USE, &mut lost).await.is_ok() {
                 return;
             }
             if link.strong_count() <= 1 {

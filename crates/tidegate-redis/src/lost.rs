@@ -1,10 +1,14 @@
-//! # When Redis does not answer
+//! # Decisions without Redis
 //!
-//! A limit that cannot be asked is still a limit somebody chose, and only they know what is worse: to let too many pass, or to
-//! let nobody pass. So each rule says what is to be done, and every decision that was made without Redis says so.
+//! Only the operator knows what is worse in an outage: to let too many requests pass, or none. So each rule has a setting for it,
+//! and every decision made without Redis is labelled.
+//!
+//! Redis may be back in a moment, whatever a share says about when its next token comes in. So the waits of such decisions are
+//! capped, and spread a little, so that clients do not all come back at once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::local::EmptyAt;
 use tidegate::{Admission, Clock, Part, Policy, PolicyBuilder, SteadyClock};
@@ -17,9 +21,9 @@ pub enum WhenLost {
     Open,
     /// It is refused.
     Closed,
-    /// It passes if this node's share of the limit allows it: the limit divided by the number of nodes, used up at the
-    /// instant the connection was lost. All nodes together let pass what comes in from then on, and no burst. What was let
-    /// pass is not charged when Redis is there again. A rule that counts who is at work has no share, and refuses.
+    /// It passes if this node's share of the limit allows it: limit ÷ nodes per period, starting empty at the moment of loss.
+    /// All nodes together admit what comes in from then on at the pace of the limit. What was admitted is not charged when
+    /// Redis is back. A share of less than one is closed; a concurrency rule has no share and refuses.
     #[default]
     Local,
 }
@@ -48,6 +52,10 @@ pub(crate) struct Lost {
     /// Since the first failure, until the next success.
     spell: RwLock<Option<Arc<Spell>>>,
     is_spell: AtomicBool,
+    /// The longest wait told to clients, without jitter, in microseconds.
+    longest_wait: u64,
+    /// Drawn from for the jitter.
+    jitter: AtomicU64,
 }
 
 /// The shares from one loss of the connection until it is there again.
@@ -59,12 +67,16 @@ struct Spell {
     numbers: Box<[Option<RuleId>]>,
 }
 
-/// How soon to ask again a rule that is closed.
-const ASK_AGAIN: Wait = Wait::micros(1_000_000);
-
 impl Lost {
-    pub(crate) fn new(rules: Box<[Alone]>, clock: SteadyClock) -> Self {
-        Lost { rules, clock, spell: RwLock::new(None), is_spell: AtomicBool::new(false) }
+    pub(crate) fn new(rules: Box<[Alone]>, clock: SteadyClock, longest_wait: Duration) -> Self {
+        Lost {
+            rules,
+            clock,
+            spell: RwLock::new(None),
+            is_spell: AtomicBool::new(false),
+            longest_wait: u64::try_from(longest_wait.as_micros()).unwrap_or(u64::MAX),
+            jitter: AtomicU64::new(clock.now().get()),
+        }
     }
 
     /// Redis has answered: the next loss is another one.
@@ -114,7 +126,8 @@ impl Lost {
         let alone = self.alone(part);
         let nothing = matches!(alone.share, Share::Nothing) && alone.when_lost == WhenLost::Local;
         let closed = alone.when_lost == WhenLost::Closed || nothing;
-        closed.then(|| Decision::closed(self.clock.now(), ASK_AGAIN, alone.limit).of_rule(part.rule))
+        let wait = || self.capped(Wait::micros(u64::MAX));
+        closed.then(|| Decision::closed(self.clock.now(), wait(), alone.limit).of_rule(part.rule))
     }
 
     fn open(&self, part: &Part<'_>) -> Option<Decision> {
@@ -135,8 +148,35 @@ impl Lost {
         let parts: Vec<Part<'_>> = request.iter().filter_map(|part| spell.part(part)).collect();
         let admission = policy.check(&parts).expect("what was valid of all rules is valid of some");
         let rule = spell.rule(admission.decision.rule);
-        let decision = labelled(admission.decision.of_rule(rule), Source::Local);
-        Some(Admission { decision, ..admission })
+        let decision = self.with_capped_waits(admission.decision.of_rule(rule), request);
+        Some(Admission { decision: labelled(decision, Source::Local), ..admission })
+    }
+
+    /// The decision of a share, with waits that do not keep a client away for longer than the outage may last. A cost that only
+    /// exceeds the share is not refused for ever.
+    fn with_capped_waits(&self, decision: Decision, request: &[Part<'_>]) -> Decision {
+        let limit = self.rules[usize::from(decision.rule.0)].limit;
+        let fits = |part: &Part<'_>| part.rule == decision.rule && u64::from(part.cost) <= limit;
+        let outcome = match decision.outcome {
+            Outcome::RetryAfter(wait) => Outcome::RetryAfter(self.capped(wait)),
+            Outcome::Never if request.iter().any(fits) => {
+                Outcome::RetryAfter(self.capped(Wait::micros(u64::MAX)))
+            }
+            outcome => outcome,
+        };
+        let reset = self.capped(decision.reset_after());
+        let (at, limit, remaining) = (decision.at(), decision.limit(), decision.remaining());
+        Decision::counted(outcome, at, limit, remaining, reset).of_rule(decision.rule)
+    }
+
+    /// The wait, or the longest wait and up to a quarter of it more.
+    fn capped(&self, wait: Wait) -> Wait {
+        if wait.as_micros() <= self.longest_wait {
+            return wait;
+        }
+        let drawn = self.jitter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 32;
+        let jitter = u128::from(self.longest_wait / 4) * u128::from(drawn) >> 32;
+        Wait::micros(self.longest_wait.saturating_add(u64::try_from(jitter).unwrap_or(0)))
     }
 }
 
@@ -184,13 +224,15 @@ impl Spell {
 mod tests {
     use super::*;
 
+    const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
     fn rate(when_lost: WhenLost) -> Alone {
         let rule: Rule = "10/s burst 3".parse().expect("a rule");
         Alone { when_lost, limit: 3, share: Share::Rate(Box::new(rule)) }
     }
 
     fn lost(rules: impl IntoIterator<Item = Alone>) -> Lost {
-        Lost::new(rules.into_iter().collect(), SteadyClock::new())
+        Lost::new(rules.into_iter().collect(), SteadyClock::new(), LONGEST_WAIT)
     }
 
     fn part(rule: u16) -> Part<'static> {
@@ -209,7 +251,35 @@ mod tests {
         assert_eq!(told(&[part(2)]), (false, Source::Local, 2), "it starts empty");
         assert_eq!(told(&[part(0), part(1)]), (false, Source::Closed, 1));
         assert_eq!(told(&[part(0), part(2)]), (false, Source::Local, 2));
-        assert_eq!(lost.check(&[part(1)]).decision.outcome, Outcome::RetryAfter(ASK_AGAIN));
+        is_capped(lost.check(&[part(1)]).decision.retry_after());
+    }
+
+    fn is_capped(wait: Option<Wait>) {
+        let wait = wait.expect("a wait").duration();
+        assert!(wait >= LONGEST_WAIT && wait < LONGEST_WAIT * 5 / 4, "{wait:?}");
+    }
+
+    #[test]
+    fn waits_are_capped_and_spread() {
+        let rule: Rule = "fixed_window 10000/day".parse().expect("a rule");
+        let share = Share::Rate(Box::new(rule.share(2).expect("a share")));
+        let lost = lost([Alone { when_lost: WhenLost::Local, limit: 10_000, share }]);
+        let decisions: Vec<Decision> = (0..50).map(|_| lost.check(&[part(0)]).decision).collect();
+        for decision in &decisions {
+            assert_eq!((decision.is_allowed(), decision.source), (false, Source::Local));
+            is_capped(decision.retry_after());
+            is_capped(Some(decision.reset_after()));
+        }
+        let first = decisions[0].retry_after();
+        assert!(decisions.iter().any(|decision| decision.retry_after() != first), "all the same");
+    }
+
+    #[test]
+    fn a_cost_beyond_the_share_is_refused_for_now_and_one_beyond_the_limit_for_ever() {
+        let lost = lost([Alone { limit: 10, ..rate(WhenLost::Local) }]);
+        let outcome = |cost: u32| lost.check(&[part(0).cost(cost)]).decision.outcome;
+        assert!(matches!(outcome(4), Outcome::RetryAfter(_)));
+        assert_eq!(outcome(11), Outcome::Never);
     }
 
     #[test]

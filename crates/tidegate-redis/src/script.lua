@@ -39,12 +39,16 @@
 --   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
 --   7  places          number, sum of costs, entries: expires, cost, id
 --
--- Behind a bucket of 7 + 7 + 7 bytes or more may be its grants, of 7 + 4 + 16: expires, amount, id. They are tokens that somebody
--- took ahead to spend on his own. Until he says what became of them, or their time is over, the bucket does not refill
--- beyond them, for they may be unspent:
+-- A bucket of 7 + 7 + 7 bytes or more may be followed by grants and reservations, of 7 + 4 + 16 bytes each: expires, amount, id.
+-- A grant is tokens that a node took in advance to spend without asking. Until the node reports what is left of it, or it
+-- expires, the bucket does not refill beyond it, because it may be unspent:
 --
 --   0 ├──── live grants ────┼── used otherwise ──┼────────── left ──────────┤ burst
 --                           ◄── refills so far and no further
+--
+-- A reservation, marked by the topmost bit of its first byte, is tokens that have not come in yet. They are charged, so
+-- `used` may exceed the burst, but the node may not spend them: it claims them when they have come in, and the claim makes
+-- them a grant. So a node that cannot reach Redis, or a Redis that has forgotten, leaves no promise of tokens behind.
 --
 -- A value that another algorithm has left behind is charged to the new one, as if all of it had been used now.
 
@@ -253,8 +257,9 @@ end
 
 local function bucket()
   local HEAD, STEPPED, GRANT, NONE = 21, 35, 27, {}
+  local RESERVED, HIGH = 128, 2 ^ 48 -- the mark of a reservation shares a byte with the topmost bits of its expiry
 
-  -- How long a value is without its grants.
+  -- How long a value is without its grants and reservations.
   local function head_of(value)
     return #value % GRANT == STEPPED % GRANT and STEPPED or HEAD
   end
@@ -298,14 +303,14 @@ local function bucket()
   end
 
   -- How far ahead the instant lies that the clock stepped back from.
-  local function ahead(rule)
+  local function until_return(rule)
     return rule.high and rule.high - now or 0
   end
 
   -- The same wait while that instant has not come again: the time until then will not count for what would be there only
   -- then.
   local function told(rule, wait)
-    local until_then = ahead(rule)
+    local until_then = until_return(rule)
     return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
@@ -314,20 +319,41 @@ local function bucket()
     return math.min(rule.full, (END - now) * rule.q)
   end
 
-  -- Reads the grants that are still alive. Those that have expired held the bucket up until then, each in its turn;
-  -- tells what was used, and the stretch since, after the last that did.
-  local function read_grants(rule, value, used, gone)
-    local p, q, live, grants = rule.p, rule.q, 0, {}
-    for at = head_of(value) + 1, #value, GRANT do
-      local expires, amount = struct.unpack('>I7I4', value, at)
-      live = live + amount
-      grants[#grants + 1] = { expires = expires, amount = amount, id = string.sub(value, at + 11, at + GRANT - 1) }
+  -- Cuts reservations, the oldest first, to what is charged and not granted: the rest of the charge has been refilled while
+  -- nobody claimed it. Without this a grant that is spent late could pass for the charge of a reservation.
+  local function lapse(rule, owes, live)
+    local charged = math.floor(owes / rule.p) - live
+    while rule.reserved > 0 and rule.reserved > charged do
+      local oldest = rule.reservations[1]
+      local cut = math.min(oldest.amount, rule.reserved - charged)
+      oldest.amount, rule.reserved = oldest.amount - cut, rule.reserved - cut
+      if oldest.amount == 0 then
+        table.remove(rule.reservations, 1)
+      end
     end
+  end
+
+  -- Reads the grants and reservations that have not expired. Grants that have expired held the bucket up until then, each
+  -- in its turn. Returns what was used, and the stretch since, after the last that did.
+  local function read_grants(rule, value, used, gone)
+    local p, q, live, grants, reserved, reservations = rule.p, rule.q, 0, {}, 0, {}
+    for at = head_of(value) + 1, #value, GRANT do
+      local high, low, amount = struct.unpack('>BI6I4', value, at)
+      local grant = { amount = amount, id = string.sub(value, at + 11, at + GRANT - 1) }
+      grant.expires = high % RESERVED * HIGH + low
+      if high < RESERVED then
+        live, grants[#grants + 1] = live + amount, grant
+      elseif grant.expires > now then
+        reserved, reservations[#reservations + 1] = reserved + amount, grant
+      end
+    end
+    rule.reserved, rule.reservations = reserved, reservations
     while grants[1] and grants[1].expires <= now do -- the first to expire is the first in the value
       local since = (now - grants[1].expires) * q
       if gone - since >= (used - live) * p then
         used, gone = live, since
       end
+      lapse(rule, used * p - (gone - since), live)
       live = live - table.remove(grants, 1).amount
     end
     rule.grants, rule.live = grants, live
@@ -336,7 +362,7 @@ local function bucket()
 
   local function read(rule, value)
     rule.full = rule.full or rule.p * rule.burst
-    rule.used, rule.gone, rule.grants, rule.live = 0, 0, NONE, 0
+    rule.used, rule.gone, rule.grants, rule.live, rule.reservations, rule.reserved = 0, 0, NONE, 0, NONE, 0
     rule.early = 0 -- after a small step back: how many tokens would have come back by the time that the value is as of
     if not value then
       return
@@ -354,7 +380,7 @@ local function bucket()
       rule.high = remembered(high, rule.q)
     end
     if gone >= (used - rule.live) * p then
-      rule.used = rule.live
+      rule.used, rule.reservations, rule.reserved = rule.live, NONE, 0
       return
     end
     rule.pulled = high > 0
@@ -367,6 +393,9 @@ local function bucket()
       rule.high = remembered(math.max(high, since), rule.q)
     elseif rule.early > 0 then
       rule.stepped, rule.lost = string.sub(value, HEAD + 1, head_of(value)), high - written
+    end
+    if rule.reserved > 0 then
+      lapse(rule, rule.used * p - rule.gone, rule.live)
     end
   end
 
@@ -470,14 +499,18 @@ local function bucket()
     end
     local kept = rule.kept or 0
     local stepped = rule.high and struct.pack('>I7I7', rule.high, now) or ''
-    local lost = ahead(rule)
+    local lost = until_return(rule)
     if kept > 0 then
       stepped, lost = rule.stepped, rule.lost
     end
-    local in_full = #rule.grants > 0 or stepped ~= ''
+    local in_full = #rule.grants + #rule.reservations > 0 or stepped ~= ''
     local value = { value_of(rule.used - kept, rule.gone - kept * rule.p, rule.p, rule.q, in_full), stepped }
-    for i, grant in ipairs(rule.grants) do
-      value[i + 2] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
+    for _, grant in ipairs(rule.grants) do
+      value[#value + 1] = struct.pack('>I7I4', grant.expires, grant.amount) .. grant.id
+    end
+    for _, grant in ipairs(rule.reservations) do
+      local low = grant.expires % HIGH
+      value[#value + 1] = struct.pack('>BI6I4', RESERVED + (grant.expires - low) / HIGH, low, grant.amount) .. grant.id
     end
     return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q) + lost)
   end
@@ -486,15 +519,25 @@ local function bucket()
     return (tokens(value, 1, 0))
   end
 
-  -- A key that is forgotten still owes what others may spend.
+  -- A key that is reset still owes what nodes may spend. Reservations lapse.
   local function forget(rule, value)
     if value and #value > HEAD then
       read_grants(rule, value, 0, 0)
-      rule.used = rule.live
+      rule.used, rule.reservations, rule.reserved = rule.live, NONE, 0
     end
   end
 
-  -- Says that of a grant no more than `left` is unspent. What it was more is spent, or `back` with the rest of it.
+  -- Takes the reservation with an id off the list.
+  local function take_reservation(rule, id)
+    for i, reservation in ipairs(rule.reservations) do
+      if reservation.id == id then
+        rule.reserved = rule.reserved - reservation.amount
+        return table.remove(rule.reservations, i)
+      end
+    end
+  end
+
+  -- Records that at most `left` of a grant is unspent. The rest was spent, except `back` tokens, which are credited.
   local function shrink(rule, id, left, back)
     for i, grant in ipairs(rule.grants) do
       if grant.id == id and left < grant.amount then
@@ -522,29 +565,75 @@ local function bucket()
     rule.live = rule.live + grant.amount
   end
 
-  -- Grants up to `want`, but no more than `stock` to all together: what is there at once, and the rest as soon as it will
-  -- have come in. Tells what was granted, how much of it is there, and how long until all of it is.
-  local function lease(rule, want, stock, ttl, id)
-    local furthest = now + ttl + math.ceil(rule.full / rule.q) -- beyond, the clock has stepped back
-    for _, grant in ipairs(rule.grants) do
-      grant.expires = math.min(grant.expires, furthest)
+  -- After the clock has stepped back nothing expires later than if it had been granted now.
+  local function clamp(grants, latest)
+    for _, grant in ipairs(grants) do
+      grant.expires = math.min(grant.expires, latest)
     end
-    local amount = math.min(want, math.min(stock, most(rule)) - rule.live)
-    if amount <= 0 then
-      local first = rule.grants[1]
-      return 0, 0, first and first.expires - now or 0
+  end
+
+  -- Makes a grant of a reservation, and returns its amount. It is less than was reserved where fewer tokens have come in, or
+  -- where more would be unspent than the stock.
+  local function claim(rule, id, stock, ttl)
+    local reservation = take_reservation(rule, id)
+    if not reservation then
+      return 0
     end
-    local there = at_least_zero(math.floor((line(rule) - owed(rule)) / rule.p))
-    rule.used, rule.live = rule.used + amount, rule.live + amount
-    local wait = math.ceil(at_least_zero(until_owed(rule, owed(rule), line(rule))) / rule.q)
-    rule.live = rule.live - amount
-    insert(rule, { expires = instant(now + wait + ttl), amount = amount, id = id })
-    return amount, math.min(there, amount), wait
+    local amount = reservation.amount
+    local come_in = math.floor((line(rule) - (rule.used * rule.p - rule.gone)) / rule.p) + rule.reserved + amount
+    local granted = at_least_zero(math.min(amount, come_in, stock - rule.live))
+    rule.used = rule.used - (amount - granted)
+    if granted > 0 then
+      insert(rule, { expires = instant(now + ttl), amount = granted, id = id })
+    end
+    return granted
+  end
+
+  -- Takes back a grant or a reservation, with what is unspent of it.
+  local function take_back(rule, id, unspent)
+    local reservation = take_reservation(rule, id)
+    if reservation then
+      refund(rule, math.min(unspent, reservation.amount))
+    else
+      shrink(rule, id, 0, unspent)
+    end
+  end
+
+  -- Grants up to `want` of the tokens that are there, as long as no more than `stock` are unspent. If none is there, reserves
+  -- up to `ahead` of those that come in next. Returns how many were granted, how many reserved, and how long until the
+  -- reservation can be claimed, or until it is worth asking again.
+  local function lease(rule, want, stock, ttl, id, ahead)
+    local fills_in = math.ceil(rule.full / rule.q)
+    clamp(rule.grants, now + ttl + fills_in)
+    clamp(rule.reservations, now + ttl + 2 * fills_in)
+    local owes, at_most = owed(rule), line(rule)
+    local there = at_least_zero(math.floor((at_most - owes) / rule.p))
+    if there > 0 then
+      local granted = math.min(want, there, stock - rule.live)
+      if granted <= 0 then
+        local first = rule.grants[1]
+        return 0, 0, first and first.expires - now or 0
+      end
+      rule.used = rule.used + granted
+      insert(rule, { expires = instant(now + ttl), amount = granted, id = id })
+      return granted, 0, 0
+    end
+    local reserved = math.min(want, ahead, stock - rule.reserved)
+    if reserved <= 0 then
+      return 0, 0, math.ceil(until_owed(rule, owes, at_most - rule.p) / rule.q)
+    end
+    rule.used, rule.reserved = rule.used + reserved, rule.reserved + reserved
+    local wait = math.ceil(at_least_zero(until_owed(rule, owed(rule), at_most)) / rule.q)
+    if rule.reservations == NONE then
+      rule.reservations = {}
+    end
+    table.insert(rule.reservations, { expires = instant(now + wait + ttl), amount = reserved, id = id })
+    return 0, reserved, wait
   end
 
   return {
     read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used,
-    give_back = give_back, forget = forget, shrink = shrink, lease = lease,
+    give_back = give_back, forget = forget, shrink = shrink, claim = claim, take_back = take_back, lease = lease,
   }
 end
 
@@ -1507,12 +1596,14 @@ for i = 1, #KEYS do
       return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a cost, a space, and an instant')
     end
   end
-  local stock, ttl
+  local stock, ttl, ahead
   if verb == 'k' then
-    local three = { string.match(ARGV[2 * i], '^(%d+) (%d+) (%d+)$') }
-    cost, stock, ttl = tonumber(three[1]), tonumber(three[2]), tonumber(three[3])
-    if not in_range(cost, 0, 4294967295) or not in_range(stock, 0, 4294967295) or not in_range(ttl, 1, END) then
-      return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]), 'a cost, a stock and a time, with spaces')
+    local four = { string.match(ARGV[2 * i], '^(%d+) (%d+) (%d+) (%d+)$') }
+    cost, stock, ttl, ahead = tonumber(four[1]), tonumber(four[2]), tonumber(four[3]), tonumber(four[4])
+    if not in_range(cost, 0, 4294967295) or not in_range(stock, 0, 4294967295) or not in_range(ttl, 1, END) or
+        not in_range(ahead, 0, 4294967295) then
+      return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]),
+        'a cost, a stock, a time and how many may be reserved, with spaces')
     end
   end
   if not in_range(cost, 0, 4294967295) then
@@ -1526,7 +1617,8 @@ for i = 1, #KEYS do
   end
   local text = ARGV[2 * i + 1]
   local letter = string.sub(text, 1, 1)
-  local rule = { letter = letter, key = key, cost = cost, til = til, id = id, position = i, stock = stock, ttl = ttl }
+  local rule = { letter = letter, key = key, cost = cost, til = til, id = id, position = i }
+  rule.stock, rule.ttl, rule.ahead = stock, ttl, ahead
   local found, expected = parse(rule, text)
   if not found then
     found, expected = inexact(rule)
@@ -1687,21 +1779,29 @@ local function renew(rule)
   return rule.algorithm.renew(rule)
 end
 
--- Grants tokens that the caller spends on his own, after he has said what is left of those he has.
+-- Grants tokens that the caller spends without asking, after it has reported what is left of older grants. A reservation
+-- among these is claimed.
 local function lease(rule)
+  local own, claimed = rule.algorithm, 0
+  local stock = math.min(rule.stock, own.most(rule))
   for at = 17, #id, 20 do
-    rule.algorithm.shrink(rule, string.sub(id, at, at + 15), (struct.unpack('>I4', id, at + 16)), 0)
+    local older = string.sub(id, at, at + 15)
+    own.shrink(rule, older, (struct.unpack('>I4', id, at + 16)), 0)
   end
-  local amount, there, wait = rule.algorithm.lease(rule, rule.cost, rule.stock, rule.ttl, string.sub(id, 1, 16))
+  for at = 17, #id, 20 do
+    claimed = claimed + own.claim(rule, string.sub(id, at, at + 15), stock, rule.ttl)
+  end
+  local granted, reserved, wait = own.lease(rule, rule.cost, stock, rule.ttl, string.sub(id, 1, 16), rule.ahead)
   write(rule)
-  local _, remaining, _, reset = rule.algorithm.peek(rule, 0)
-  tell(1, amount == 0 and RETRY or wait > 0 and AFTER or ALLOWED, remaining, wait, reset)
-  reply[7], reply[8] = amount, there
+  local _, remaining, _, reset = own.peek(rule, 0)
+  local outcome = reserved > 0 and AFTER or granted + claimed > 0 and ALLOWED or RETRY
+  tell(1, outcome, remaining, wait, reset)
+  reply[7], reply[8], reply[9] = granted, reserved, claimed
 end
 
--- Takes a grant back, with what is unspent of it. Of one that is not there, nothing comes back.
+-- Takes a grant or a reservation back, with what is unspent of it. An unknown one gives nothing back.
 local function take_back(rule)
-  rule.algorithm.shrink(rule, id, 0, rule.cost)
+  rule.algorithm.take_back(rule, id, rule.cost)
   return true
 end
 

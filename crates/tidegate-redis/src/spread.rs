@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidegate::{Admission, Part, Permits};
 use tokio::time::Instant;
 
-use crate::gate::Shared;
+use crate::gate::{Shared, left};
 use crate::trouble::Trouble;
 use crate::wire::{Line, Reply, Terms, Verb};
 use tidegate_core::Micros;
@@ -29,14 +29,16 @@ struct Charge {
     til: Micros,
 }
 
-pub(crate) async fn check(shared: &Arc<Shared>, request: &[Part<'_>]) -> Result<Admission, Trouble> {
-    let started = Instant::now();
+pub(crate) async fn check(
+    shared: &Arc<Shared>,
+    request: &[Part<'_>],
+    until: Instant,
+) -> Result<Admission, Trouble> {
     let mut taken = Taken { shared: shared.clone(), charges: Vec::with_capacity(request.len()) };
     let mut strictest = None;
     let mut permits = Permits::none();
     for group in by_key(request) {
-        let left = shared.deadline.saturating_sub(started.elapsed());
-        let (admission, reply) = shared.check_together(&group, left).await?;
+        let (admission, reply) = shared.check_together(&group, left(until)).await?;
         if !admission.is_allowed() {
             return Ok(admission);
         }

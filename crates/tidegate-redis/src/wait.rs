@@ -31,7 +31,7 @@ pub(crate) async fn acquire(shared: &Arc<Shared>, request: &[Part<'_>], until: U
         }
     }
     loop {
-        let admission = shared.check(request).await;
+        let admission = shared.check(request, shared.until()).await;
         let pause = match admission.decision.outcome {
             Outcome::Allowed | Outcome::Never => return admission,
             Outcome::AllowedAfter(wait) => {

@@ -44,10 +44,11 @@ pub(crate) enum Terms {
     Plain,
     /// Until when a charge counts that is given back.
     Til(Micros),
-    /// How much may be out in all, and for how many microseconds.
+    /// How many granted tokens may be unspent in all, for how many microseconds, and how many may be reserved.
     Lease {
         stock: u32,
         ttl: u64,
+        ahead: u32,
     },
 }
 
@@ -65,10 +66,12 @@ pub(crate) struct Reply {
     pub(crate) binding: usize,
     /// One for each line, in order, at Redis's time.
     pub(crate) decisions: Vec<Decision>,
-    /// How many were taken or granted, if that was asked.
+    /// How many tokens were taken or granted, if that was asked.
     pub(crate) taken: Option<u32>,
-    /// How many of those that were granted are there already.
-    pub(crate) there: Option<u32>,
+    /// How many tokens were reserved, because none was there.
+    pub(crate) reserved: u32,
+    /// How many tokens a claimed reservation has become.
+    pub(crate) claimed: u32,
 }
 
 impl Verb {
@@ -201,7 +204,9 @@ fn each_of_rules(verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>, mut argument
         match line.terms {
             Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
             Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
-            Terms::Lease { stock, ttl } => argument(format!("{} {stock} {ttl}", line.cost).as_bytes()),
+            Terms::Lease { stock, ttl, ahead } => {
+                argument(format!("{} {stock} {ttl} {ahead}", line.cost).as_bytes());
+            }
         };
         argument(&line.rule.bytes);
     }
@@ -258,8 +263,8 @@ pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
         Some(number) => u32::try_from(number?).ok().map(Some),
         None => Some(None),
     };
-    let (taken, there) = (more()?, more()?);
-    (binding < decisions.len()).then_some(Reply { binding, decisions, taken, there })
+    let (taken, reserved, claimed) = (more()?, more()?.unwrap_or(0), more()?.unwrap_or(0));
+    (binding < decisions.len()).then_some(Reply { binding, decisions, taken, reserved, claimed })
 }
 
 pub(crate) fn number(value: &Value) -> Option<u64> {

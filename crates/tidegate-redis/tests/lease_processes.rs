@@ -125,6 +125,76 @@ fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
     assert!(too_many <= restarts * HOT.burst(), "{too_many} too many after {restarts} restarts");
 }
 
+/// Requests that passed, each with the instants before and after it.
+fn bounds(log: &Log) -> Vec<(i64, i64)> {
+    let lines = log.lines();
+    let bounds = lines.iter().filter_map(|line| line.split_once(' '));
+    // A killed process may have left half a line.
+    let mut bounds: Vec<(i64, i64)> = bounds
+        .filter_map(|(before, after)| Some((before.parse().ok()?, after.parse().ok()?)))
+        .filter(|(before, after)| after >= before)
+        .collect();
+    bounds.sort_unstable();
+    bounds
+}
+
+/// By how many requests a bucket was exceeded in the worst of all intervals. Only requests that lie in an interval with both
+/// bounds count, so whatever is found here is certain.
+fn exceeded_by(bounds: &[(i64, i64)], per_second: i64, burst: i64) -> i64 {
+    let mut worst = 0;
+    for (first, (from, _)) in bounds.iter().enumerate() {
+        let mut ends: Vec<i64> = bounds[first..].iter().map(|(_, after)| *after).collect();
+        ends.sort_unstable();
+        for (passed, to) in (1..).zip(ends) {
+            worst = worst.max(passed - burst - (to - from) * per_second / 1_000_000);
+        }
+    }
+    worst
+}
+
+fn hammer(url: &str, log: &Log, rule: &str) -> Vec<Worker> {
+    let start = |_| {
+        let mut worker = Worker::start(&["hammer", url, "2", rule]);
+        log.hear(&mut worker);
+        worker
+    };
+    (0..2).map(start).collect()
+}
+
+#[test]
+fn redis_is_killed_for_good_and_grants_and_local_shares_stay_within_the_limit() {
+    let mut server = Server::start(Kind::Redis, &[]);
+    let log = Log::default();
+    let workers = hammer(&server.url(), &log, "500/s burst 1000");
+    until("the burst is used", || (log.lines().len() >= 1_500).then_some(()));
+    let before = log.lines().len();
+    server.kill();
+    until("shares are spent", || (log.lines().len() >= before + 1_000).then_some(()));
+    drop(workers);
+    let bounds = bounds(&log);
+    assert_eq!(exceeded_by(&bounds, 500, 1_001), 0, "{} passed", bounds.len());
+}
+
+#[test]
+fn redis_forgets_while_leases_are_out_and_at_most_one_burst_more_passes() {
+    let server = Server::start(Kind::Redis, &[]);
+    let log = Log::default();
+    let workers = hammer(&server.url(), &log, "500/s burst 300");
+    let mut flushes = 0;
+    for _ in 0..3 {
+        let more = log.lines().len() + 400;
+        until("some pass", || (log.lines().len() >= more).then_some(()));
+        server.cli(&["FLUSHALL"]);
+        flushes += 1;
+    }
+    let more = log.lines().len() + 600;
+    until("some pass", || (log.lines().len() >= more).then_some(()));
+    drop(workers);
+    let exceeded = exceeded_by(&bounds(&log), 500, 301);
+    assert!(exceeded <= flushes * 300, "{exceeded} too many after {flushes} times");
+    assert!(exceeded > 0, "a flush gives a burst");
+}
+
 const KILLED: usize = 3;
 
 #[test]

@@ -217,3 +217,24 @@ async fn what_cannot_be_leased_is_said() {
         ]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leased_decision_meets_the_deadline_when_redis_stops() {
+    const DEADLINE: Duration = Duration::from_millis(400);
+    let server = Server::start(Kind::Redis, &[]);
+    let builder = RedisGate::builder(server.url()).deadline(DEADLINE).failures(1_000);
+    let builder = builder.rule("user", Quota::per_hour(1_000)).lease(LONG);
+    let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
+    gates::enforced(&gate);
+    let gate = gate.leased();
+    assert!(passes(&gate, "alice", 1).await);
+    server.pause();
+    for key in ["alice", "bob", "carol"] {
+        let started = tokio::time::Instant::now();
+        let decision = gate.check(&[Part::of(FIRST).key(key).cost(50)]).await.expect("a request").decision;
+        assert_eq!(decision.source, Source::Local, "{decision:?}");
+        // One deadline, and not one for each of several attempts; the rest is for a busy machine.
+        assert!(started.elapsed() < DEADLINE * 2, "{:?}", started.elapsed());
+    }
+    server.resume();
+}

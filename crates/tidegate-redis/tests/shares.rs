@@ -1,9 +1,8 @@
-//! What nodes let pass each on their own while Redis is away: never more, all together, than the whole limit lets pass
-//! that was used up when Redis was lost; and each of them exactly its share.
+//! What nodes admit from their local shares in an outage: all together never more than comes in at the pace of the limit from
+//! the moment of loss, and each node exactly its share.
 //!
-//! When that was a node does not say, but it can be worked out: who asks for a window from the first hit is told when
-//! it ends, and it was opened, and used up, in the instant Redis was lost. From there on the core decides on the same
-//! share, and every answer must be its own.
+//! A node does not tell the moment of loss, but it follows from the reset of a share that was never used: the share started
+//! empty then. From that moment on the core decides on the same share, and every answer must be equal.
 
 mod gates;
 mod support;
@@ -27,9 +26,8 @@ const RULES: [&str; 9] = [
     "sliding_log 20 per 200ms",
     "sliding_window 20 per 200ms cells 4",
 ];
-/// From the first hit, nodes open their windows each at an instant of its own.
-const OWN_WINDOWS: usize = 6;
-const WINDOW: u64 = 200_000;
+/// The rule whose share tells the moment of loss.
+const TELLS: usize = 0;
 const CROWDS: [u32; 4] = [1, 2, 3, 5];
 /// One more than can share 20.
 const TOO_MANY: u32 = 21;
@@ -70,22 +68,24 @@ struct Share {
     decided: Vec<(u32, Decision)>,
 }
 
-/// When Redis was lost, by the node's own account. It is lost for whoever asks first.
-async fn lost(gate: &RedisGate) -> Micros {
+/// When Redis was lost, as far as this node knows: the outage begins with the first decision without Redis.
+async fn lost(gate: &RedisGate, nodes: u32) -> Micros {
     let asked = SteadyClock::new().now();
-    let part = Part::of(number(OWN_WINDOWS)).key("nobody");
+    let part = Part::of(number(TELLS)).key("nobody").cost(20 / nodes); // is refused, and takes nothing
     let decision = gate.check(&[part]).await.expect("a request").decision;
-    let lost = decision.at().plus(decision.reset_after().as_micros()).minus(WINDOW);
+    let setting = rule(RULES[TELLS]).share(nodes).expect("it can be shared").setting();
+    let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
+    let lost = decision.at().plus(decision.reset_after().as_micros()).minus(p * burst / q);
     assert!(asked <= lost && lost <= decision.at(), "asked at {asked}, lost at {lost}: {decision:?}");
     lost
 }
 
 /// Asks for all shares again and again. An answer that was under way when Redis was lost may come late and end that loss: then the
 /// next is another one, and all begins anew.
-async fn shares(gate: RedisGate) -> Vec<Share> {
+async fn shares(gate: RedisGate, nodes: u32) -> Vec<Share> {
     loop {
         let openings = gate.health().openings;
-        let shares = shares_of_one_loss(&gate).await;
+        let shares = shares_of_one_loss(&gate, nodes).await;
         if gate.health().not_asked && gate.health().openings == openings {
             return shares;
         }
@@ -96,8 +96,8 @@ async fn shares(gate: RedisGate) -> Vec<Share> {
     }
 }
 
-async fn shares_of_one_loss(gate: &RedisGate) -> Vec<Share> {
-    let lost = lost(gate).await;
+async fn shares_of_one_loss(gate: &RedisGate, nodes: u32) -> Vec<Share> {
+    let lost = lost(gate, nodes).await;
     let mut shares = vec![Share { lost, decided: Vec::new() }; RULES.len()];
     while SteadyClock::new().now() < lost.plus(ASKING) || shares[0].decided.len() < 100 {
         for (index, share) in shares.iter_mut().enumerate() {
@@ -143,10 +143,10 @@ fn is_its_share(share: &Share, text: &str, nodes: u32) -> u64 {
     passed
 }
 
-/// All nodes together let no more pass than the whole limit.
+/// All nodes together admit no more than comes in at the pace of the whole limit.
 fn is_no_more_than_the_whole(shares: &[&Share], text: &str) {
     let lost = shares.iter().map(|share| share.lost).min().expect("a node");
-    let mut whole = Emptied::at(rule(text), lost);
+    let mut whole = Emptied::at(rule(text).share(1).expect("the whole"), lost);
     let passed = shares.iter().flat_map(|share| &share.decided).filter(|(_, decision)| decision.is_allowed());
     let mut passed: Vec<(Micros, u32)> = passed.map(|(cost, decision)| (decision.at(), *cost)).collect();
     passed.sort_unstable();
@@ -157,15 +157,17 @@ fn is_no_more_than_the_whole(shares: &[&Share], text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_nodes_together_let_pass_what_the_whole_limit_would_and_each_its_share() {
+async fn all_nodes_together_admit_what_comes_in_and_each_its_share() {
     let server = Server::start(Kind::Redis, &[]);
     let crowds = CROWDS.map(|nodes| (0..nodes).map(|_| node(&server, nodes)).collect::<Vec<_>>());
     server.pause();
     for gate in crowds.iter().flatten() {
         is_lost(gate).await;
     }
-    let crowds =
-        crowds.map(|nodes| nodes.into_iter().map(|gate| tokio::spawn(shares(gate))).collect::<Vec<_>>());
+    let crowds = crowds.map(|gates| {
+        let nodes = u32::try_from(gates.len()).expect("a few nodes");
+        gates.into_iter().map(|gate| tokio::spawn(shares(gate, nodes))).collect::<Vec<_>>()
+    });
     for (nodes, tasks) in CROWDS.into_iter().zip(crowds) {
         let mut shares = Vec::new();
         for task in tasks {
@@ -176,9 +178,7 @@ async fn all_nodes_together_let_pass_what_the_whole_limit_would_and_each_its_sha
             let passed: u64 = shares.iter().map(|share| is_its_share(share, text, nodes)).sum();
             let refused = |share: &&Share| share.decided.iter().any(|(_, decision)| !decision.is_allowed());
             assert!(passed > 0 && shares.iter().all(refused), "{text} of {nodes} nodes: {passed} passed");
-            if index != OWN_WINDOWS {
-                is_no_more_than_the_whole(&shares, text);
-            }
+            is_no_more_than_the_whole(&shares, text);
         }
     }
     server.resume();

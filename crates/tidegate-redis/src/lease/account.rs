@@ -1,9 +1,9 @@
 //! # What this process holds of one key
 //!
-//! Lots that are being spent, a request for the next one, and the instant before which Redis need not be asked because there is
-//! nothing. All of it is a state and steps; who sends and waits is elsewhere.
+//! Lots that are being spent, a reservation of the tokens that come in next, the request for more that is under way, and the
+//! instant before which asking is pointless. This is state and transitions only; sending and waiting is done elsewhere.
 //!
-//! How much to ask for follows the demand. If the last lot lasted for less than an eighth of its time, the next is twice as
+//! The size of a request follows the demand. If the last lot lasted for less than an eighth of its time, the next is twice as
 //! large; if for longer than half of it, half as large:
 //!
 //! ```text
@@ -12,60 +12,63 @@
 //!     └────────┴────────┴────────────┴────────────────────────────┴──►  t
 //!        quick    quick     quick         slow enough
 //! ```
+//!
+//! Where demand exceeds the limit a lot is claimed whenever one has come in. Redis cannot know that it was spent before the next
+//! claim reports it, so one more lot than there are nodes has to fit into the stock. Where a lot is spent in half of the time
+//! between two claims, it is granted for two thirds of that time only, and can be larger.
 
 use std::sync::Arc;
 
 use tidegate::Micros;
 use tokio::sync::Notify;
 
-use super::lot::{Grant, Lot};
+use super::lot::{Grant, Lot, Reservation};
 use super::purse::{Filling, Purse};
 
 /// How a rule is leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deal {
-    /// How much may be out in all.
+    /// How many granted tokens may be unspent, on all nodes together.
     pub(crate) stock: u32,
-    /// The largest lot: a share less than there are nodes, so that there is always something left to refill.
+    /// The largest lot: less than the stock divided by the nodes, so that there is always something left to refill.
     pub(crate) most: u32,
-    /// The same where more is wanted than there is: then lots are granted of what comes in, and larger ones cost nobody anything.
-    pub(crate) most_if_scarce: u32,
+    /// The largest lot where demand is so far above the limit that lots are spent in half of the time between them.
+    pub(crate) most_if_quick: u32,
     /// For how many microseconds.
     pub(crate) ttl: u64,
-    /// Windows give all that is left, and nothing in advance.
+    /// Windows grant what is left in them, and reserve nothing.
     pub(crate) is_window: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Account {
     lots: Vec<Lot>,
+    reservation: Option<Reservation>,
     is_asking: bool,
-    /// There is nothing before then.
+    /// Asking is pointless before then.
     shut_until: Micros,
     size: u32,
-    /// Whether more is wanted than comes in.
-    is_scarce: bool,
-    /// How long it was between the last two orders.
-    lasted: u64,
     asked_at: Micros,
+    /// When the lots ran out, since the last order.
+    empty_at: Option<Micros>,
     spent_at: Micros,
-    /// When, as far as is known, the whole limit is there again.
+    /// When, as far as is known, the whole limit is available again.
     whole_at: Micros,
-    /// What ended by its time since somebody last looked.
+    /// How many tokens have expired since this was last read.
     expired: u32,
-    /// Rung when a request has come to its end.
+    /// Notified when a request to Redis has ended.
     pub(crate) bell: Arc<Notify>,
 }
 
-/// What came of asking for some.
+/// The result of trying to spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Spend {
-    /// They were there, and so many still are. Whether it is time to ask for more.
+    /// Spent; so many tokens are left. `ask`: the caller must ask for more.
     Spent { left: u32, ask: bool },
-    /// There is nothing before then.
+    /// Nothing is available before then.
     NotBefore(Micros),
-    /// Redis must be asked, by whoever hears this.
+    /// The caller must ask Redis.
     Ask,
     /// Redis is being asked.
     Wait,
@@ -75,21 +78,32 @@ pub(crate) enum Spend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) want: u32,
+    /// For how many microseconds a lot may be spent.
+    pub(crate) ttl: u64,
     /// What is left of each lot.
     pub(crate) older: Vec<([u8; 16], u32)>,
+    /// The reservation that is claimed.
+    pub(crate) claim: Option<Reservation>,
     pub(crate) sent: Micros,
+}
+
+/// What goes back to Redis.
+#[derive(Debug, Default)]
+pub(crate) struct Closed {
+    pub(crate) lots: Vec<Lot>,
+    pub(crate) reservation: Option<Reservation>,
 }
 
 impl Account {
     pub(crate) fn new(now: Micros) -> Self {
         Account {
             lots: Vec::new(),
+            reservation: None,
             is_asking: false,
             shut_until: Micros::ZERO,
             size: 1,
-            is_scarce: false,
-            lasted: 0,
             asked_at: Micros::ZERO,
+            empty_at: None,
             spent_at: now,
             whole_at: now,
             expired: 0,
@@ -100,16 +114,17 @@ impl Account {
     /// Spends `cost` if it is there.
     pub(crate) fn spend(&mut self, cost: u32, now: Micros) -> Spend {
         self.spent_at = now;
-        self.drop_what_is_over(now);
-        let ready: u32 = self.lots.iter_mut().map(|lot| lot.ready(now)).sum();
-        if ready >= cost {
+        self.drop_expired(now);
+        let left = self.left();
+        if left >= cost {
             self.lots.iter_mut().fold(cost, |missing, lot| lot.spend(missing));
-            let ask = self.runs_out() && !self.is_asking && now >= self.shut_until;
+            let ask = self.spare() == 0 && !self.is_asking && now >= self.shut_until;
             self.is_asking |= ask;
-            return Spend::Spent { left: ready - cost, ask };
+            return Spend::Spent { left: left - cost, ask };
         }
-        if let Some(from) = self.enough_from(cost - ready) {
-            return Spend::NotBefore(from);
+        self.empty_at.get_or_insert(now);
+        if let Some(reservation) = self.reservation.filter(|reservation| now < reservation.from) {
+            return Spend::NotBefore(reservation.from);
         }
         if now < self.shut_until {
             return Spend::NotBefore(self.shut_until);
@@ -117,34 +132,35 @@ impl Account {
         if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
     }
 
-    /// How many would be left if `cost` were spent; nothing if they are not there.
+    /// How many tokens would be left after spending `cost`; `None` if there are too few.
     pub(crate) fn look(&self, cost: u32, now: Micros) -> Option<u32> {
         let lots = self.lots.iter().filter(|lot| !lot.is_over(now));
-        lots.map(|lot| lot.ready_at(now)).sum::<u32>().checked_sub(cost)
+        lots.map(Lot::left).sum::<u32>().checked_sub(cost)
     }
 
-    fn drop_what_is_over(&mut self, now: Micros) {
+    fn drop_expired(&mut self, now: Micros) {
         let expired = &mut self.expired;
         self.lots.retain(|lot| {
             let is_over = lot.is_over(now);
             *expired += if is_over { lot.left() } else { 0 };
             !is_over
         });
+        self.reservation = self.reservation.filter(|reservation| !reservation.is_over(now));
     }
 
-    /// How many ended by their time, told once.
+    /// How many tokens have expired since this was last called.
     pub(crate) fn take_expired(&mut self) -> u32 {
         std::mem::take(&mut self.expired)
     }
 
-    /// Whether it is time to ask for the next lot.
-    fn runs_out(&self) -> bool {
-        self.spare() == 0
-    }
-
-    /// How many can be spent before it is time to ask for the next lot. Who asks for one at a time is in no hurry.
+    /// How many tokens can be spent before it is time to ask for more. An account that asks for single tokens does not
+    /// prefetch, nor does one that has a reservation: the claim asks for more.
     fn spare(&self) -> u32 {
-        if self.size >= 4 { self.left().saturating_sub(self.size / 4) } else { u32::MAX }
+        if self.size >= 4 && self.reservation.is_none() {
+            self.left().saturating_sub(self.size / 4)
+        } else {
+            u32::MAX
+        }
     }
 
     /// Takes everything out of the purse.
@@ -154,34 +170,23 @@ impl Account {
         self.lots.iter_mut().for_each(|lot| lot.collect(left));
     }
 
-    /// Puts into the purse what can be spent without anybody having to ask for more.
+    /// Puts into the purse what can be spent before it is time to ask for more.
     pub(crate) fn lay_out(&mut self, purse: &Purse) {
         let most = if self.is_asking { u32::MAX } else { self.spare().saturating_sub(1) };
-        let ready: u32 = self.lots.iter().map(Lot::is_ready).sum();
-        let Some(lot) = self.lots.iter_mut().find(|lot| lot.is_ready() > 0) else { return };
+        let left = self.left();
+        let Some(lot) = self.lots.iter_mut().find(|lot| lot.left() > 0) else { return };
         let (tokens, until) = lot.lay_out(most);
         let filling =
-            Filling { tokens, until: until.get(), beside: ready - tokens, whole_at: self.whole_at.get() };
+            Filling { tokens, until: until.get(), beside: left - tokens, whole_at: self.whole_at.get() };
         purse.fill(filling);
     }
 
-    /// When so much more will be ready, if it is already granted.
-    fn enough_from(&self, mut missing: u32) -> Option<Micros> {
-        let coming = self.lots.iter().filter(|lot| lot.later() > 0);
-        let mut coming: Vec<(Micros, u32)> = coming.map(|lot| (lot.from(), lot.later())).collect();
-        coming.sort_unstable();
-        coming.into_iter().find_map(|(from, later)| {
-            missing = missing.saturating_sub(later);
-            (missing == 0).then_some(from)
-        })
-    }
-
-    /// Takes back what nobody passed for, and tells what finds no room: for Redis that is spent already.
+    /// Puts tokens back that were not used. Returns how many Redis takes to be spent already.
     pub(crate) fn put_back(&mut self, cost: u32, now: Micros) -> u32 {
         self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest))
     }
 
-    /// There may be something again.
+    /// Asking may be worthwhile again.
     pub(crate) fn ask_again(&mut self) {
         self.shut_until = Micros::ZERO;
     }
@@ -194,62 +199,75 @@ impl Account {
         self.lots.iter().map(Lot::left).sum()
     }
 
-    /// How long, as far as is known, until the whole limit is there again.
+    /// How long, as far as is known, until the whole limit is available again.
     pub(crate) fn whole_in(&self, now: Micros) -> u64 {
         self.whole_at.get().saturating_sub(now.get())
     }
 
-    /// What to ask for, by somebody who needs at least `cost`.
+    /// What to ask Redis for, on behalf of a request that needs at least `cost`. A reservation is claimed with it.
     pub(crate) fn order(&mut self, cost: u32, deal: &Deal, now: Micros) -> Order {
         let since = now.get().saturating_sub(self.asked_at.get());
-        if since < deal.ttl / 8 {
+        let claim = self.reservation.take();
+        if since < deal.ttl / 8 || claim.is_some() {
             self.size = self.size.saturating_mul(2);
         } else if since > deal.ttl / 2 {
             self.size /= 2;
         }
-        let most = if self.is_scarce { deal.most_if_scarce } else { deal.most };
+        let is_quick =
+            claim.is_some() && self.empty_at.is_some_and(|then| then.since(self.asked_at) <= since / 2);
+        let (most, ttl) = if is_quick { (deal.most_if_quick, since / 3 * 2) } else { (deal.most, deal.ttl) };
         self.size = self.size.clamp(1, most.max(1));
-        (self.asked_at, self.lasted) = (now, since);
-        let older = self.lots.iter_mut().map(|lot| (lot.id, lot.tell())).collect();
-        Order { want: self.size.max(cost), older, sent: now }
+        (self.asked_at, self.empty_at) = (now, None);
+        let older = self.lots.iter_mut().map(|lot| (lot.id, lot.report())).collect();
+        Order { want: self.size.max(cost), ttl: ttl.clamp(1, deal.ttl), older, claim, sent: now }
     }
 
     /// Redis has answered an order.
     pub(crate) fn granted(&mut self, grant: Grant, order: &Order, whole_in: u64, now: Micros) {
         self.is_asking = false;
         self.whole_at = now.plus(whole_in);
-        // What is to come takes as long to come as the last lot took to be spent.
-        self.is_scarce = grant.there < grant.amount && grant.wait >= self.lasted / 2;
-        // Redis has heard that there is nothing left of them.
+        // Redis knows that nothing is left of these.
         self.lots.retain(|lot| lot.left() > 0 || !order.older.contains(&(lot.id, 0)));
-        if grant.amount > 0 {
-            self.lots.push(Lot::of(grant, order.sent, now));
-        } else {
+        self.lots.extend(order.claim.and_then(|claim| grant.claimed_lot(claim.id, order.sent)));
+        self.lots.extend(grant.lot(order.sent));
+        self.reservation = grant.reservation(order.sent, now);
+        if grant.amount + grant.claimed + grant.reserved == 0 {
             self.shut_until = now.plus(grant.wait);
         }
     }
 
-    /// Redis has not answered an order. What it may have granted ends by its time.
+    /// Redis has not answered an order. What it may have granted expires.
     pub(crate) fn failed(&mut self) {
         self.is_asking = false;
     }
 
-    /// Everything that is held, if nobody has asked for any of it for so long; it is not spent any more.
-    pub(crate) fn idle(&mut self, idle: u64, now: Micros) -> Vec<Lot> {
-        self.drop_what_is_over(now);
+    /// Everything that is held, if nothing was spent for `idle` microseconds; it is not spent any more.
+    pub(crate) fn idle(&mut self, idle: u64, now: Micros) -> Closed {
         let is_idle = now.get().saturating_sub(self.spent_at.get()) >= idle && !self.is_asking;
-        if is_idle { std::mem::take(&mut self.lots) } else { Vec::new() }
+        self.drop_expired(now);
+        if is_idle { self.take() } else { Closed::default() }
     }
 
     /// Everything that is held, to be given back.
-    pub(crate) fn close(&mut self, now: Micros) -> Vec<Lot> {
-        self.drop_what_is_over(now);
-        std::mem::take(&mut self.lots)
+    pub(crate) fn close(&mut self, now: Micros) -> Closed {
+        self.drop_expired(now);
+        self.take()
     }
 
-    /// Whether it holds nothing, and nobody has asked for so long that the size of its lots is not worth remembering.
+    fn take(&mut self) -> Closed {
+        Closed { lots: std::mem::take(&mut self.lots), reservation: self.reservation.take() }
+    }
+
+    /// Whether it holds nothing and was idle for so long that the size of its lots is not worth remembering.
     pub(crate) fn is_forgotten(&self, idle: u64, now: Micros) -> bool {
         let since = now.get().saturating_sub(self.spent_at.get());
-        self.lots.is_empty() && !self.is_asking && now >= self.shut_until && since >= idle
+        let is_empty = self.lots.is_empty() && self.reservation.is_none();
+        is_empty && !self.is_asking && now >= self.shut_until && since >= idle
+    }
+}
+
+impl Closed {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lots.is_empty() && self.reservation.is_none()
     }
 }

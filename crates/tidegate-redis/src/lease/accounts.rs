@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashTable;
 use tidegate::Micros;
 
-use super::account::{Account, Deal};
+use super::account::{Account, Closed, Deal};
 use super::hand::{self, Name, Owned};
-use super::lot::Lot;
 
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -34,7 +33,7 @@ struct Entry {
 }
 
 /// What is to be given back, of which key.
-pub(crate) type Back = (usize, Box<[u8]>, Vec<Lot>);
+pub(crate) type Back = (usize, Box<[u8]>, Closed);
 
 /// What is to be given back, and how many tokens ended by their time.
 #[derive(Debug, Default)]
@@ -114,7 +113,7 @@ impl Accounts {
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
     pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Swept {
         self.each(
-            |rule, account| deals[rule].map_or_else(Vec::new, |deal| account.idle(deal.ttl / 2, now)),
+            |rule, account| deals[rule].map_or_else(Closed::default, |deal| account.idle(deal.ttl / 2, now)),
             |rule, account| deals[rule].is_none_or(|deal| account.is_forgotten(deal.ttl, now)),
         )
     }
@@ -132,23 +131,23 @@ impl Accounts {
         };
         let (Entry { owned, mut account }, _) = found.remove();
         account.collect(&owned.purse);
-        let lots = account.close(now);
-        Swept { back: vec![(name.rule, name.key.into(), lots)], expired: account.take_expired().into() }
+        let closed = account.close(now);
+        Swept { back: vec![(name.rule, name.key.into(), closed)], expired: account.take_expired().into() }
     }
 
     fn each(
         &self,
-        mut give: impl FnMut(usize, &mut Account) -> Vec<Lot>,
+        mut give: impl FnMut(usize, &mut Account) -> Closed,
         mut is_closed: impl FnMut(usize, &Account) -> bool,
     ) -> Swept {
         let mut swept = Swept::default();
         for drawer in &self.drawers {
             drawer.open().retain(|Entry { owned, account }| {
                 account.collect(&owned.purse);
-                let lots = give(owned.rule, account);
+                let closed = give(owned.rule, account);
                 swept.expired += u64::from(account.take_expired());
-                if !lots.is_empty() {
-                    swept.back.push((owned.rule, owned.key.clone(), lots));
+                if !closed.is_empty() {
+                    swept.back.push((owned.rule, owned.key.clone(), closed));
                 }
                 let stays = !is_closed(owned.rule, account);
                 if stays {

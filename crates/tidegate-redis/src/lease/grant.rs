@@ -24,9 +24,7 @@ use crate::wire::{Line, Terms, Verb};
 pub struct Granted {
     /// How many, perhaps 0.
     pub amount: u32,
-    /// How many of them may be spent from the answer on.
-    pub ready: u32,
-    /// The others may be spent so long after the answer has come. If nothing was granted: when to ask again.
+    /// If nothing was granted: when to ask again.
     pub wait: Duration,
     /// Nothing may be spent later than so long after the question was *sent*, by a clock that does not stop while the machine
     /// sleeps. Already a little less than Redis reckons, for clocks differ in pace.
@@ -68,16 +66,15 @@ impl RedisGate {
             let line = self.line_of(&part, Terms::Plain);
             shared.ask(Verb::Take, &[line], None, shared.deadline).await
         } else {
-            let line = self.line_of(&part, Terms::Lease { stock: deal.stock, ttl: deal.ttl });
+            let line = self.line_of(&part, Terms::Lease { stock: deal.stock, ttl: deal.ttl, ahead: 0 });
             shared.ask(Verb::Lease, &[line], Some(&id), shared.deadline).await
         };
         Ok(answer.map(|reply| {
-            let grant = granted(&reply, &deal, id);
-            let lasts = grant.wait.saturating_add(grant.lasts - grant.lasts / 64);
+            let grant = granted(&reply, &deal, deal.ttl, id);
+            let lasts = grant.lasts - grant.lasts / 64;
             Granted {
                 amount: grant.amount,
-                ready: grant.there,
-                wait: Duration::from_micros(grant.wait),
+                wait: Duration::from_micros(if grant.amount == 0 { grant.wait } else { 0 }),
                 lasts: Duration::from_micros(if grant.amount == 0 { 0 } else { lasts }),
                 receipt: if deal.is_window { Receipt::Window(grant.ends) } else { Receipt::Bucket(id) },
                 decision: reply.decisions[0].of_rule(part.rule),
@@ -115,7 +112,7 @@ impl RedisGate {
         self.shared.validate(&[*part])?;
         let shape = self.shared.shape(part);
         lease.validate(&shape.name, shape.described.letter())?;
-        Ok(lease.terms(shape.described.letter(), shape.described.limit(), 1))
+        Ok(lease.terms(shape.described.letter(), shape.described.limit(), self.shared.nodes))
     }
 
     fn line_of(&self, part: &Part<'_>, terms: Terms) -> Line<'_> {

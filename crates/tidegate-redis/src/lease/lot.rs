@@ -1,124 +1,134 @@
-//! # A lot: tokens that are already paid for
+//! # Granted and reserved tokens
+//!
+//! A lot is tokens that Redis has already deducted. This process spends them without asking:
 //!
 //! ```text
-//!   sent ── Redis grants ── received ─────── from ──────────────────────── until
-//!                               ├── ready ─────┴── ready and later ────────┤  spent only here
+//!   sent ── Redis grants ── received ─────────────── until
+//!                               ├── spent only here ──┤
 //! ```
 //!
-//! Both ends are on the safe side: what comes later counts from when the answer came, and the end from when the question went.
+//! The end counts from when the request was sent, so it comes before Redis takes the grant to be over.
+//!
+//! A reservation is tokens that have not come in yet. They are nobody else's, but they may not be spent before Redis has made
+//! a lot of them:
+//!
+//! ```text
+//!   sent ── Redis reserves ── received ── wait ── from: claim ── Redis grants ── a lot
+//! ```
 
 use tidegate::Micros;
 
-/// What one answer of Redis has granted.
+/// Granted tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lot {
     pub(crate) id: [u8; 16],
-    ready: u32,
-    /// Of what is left, so much was put into the purse.
+    left: u32,
+    /// How many tokens were moved into the purse; they are not in `left`.
     out: u32,
-    later: u32,
-    from: Micros,
     until: Micros,
-    /// More than this Redis does not take to be unspent.
-    told: u32,
+    /// The most that Redis takes to be unspent.
+    reported: u32,
     /// Of a window: when it ends, on Redis's clock.
     pub(crate) ends: Micros,
 }
 
-/// What Redis has granted, and when that was asked and heard.
-#[derive(Clone, Copy, Debug)]
+/// Tokens that have not come in yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) id: [u8; 16],
+    pub(crate) amount: u32,
+    /// When they can be claimed.
+    pub(crate) from: Micros,
+    until: Micros,
+}
+
+/// What one reply of Redis grants.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Grant {
     pub(crate) id: [u8; 16],
     pub(crate) amount: u32,
-    pub(crate) there: u32,
-    /// Microseconds until all of it is there, and from then on until it ends.
+    pub(crate) reserved: u32,
+    /// How many tokens of the reservation that was claimed.
+    pub(crate) claimed: u32,
+    /// Microseconds until the reservation can be claimed; if there is nothing at all, until it is worth asking again.
     pub(crate) wait: u64,
+    /// For how many microseconds a lot may be spent.
     pub(crate) lasts: u64,
     pub(crate) ends: Micros,
 }
 
+impl Grant {
+    /// Clocks may differ in pace, so a lot ends here a little earlier than in Redis.
+    fn lasts_here(&self) -> u64 {
+        self.lasts - self.lasts / 64
+    }
+
+    pub(crate) fn lot(&self, sent: Micros) -> Option<Lot> {
+        self.lot_of(self.id, self.amount, sent)
+    }
+
+    pub(crate) fn claimed_lot(&self, id: [u8; 16], sent: Micros) -> Option<Lot> {
+        self.lot_of(id, self.claimed, sent)
+    }
+
+    fn lot_of(&self, id: [u8; 16], amount: u32, sent: Micros) -> Option<Lot> {
+        let until = sent.plus(self.lasts_here());
+        (amount > 0).then_some(Lot { id, left: amount, out: 0, until, reported: amount, ends: self.ends })
+    }
+
+    pub(crate) fn reservation(&self, sent: Micros, received: Micros) -> Option<Reservation> {
+        let (from, until) = (received.plus(self.wait), sent.plus(self.wait).plus(self.lasts_here()));
+        (self.reserved > 0).then_some(Reservation { id: self.id, amount: self.reserved, from, until })
+    }
+}
+
 impl Lot {
-    pub(crate) fn of(grant: Grant, sent: Micros, received: Micros) -> Self {
-        let Grant { id, amount, there, wait, lasts, ends } = grant;
-        let lasts = lasts - lasts / 64; // clocks may differ in pace
-        Lot {
-            id,
-            ready: there,
-            out: 0,
-            later: amount.saturating_sub(there),
-            from: received.plus(wait),
-            until: sent.plus(wait).plus(lasts),
-            told: amount,
-            ends,
-        }
+    /// How many tokens are unspent, without those in the purse.
+    pub(crate) const fn left(&self) -> u32 {
+        self.left
     }
 
-    /// Lets what was to come later be ready if it is time, and tells how much is.
-    pub(crate) fn ready(&mut self, now: Micros) -> u32 {
-        if self.later > 0 && now >= self.from {
-            self.ready += std::mem::take(&mut self.later);
-        }
-        self.ready
-    }
-
-    /// How much of it is ready, or would be if somebody let it.
-    pub(crate) fn ready_at(&self, now: Micros) -> u32 {
-        if now >= self.from { self.left() } else { self.ready }
-    }
-
-    /// How much is known to be ready.
-    pub(crate) const fn is_ready(&self) -> u32 {
-        self.ready
-    }
-
-    /// Takes out what is ready, and at most so much of it, for the purse; until when it may be spent.
+    /// Moves up to `most` tokens into the purse. Returns how many, and until when they may be spent.
     pub(crate) fn lay_out(&mut self, most: u32) -> (u32, Micros) {
-        self.out = self.ready.min(most);
-        self.ready -= self.out;
+        self.out = self.left.min(most);
+        self.left -= self.out;
         (self.out, self.until)
     }
 
-    /// Takes back what is left of what it has laid out, if it has.
+    /// Takes back what is left in the purse, if its tokens are of this lot.
     pub(crate) fn collect(&mut self, left: u32) {
         if std::mem::take(&mut self.out) > 0 {
-            self.ready += left;
+            self.left += left;
         }
-    }
-
-    /// What is not spent, ready or not.
-    pub(crate) const fn left(&self) -> u32 {
-        self.ready + self.later
-    }
-
-    pub(crate) const fn later(&self) -> u32 {
-        self.later
-    }
-
-    pub(crate) const fn from(&self) -> Micros {
-        self.from
     }
 
     pub(crate) fn is_over(&self, now: Micros) -> bool {
         now >= self.until
     }
 
-    /// Spends as much of `cost` as is ready, and tells what is missing.
+    /// Spends up to `cost`, and returns how much is missing.
     pub(crate) fn spend(&mut self, cost: u32) -> u32 {
-        let spent = cost.min(self.ready);
-        self.ready -= spent;
+        let spent = cost.min(self.left);
+        self.left -= spent;
         cost - spent
     }
 
-    /// Takes back what nobody passed for, as far as Redis still takes it to be unspent, and tells what finds no room.
+    /// Puts tokens back that were not used, as far as Redis still takes them to be unspent. Returns how many do not fit.
     pub(crate) fn put_back(&mut self, cost: u32) -> u32 {
-        let fits = cost.min(self.told - self.left());
-        self.ready += fits;
+        let fits = cost.min(self.reported - self.left);
+        self.left += fits;
         cost - fits
     }
 
-    /// What is left, to be told to Redis. From now on there is no more.
-    pub(crate) fn tell(&mut self) -> u32 {
-        self.told = self.left();
-        self.told
+    /// How many tokens are left, to be reported to Redis. From now on it is never more.
+    pub(crate) fn report(&mut self) -> u32 {
+        self.reported = self.left;
+        self.reported
+    }
+}
+
+impl Reservation {
+    pub(crate) fn is_over(&self, now: Micros) -> bool {
+        now >= self.until
     }
 }

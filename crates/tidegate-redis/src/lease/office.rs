@@ -10,7 +10,7 @@ use tidegate::Clock;
 use tidegate_core::{Decision, Outcome};
 use tokio::sync::Notify;
 
-use super::account::{Deal, Order};
+use super::account::{Closed, Deal, Order};
 use super::accounts::{Accounts, Swept};
 use super::clock::BootClock;
 use super::lot::{Grant, Lot};
@@ -70,9 +70,11 @@ impl Office {
         let answer = self.send(rule, key, &deal, &order, id).await;
         add(&self.counts().asked, 1);
         let bell = match &answer {
-            Ok(reply) => self.received(rule, key, granted(reply, &deal, id), &order, reply).await,
-            Err(_) => {
-                add(&self.counts().stranded, order.want);
+            Ok(reply) => self.received(rule, key, granted(reply, &deal, order.ttl, id), &order, reply).await,
+            Err(trouble) => {
+                if *trouble != Trouble::NotAsked {
+                    add(&self.counts().stranded, order.want);
+                }
                 self.accounts.with_open(self.accounts.name(rule, key), |account| {
                     account.failed();
                     account.bell.clone()
@@ -93,14 +95,21 @@ impl Office {
         order: &Order,
         reply: &Reply,
     ) -> Option<Arc<Notify>> {
-        add(&self.counts().granted, grant.amount);
+        add(&self.counts().granted, grant.amount + grant.claimed);
         let (now, whole_in) = (self.clock.now(), reply.decisions[0].reset_after().as_micros());
         let bell = self.accounts.with_open(self.accounts.name(rule, key), |account| {
             account.granted(grant, order, whole_in, now);
             account.bell.clone()
         });
-        if bell.is_none() && grant.amount > 0 {
-            self.give_back_one(rule, key, &Lot::of(grant, order.sent, now)).await;
+        if bell.is_none() {
+            let claimed = order.claim.and_then(|claim| grant.claimed_lot(claim.id, order.sent));
+            let lots = grant.lot(order.sent).into_iter().chain(claimed).collect();
+            self.give_back_closed(
+                rule,
+                key,
+                Closed { lots, reservation: grant.reservation(order.sent, now) },
+            )
+            .await;
         }
         bell
     }
@@ -122,8 +131,11 @@ impl Office {
             let line = [self.line(rule, key, cost, Terms::Plain)];
             return shared.ask(Verb::Take, &line, None, shared.deadline).await;
         }
-        let line = [self.line(rule, key, cost, Terms::Lease { stock: deal.stock, ttl: deal.ttl })];
-        let older = order.older.iter().flat_map(|(id, left)| [&id[..], &left.to_be_bytes()].concat());
+        let terms = Terms::Lease { stock: deal.stock, ttl: order.ttl, ahead: cost };
+        let line = [self.line(rule, key, cost, terms)];
+        let claim = order.claim.map(|claim| (claim.id, claim.amount));
+        let older = order.older.iter().chain(&claim);
+        let older = older.flat_map(|(id, left)| [&id[..], &left.to_be_bytes()].concat());
         let ids: Vec<u8> = id.into_iter().chain(older).collect();
         shared.ask(Verb::Lease, &line, Some(&ids), shared.deadline).await
     }
@@ -136,10 +148,21 @@ impl Office {
     /// Gives lots back that are not spent any more. What does not arrive ends by its time.
     pub(crate) async fn give_back(&self, swept: Swept) {
         self.counts().expired.fetch_add(swept.expired, Ordering::Relaxed);
-        for (rule, key, lots) in swept.back {
-            for lot in lots {
-                self.give_back_one(rule, &key, &lot).await;
-            }
+        for (rule, key, closed) in swept.back {
+            self.give_back_closed(rule, &key, closed).await;
+        }
+    }
+
+    async fn give_back_closed(&self, rule: usize, key: &[u8], closed: Closed) {
+        for lot in closed.lots {
+            self.give_back_one(rule, key, &lot).await;
+        }
+        if let Some(reservation) = closed.reservation {
+            let line = [self.line(rule, key, reservation.amount, Terms::Plain)];
+            let shared = &self.gate.shared;
+            // Without an answer it lapses.
+            let _ = shared.ask(Verb::Return, &line, Some(&reservation.id), shared.deadline).await;
+            add(&self.counts().asked, 1);
         }
     }
 
@@ -174,17 +197,18 @@ pub(crate) fn add(count: &AtomicU64, number: u32) {
 }
 
 /// What a reply grants.
-pub(crate) fn granted(reply: &Reply, deal: &Deal, id: [u8; 16]) -> Grant {
+pub(crate) fn granted(reply: &Reply, deal: &Deal, ttl: u64, id: [u8; 16]) -> Grant {
     let (told, amount) = (reply.decisions[0], reply.taken.unwrap_or(0));
     let reset = told.reset_after().as_micros();
     let ends = told.at().plus(reset);
     if deal.is_window {
         let wait = if amount == 0 { reset } else { 0 };
-        return Grant { id, amount, there: amount, wait, lasts: deal.ttl.min(reset), ends };
+        return Grant { id, amount, wait, lasts: deal.ttl.min(reset), ends, ..Grant::default() };
     }
-    // Somebody may give some back before.
-    let wait = if amount == 0 { waits(&told).min(deal.ttl / PAUSE) } else { waits(&told) };
-    Grant { id, amount, there: reply.there.unwrap_or(0), wait, lasts: deal.ttl, ends }
+    let (reserved, claimed) = (reply.reserved, reply.claimed);
+    // Another node may return some before.
+    let longest = if reserved == 0 { deal.ttl / PAUSE } else { u64::MAX };
+    Grant { id, amount, reserved, claimed, wait: waits(&told).min(longest), lasts: ttl, ends }
 }
 
 fn waits(told: &Decision) -> u64 {

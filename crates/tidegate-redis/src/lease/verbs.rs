@@ -12,9 +12,11 @@
 
 use tidegate::{Admission, Clock, InvalidRequest, Micros, Part};
 use tidegate_core::{Decision, Outcome, Wait};
+use tokio::time::Instant;
 
 use super::account::Account;
 use super::{Held, Leased};
+use crate::gate::left;
 use crate::trouble::Trouble;
 use crate::wire::Verb;
 
@@ -27,11 +29,13 @@ impl Leased {
     ///
     /// As [`check`](Leased::check).
     pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.strict().shared.validate(request)?;
+        let shared = &self.strict().shared;
+        shared.validate(request)?;
+        let until = self.deadline();
         let mut held = Held { leased: self, parts: Vec::new(), now: self.office.clock.now() };
         let mut said = Vec::with_capacity(request.len());
         for part in request {
-            let decision = self.spend(part).await;
+            let decision = self.spend(part, until).await;
             if decision.is_some_and(|decision| decision.is_allowed()) {
                 held.parts.push(*part);
             }
@@ -40,10 +44,10 @@ impl Leased {
         let strict: Vec<Part<'_>> =
             request.iter().zip(&said).filter(|(_, said)| said.is_none()).map(|(part, _)| *part).collect();
         let leased = said.iter().copied().flatten().reduce(Decision::and);
-        let Some(leased) = leased else { return self.strict().check_each(request).await };
+        let Some(leased) = leased else { return Ok(shared.check_each(request, until).await) };
         if !leased.is_allowed() {
             self.count(&leased);
-            let others = self.seen_each(&strict).await;
+            let others = self.seen_each(&strict, until).await;
             return Ok(told(leased, request, &said, others.as_deref()));
         }
         if strict.is_empty() {
@@ -51,7 +55,7 @@ impl Leased {
             self.count(&leased);
             return Ok(Admission { rules: said.into_iter().flatten().collect(), ..Admission::bare(leased) });
         }
-        let admission = self.strict().check_each(&strict).await?;
+        let admission = shared.check_each(&strict, until).await;
         let others = (!admission.rules.is_empty()).then_some(&admission.rules[..]);
         if !admission.is_allowed() {
             return Ok(told(admission.decision, request, &said, others));
@@ -63,12 +67,12 @@ impl Leased {
     }
 
     /// What Redis says of each of these parts without charging them; nothing if it does not say.
-    async fn seen_each(&self, parts: &[Part<'_>]) -> Option<Vec<Decision>> {
+    async fn seen_each(&self, parts: &[Part<'_>], until: Instant) -> Option<Vec<Decision>> {
         if parts.is_empty() {
             return Some(Vec::new());
         }
         let shared = &self.strict().shared;
-        let reply = shared.ask(Verb::Peek, &shared.lines(parts), None, shared.deadline).await.ok()?;
+        let reply = shared.ask(Verb::Peek, &shared.lines(parts), None, left(until)).await.ok()?;
         Some(reply.decisions.iter().zip(parts).map(|(said, part)| said.of_rule(part.rule)).collect())
     }
 

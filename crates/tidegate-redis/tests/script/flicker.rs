@@ -76,7 +76,7 @@ fn a_value_is_longer_only_while_the_clock_is_behind() {
 #[test]
 fn what_is_lent_is_not_minted_either() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
-    let lent = ask(&mut clocked, NOON, 'k', "2 2 1000000", &rule, Some(&[7; 16]));
+    let lent = ask(&mut clocked, NOON, 'k', "2 2 1000000 0", &rule, Some(&[7; 16]));
     assert_eq!((lent.outcome, lent.remaining), (0, 2));
     assert_eq!(ask(&mut clocked, NOON, 'c', "2", &rule, None).outcome, 0);
     for _ in 0..3 {

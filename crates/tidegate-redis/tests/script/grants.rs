@@ -1,8 +1,8 @@
 //! # Tokens that are spent elsewhere
 //!
-//! Several nodes take tokens ahead, spend them on their own clock, give some back, forget some and die, while requests and
-//! replies are late, overtake each other or are lost. Whatever was spent, and whatever the script let pass itself, is
-//! charged to a bucket of the core at that instant, and there it must always fit.
+//! Several nodes take tokens in advance, spend them without asking, reserve and claim those that come in later, return some,
+//! forget some and die, while requests and replies are late, overtake each other or are lost. Every token spent, and every
+//! request the script allowed itself, is charged to a bucket of the core at that instant, and must always fit.
 
 use std::collections::VecDeque;
 
@@ -23,28 +23,19 @@ const RULES: &[&str] = &[
 ];
 const NODES: usize = 3;
 
-/// What a node may spend.
+/// What a node may spend; of a reservation, what it may claim.
 #[derive(Clone, Debug)]
 struct Lot {
     id: [u8; 16],
-    ready: u32,
-    later: u32,
-    /// From when on what comes later is there, and until when all of it is.
-    from: Micros,
+    left: u32,
     until: Micros,
+    is_reserved: bool,
 }
 
 impl Lot {
-    fn left(&self) -> u32 {
-        self.ready + self.later
-    }
-
     fn spend(&mut self, now: Micros) -> bool {
-        if now >= self.from {
-            self.ready += std::mem::take(&mut self.later);
-        }
-        let spends = self.ready > 0 && now < self.until;
-        self.ready -= u32::from(spends);
+        let spends = self.left > 0 && now < self.until && !self.is_reserved;
+        self.left -= u32::from(spends);
         spends
     }
 }
@@ -52,9 +43,9 @@ impl Lot {
 /// What is on its way.
 #[derive(Clone, Debug)]
 enum Message {
-    Lease { node: usize, id: [u8; 16], sent: Micros, want: u32, older: Vec<u8> },
+    Lease { node: usize, id: [u8; 16], sent: Micros, want: u32, older: Vec<u8>, claim: Option<[u8; 16]> },
     Return { id: [u8; 16], unspent: u32 },
-    Granted { node: usize, lot: Lot, wait: u64 },
+    Granted { node: usize, lots: Vec<Lot> },
 }
 
 fn small(number: u64) -> u32 {
@@ -75,6 +66,7 @@ struct Run {
     under_way: VecDeque<Message>,
     ids: u64,
     spent: usize,
+    claimed: u64,
 }
 
 impl Run {
@@ -93,6 +85,7 @@ impl Run {
             under_way: VecDeque::new(),
             ids: 0,
             spent: 0,
+            claimed: 0,
         }
     }
 
@@ -141,18 +134,22 @@ impl Run {
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.ids.to_be_bytes());
         let of_some = self.random.below(4);
-        let older = self.lots[node].iter().filter(|lot| u64::from(lot.id[15]) % 4 <= of_some);
-        let older: Vec<u8> =
-            older.flat_map(|lot| [&lot.id[..], &lot.left().to_be_bytes()].concat()).collect();
-        self.lots[node].retain(|lot| lot.left() > 0);
+        // One reservation is claimed at a time, so that the reply tells what became of it.
+        let claim = self.lots[node].iter().find(|lot| lot.is_reserved).map(|lot| lot.id);
+        let older = self.lots[node].iter().filter(|lot| {
+            if lot.is_reserved { Some(lot.id) == claim } else { u64::from(lot.id[15]) % 4 <= of_some }
+        });
+        let older: Vec<u8> = older.flat_map(|lot| [&lot.id[..], &lot.left.to_be_bytes()].concat()).collect();
+        // What is claimed is gone until the reply gives it back.
+        self.lots[node].retain(|lot| lot.left > 0 && !lot.is_reserved);
         let want = 1 + small(self.random.below(self.stock + 2));
-        self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, older });
+        self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, older, claim });
     }
 
     fn gives_back(&mut self) {
         let node = self.node();
         if let Some(lot) = self.lots[node].pop() {
-            self.under_way.push_back(Message::Return { id: lot.id, unspent: lot.left() });
+            self.under_way.push_back(Message::Return { id: lot.id, unspent: lot.left });
         }
     }
 
@@ -182,24 +179,26 @@ impl Run {
             _ => {}
         }
         match message {
-            Message::Lease { node, id, sent, want, older } => {
-                let cost = format!("{want} {} {}", self.stock, self.ttl);
+            Message::Lease { node, id, sent, want, older, claim } => {
+                let ahead = self.random.below(self.stock + 2);
+                let cost = format!("{want} {} {} {ahead}", self.stock, self.ttl);
                 let (told, numbers) = self.ask('k', cost, Some(&[&id[..], &older].concat()));
-                let [.., amount, ready] = numbers[..] else { panic!("{numbers:?}") };
-                let until = sent.plus(told.wait).plus(self.ttl);
-                let (ready, amount) = (small(ready), small(amount));
-                assert!(ready <= amount && amount <= want && u64::from(amount) <= self.stock, "{numbers:?}");
-                if amount > 0 {
-                    let lot = Lot { id, ready, later: amount - ready, from: self.now, until };
-                    self.under_way.push_back(Message::Granted { node, lot, wait: told.wait });
-                }
+                let [.., granted, reserved, claimed] = numbers[..] else { panic!("{numbers:?}") };
+                assert!(granted <= want.into() && granted <= self.stock, "{numbers:?}");
+                assert!(reserved <= ahead && claimed <= self.stock, "{numbers:?}");
+                self.claimed += claimed;
+                let until = sent.plus(self.ttl);
+                let lot = |id, left, until, is_reserved| Lot { id, left: small(left), until, is_reserved };
+                let mut lots =
+                    vec![lot(id, granted, until, false), lot(id, reserved, until.plus(told.wait), true)];
+                lots.extend(claim.map(|id| lot(id, claimed, until, false)));
+                lots.retain(|lot| lot.left > 0);
+                self.under_way.push_back(Message::Granted { node, lots });
             }
             Message::Return { id, unspent } => {
                 self.ask('u', unspent.to_string(), Some(&id));
             }
-            Message::Granted { node, lot, wait } => {
-                self.lots[node].push(Lot { from: self.now.plus(wait), ..lot });
-            }
+            Message::Granted { node, lots } => self.lots[node].extend(lots),
         }
     }
 
@@ -245,6 +244,7 @@ fn what_is_spent_elsewhere_is_never_too_much_and_nothing_stays_taken() {
         }
         assert!(run.spent > before + 100, "{text}: only {} were spent", run.spent - before);
     }
+    assert!(run.claimed > 500, "only {} were reserved and claimed", run.claimed);
 }
 
 struct Single {
@@ -262,34 +262,69 @@ impl Single {
         let id = id.map(|id| [id; 16]);
         self.clocked.numbers(NOON.plus(at), verb, &[ask], id.as_ref().map(|id| &id[..])).1[2..].to_vec()
     }
+
+    /// Claims an older reservation, and asks for one token more.
+    fn claim(&mut self, at: u64, id: u8, older: u8) -> Vec<u64> {
+        let ask = Ask { cost: "1 8 1000000 0".into(), ..Ask::new("key", 0, &self.rule) };
+        let id = [&[id; 16][..], &[older; 16], &99_u32.to_be_bytes()].concat();
+        self.clocked.numbers(NOON.plus(at), 'k', &[ask], Some(&id)).1[2..].to_vec()
+    }
 }
 
 #[test]
-fn a_grant_is_what_is_there_and_the_rest_when_it_has_come_in() {
+fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, 'c', "7", None), [0, 3, 0, 700_000]);
-    assert_eq!(one.ask(0, 'k', "5 10 1000000", Some(1)), [1, 0, 200_000, 1_700_000, 5, 3], "two are missing");
+    let lease = "5 8 1000000 5";
+    assert_eq!(one.ask(0, 'k', lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are there");
+    assert_eq!(one.ask(0, 'k', lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
+    assert_eq!(one.ask(0, 'k', lease, Some(3)), [1, 0, 800_000, 1_800_000, 0, 3, 0], "the stock is reserved");
     assert_eq!(
-        one.ask(0, 'k', "9 10 1000000", Some(2)),
-        [1, 0, 700_000, 2_200_000, 5, 0],
-        "no more than the stock"
+        one.ask(0, 'k', "5 8 1000000 0", Some(4)),
+        [2, 0, 900_000, 1_800_000, 0, 0, 0],
+        "when one is there"
     );
-    assert_eq!(one.ask(0, 'k', "1 10 1000000", Some(3))[..3], [2, 0, 1_200_000], "until the first expires");
-    assert_eq!(one.ask(700_000, 'c', "1", None)[..3], [2, 0, 600_000], "all is granted, and held until then");
-    assert_eq!(one.ask(1_200_000, 'p', "0", None)[..2], [0, 0], "what expires does not come back at once");
-    assert_eq!(one.ask(1_300_000, 'p', "0", None)[..2], [0, 1], "but the bucket refills again");
+    assert_eq!(one.ask(500_000, 'c', "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
+    assert_eq!(
+        one.claim(499_999, 5, 2)[4..],
+        [0, 0, 4],
+        "one has not come in yet, and is not charged any more"
+    );
+    assert_eq!(one.claim(800_000, 6, 3)[4..], [0, 0, 1], "no more than the stock may be unspent");
+    assert_eq!(one.claim(800_000, 7, 9)[4..], [0, 0, 0], "an unknown reservation");
+}
+
+#[test]
+fn a_reservation_that_is_claimed_late_has_to_be_taken_anew() {
+    let mut one = Single::start("10/s burst 10");
+    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(1_200_000, 'p', "0", None)[..2], [0, 8], "the charge refills as any other");
+    assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is there");
+    let mut one = Single::start("10/s burst 10");
+    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.claim(1_300_000, 2, 1)[4..], [1, 0, 0], "it has lapsed");
+}
+
+#[test]
+fn a_reservation_that_is_returned_is_there_for_others() {
+    let mut one = Single::start("10/s burst 10");
+    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(100_000, 'u', "4", Some(1))[..2], [0, 1]);
 }
 
 #[test]
 fn what_comes_back_comes_back_once_and_only_while_it_is_known() {
     let mut one = Single::start("1/h burst 10");
-    assert_eq!(one.ask(0, 'k', "6 10 1000000", Some(1))[4..], [6, 6]);
+    assert_eq!(one.ask(0, 'k', "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
     assert_eq!(one.ask(10, 'u', "4", Some(2))[..2], [0, 4], "an id that nobody knows");
     assert_eq!(one.ask(20, 'u', "4", Some(1))[..2], [0, 8]);
     assert_eq!(one.ask(30, 'u', "4", Some(1))[..2], [0, 8], "twice");
-    assert_eq!(one.ask(40, 'k', "6 10 1000000", Some(3))[4..], [6, 6]);
+    assert_eq!(one.ask(40, 'k', "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
     assert_eq!(one.ask(50, 'u', "99", Some(3))[..2], [0, 8], "no more than was granted");
-    assert_eq!(one.ask(60, 'k', "2 10 1000000", Some(4))[4..], [2, 2]);
+    assert_eq!(one.ask(60, 'k', "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
     assert_eq!(one.ask(1_000_060, 'u', "2", Some(4))[..2], [0, 6], "its time is over");
 }
 
@@ -297,7 +332,7 @@ fn what_comes_back_comes_back_once_and_only_while_it_is_known() {
 fn who_is_forgotten_still_owes_what_others_may_spend() {
     let mut one = Single::start("1/h burst 10");
     one.ask(0, 'c', "3", None);
-    one.ask(0, 'k', "4 10 1000000", Some(1));
+    one.ask(0, 'k', "4 10 1000000 0", Some(1));
     assert_eq!(one.ask(1, 'x', "0", None)[..2], [0, 6]);
     assert_eq!(one.ask(2, 'r', "9", None)[..2], [0, 6], "nor is it given back by others");
     assert_eq!(one.ask(3, 'u', "4", Some(1))[..2], [0, 10]);
@@ -306,11 +341,11 @@ fn who_is_forgotten_still_owes_what_others_may_spend() {
 #[test]
 fn what_is_said_of_older_grants_makes_room() {
     let mut one = Single::start("1000000/s burst 10");
-    assert_eq!(one.ask(0, 'k', "10 10 1000000", Some(1))[4..], [10, 10]);
-    assert_eq!(one.ask(100, 'k', "10 10 1000000", Some(2))[4..], [0, 0], "all of it may be unspent");
-    let ask = Ask { cost: "10 10 1000000".into(), ..Ask::new("key", 0, &one.rule) };
+    assert_eq!(one.ask(0, 'k', "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
+    assert_eq!(one.ask(100, 'k', "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all of it may be unspent");
+    let ask = Ask { cost: "10 10 1000000 10".into(), ..Ask::new("key", 0, &one.rule) };
     let id = [&[3; 16][..], &[1; 16], &3_u32.to_be_bytes()].concat();
     let numbers = one.clocked.numbers(NOON.plus(200), 'k', &[ask], Some(&id)).1;
-    assert_eq!(numbers[6..], [7, 0], "what was used refills only from now on: until then it was held");
-    assert_eq!(numbers[4], 7, "at the pace of the bucket");
+    assert_eq!(numbers[6..], [0, 10, 0], "what was used refills only from now on: until then it was held");
+    assert_eq!(numbers[4], 10, "at the pace of the bucket");
 }

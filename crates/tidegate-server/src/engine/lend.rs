@@ -316,15 +316,11 @@ impl Lent {
     }
 
     fn granted(granted: &Granted, id: GrantId) -> Self {
-        let Granted { amount, ready, lasts, .. } = *granted;
+        let Granted { amount, lasts, .. } = *granted;
         let wait = Wait::micros(micros(granted.wait).max(1));
-        let outcome = match (amount, ready) {
-            (0, _) => Outcome::RetryAfter(wait),
-            _ if ready < amount => Outcome::AllowedAfter(wait),
-            _ => Outcome::Allowed,
-        };
+        let outcome = if amount == 0 { Outcome::RetryAfter(wait) } else { Outcome::Allowed };
         let decision = with_outcome(&granted.decision, outcome);
-        let loan = Loan { id: (amount > 0).then_some(id), amount, ready, lasts };
+        let loan = Loan { id: (amount > 0).then_some(id), amount, ready: amount, lasts };
         Lent { decided: Decided::by(Verdict::Limited(decision)), loan }
     }
 }

@@ -54,8 +54,7 @@ pub struct Acquired {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what is lent is charged, and spent or given back by whoever hears of it"]
 pub struct Lent {
-    /// What was decided: allowed, if all of it is ready; allowed after a wait, if the rest will be then; else, when to
-    /// ask again.
+    /// Allowed if anything is lent; else, when to ask again.
     pub decided: Decided,
     /// What is lent.
     pub loan: Loan,
