@@ -203,6 +203,16 @@ fn after_a_clock_was_set_back_time_passes_as_ever() {
     assert_eq!(passed_at(&bucket, &mut state, &[noon, noon + 100_000, noon + hour]), [0, 1, 4]);
 }
 
+/// Two clocks ten seconds apart take turns every 10 ms, and a token comes each 100 ms. What comes back between two turns is less than a
+/// token, and is not lost.
+#[test]
+fn two_clocks_that_take_turns_refill_a_bucket_at_its_pace() {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
+    let turns: Vec<u64> = (0..1_000).map(|n| 1_000_000_000 + n * 10_000 - n % 2 * 10_000_000).collect();
+    let passed: u32 = passed_at(&bucket, &mut [0; 3], &turns).iter().sum();
+    assert_eq!(passed, 4 + 99);
+}
+
 #[test]
 fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
     for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {

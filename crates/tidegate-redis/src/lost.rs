@@ -175,7 +175,7 @@ impl Lost {
             return wait;
         }
         let drawn = self.jitter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 32;
-        let jitter = u128::from(self.longest_wait / 4) * u128::from(drawn) >> 32;
+        let jitter = (u128::from(self.longest_wait / 4) * u128::from(drawn)) >> 32;
         Wait::micros(self.longest_wait.saturating_add(u64::try_from(jitter).unwrap_or(0)))
     }
 }

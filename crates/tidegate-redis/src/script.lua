@@ -259,7 +259,7 @@ local function bucket()
   local HEAD, STEPPED, GRANT, NONE = 21, 35, 27, {}
   local RESERVED, HIGH = 128, 2 ^ 48 -- the mark of a reservation shares a byte with the topmost bits of its expiry
 
-  -- How long a value is without its grants.
+  -- How long a value is without its grants and reservations.
   local function head_of(value)
     return #value % GRANT == STEPPED % GRANT and STEPPED or HEAD
   end
@@ -303,14 +303,14 @@ local function bucket()
   end
 
   -- How far ahead the instant lies that the clock stepped back from.
-  local function ahead(rule)
+  local function until_return(rule)
     return rule.high and rule.high - now or 0
   end
 
   -- The same wait while that instant has not come again: the time until then will not count for what would be there only
   -- then.
   local function told(rule, wait)
-    local until_then = ahead(rule)
+    local until_then = until_return(rule)
     return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
@@ -499,7 +499,7 @@ local function bucket()
     end
     local kept = rule.kept or 0
     local stepped = rule.high and struct.pack('>I7I7', rule.high, now) or ''
-    local lost = ahead(rule)
+    local lost = until_return(rule)
     if kept > 0 then
       stepped, lost = rule.stepped, rule.lost
     end
