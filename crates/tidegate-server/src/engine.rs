@@ -60,7 +60,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate::{Clock, SteadyClock, Wait};
-use tidegate_redis::RedisGate;
+use tidegate_redis::{RedisGate, Trouble};
 
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Diff};
@@ -243,6 +243,20 @@ impl<C: Clock> Engine<C> {
     pub async fn give_back(&self) {
         let rules = self.force.load_full();
         rules.give_back().await;
+    }
+
+    /// Waits for the first answer of the store, at most its `connect_timeout`. Returns at once where counts are in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Trouble`]: why the store did not answer in time. Decisions are made without it until it does.
+    pub async fn connect(&self) -> Result<(), Trouble> {
+        let StoreConfig::Redis(config) = &self.store else { return Ok(()) };
+        let Some(gate) = self.force.load().gate().cloned() else { return Ok(()) };
+        if gate.ready(config.connect_timeout).await {
+            return Ok(());
+        }
+        Err(gate.health().last_trouble.unwrap_or(Trouble::TooLate))
     }
 
     pub(crate) fn meter(&self) -> &Arc<Meter> {

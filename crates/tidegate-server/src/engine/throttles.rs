@@ -110,7 +110,7 @@ impl<C: Clock + Send + Sync + 'static> Throttles<C> {
 pub(super) fn owes_there(gate: RedisGate, key: &[u8]) -> Answer<Result<Option<Wait>, Fault>> {
     let (key, look) = (Box::<[u8]>::from(key), Throttle::of_any_limit());
     Answer::Pending(Box::pin(async move {
-        let seen = gate.charge(&key, look.brought()).await;
+        let seen = gate.owed(&key).await;
         seen.map(|seen| owed(&look.told(seen))).map_err(|trouble| Fault::Store(trouble.to_string()))
     }))
 }

@@ -26,4 +26,5 @@ mod shared;
 mod shared_throttle;
 mod shell;
 mod sockets;
+mod startup;
 mod tls;
