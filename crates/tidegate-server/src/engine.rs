@@ -53,6 +53,7 @@ mod testing;
 mod throttle;
 mod throttles;
 mod verdict;
+mod window;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,6 +83,8 @@ pub use testing::Case;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
 use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
+use window::Budget;
+pub(crate) use window::{Permit, Window, in_order};
 
 /// Decides for all clients.
 ///
@@ -102,6 +105,7 @@ pub struct Engine<C = SteadyClock> {
     places: Arc<Places>,
     blocks: Arc<Blocks>,
     meter: Arc<Meter>,
+    budget: Budget,
     clock: C,
     store: StoreConfig,
     /// One at a time.
@@ -150,11 +154,13 @@ impl<C: Clock + Clone> Engine<C> {
     pub fn start(compiled: Compiled, store: &StoreConfig, clock: C) -> Result<Self, InvalidRules> {
         let throttles = Arc::new(Throttles::new(store, clock.clone()));
         let (places, blocks, meter) = <(Arc<Places>, Arc<Blocks>, Arc<Meter>)>::default();
-        let beside = (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default());
+        let budget = Budget::of(store);
+        let beside =
+            (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default(), budget.clone());
         let force = InForce::first(compiled, store, beside, clock.clone())?;
         let (force, replacing) = (ArcSwap::from_pointee(force), Mutex::new(()));
         let store = store.clone();
-        Ok(Engine { force, throttles, places, blocks, meter, clock, store, replacing, set: None })
+        Ok(Engine { force, throttles, places, blocks, meter, budget, clock, store, replacing, set: None })
     }
 
     /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its
@@ -257,6 +263,11 @@ impl<C: Clock> Engine<C> {
             return Ok(());
         }
         Err(gate.health().last_trouble.unwrap_or(Trouble::TooLate))
+    }
+
+    /// A permit for one request more of a pipeline, beyond its first; `None` if they are to wait for each other.
+    pub(crate) fn permit(&self) -> Option<Permit> {
+        self.budget.permit()
     }
 
     pub(crate) fn meter(&self) -> &Arc<Meter> {

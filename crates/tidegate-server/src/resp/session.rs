@@ -11,8 +11,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,11 +20,12 @@ use tidegate::{Clock, SteadyClock};
 use super::account::Account;
 use super::call::{Call, find};
 use super::parse::{Bounds, Parsed, Places, Request, parse};
+use super::replies::{Later, Replies};
 use super::reply::{Dialect, Reply};
 use super::transaction::{Queued, Transaction};
 use crate::config::Protocol;
 use crate::engine::meter::DoorMeter;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, Engine, Permit};
 
 /// What all sessions share.
 #[derive(Debug)]
@@ -73,14 +72,11 @@ pub enum Then {
     Needs(usize),
     /// The replies are to go out first: there is more to be answered.
     Flush,
-    /// A reply comes later, and nothing is answered before it.
-    Later(Later),
+    /// Replies come later, and nothing is answered before them.
+    Later(Replies),
     /// Nothing: the replies are to go out, and that is the end.
     Close,
 }
-
-/// A reply that comes later.
-pub type Later = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
 /// What a command leads to.
 pub(crate) enum Flow {
@@ -160,38 +156,69 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         self.id
     }
 
-    /// Answers all whole requests in `bytes`, behind what is in `out`.
+    /// Answers all whole requests in `bytes`, behind what is in `out`. Those that the store answers are sent to it together.
     pub fn run(&mut self, bytes: &[u8], places: &mut Places, out: &mut Vec<u8>) -> Ran {
-        let (mut consumed, mut commands) = (0, 0);
+        let (mut consumed, mut commands, mut replies) = (0, 0, Replies::default());
         let then = loop {
-            if out.len() >= ENOUGH {
+            if replies.is_full() {
+                break Then::Later(replies);
+            }
+            if replies.is_empty() && out.len() >= ENOUGH {
                 break Then::Flush;
             }
-            let flow = if let Some(queued) = self.queued.pop_front() {
-                self.execute(queued.request(places), out)
-            } else {
-                match parse(&bytes[consumed..], &self.bounds(), places) {
+            let queued = self.queued.pop_front();
+            let (request, length) = match &queued {
+                Some(queued) => (queued.request(places), 0),
+                None => match parse(&bytes[consumed..], &self.bounds(), places) {
+                    Ok(Parsed::Whole(length)) => (places.request(&bytes[consumed..]), length),
+                    _ if !replies.is_empty() => break Then::Later(replies),
                     Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
-                    Ok(Parsed::Whole(length)) => {
-                        let from = consumed;
-                        consumed += length;
-                        commands += 1;
-                        self.answer(places.request(&bytes[from..]), out)
-                    }
                     Err(malformed) => {
                         Reply::new(out, self.dialect).error(format!("ERR Protocol error: {malformed}"));
                         break Then::Close;
                     }
-                }
+                },
+            };
+            let permit = if replies.is_empty() { None } else { self.permit(request) };
+            if permit.is_none() && !replies.is_empty() {
+                queued.into_iter().for_each(|queued| self.queued.push_front(queued));
+                break Then::Later(replies);
+            }
+            let behind = replies.behind().unwrap_or(&mut *out);
+            let flow = if queued.is_some() {
+                self.execute(request, behind)
+            } else {
+                consumed += length;
+                commands += 1;
+                self.answer(request, behind)
             };
             match flow {
                 Flow::Next => {}
-                Flow::Later(later) => break Then::Later(later),
+                Flow::Later(later) => {
+                    replies.push(later, permit);
+                    if !self.may_overlap(request) {
+                        break Then::Later(replies);
+                    }
+                }
                 Flow::Close => break Then::Close,
             }
         };
         self.service.commands.fetch_add(commands, Ordering::Relaxed);
         Ran { consumed, then }
+    }
+
+    /// Whether a command may be sent before the commands ahead of it are answered: it only asks the store to decide, and is
+    /// sent in its order. All others, as those that change the session, wait.
+    fn may_overlap(&self, request: Request<'_>) -> bool {
+        let is =
+            |names: &[&str]| names.iter().any(|name| request.name().eq_ignore_ascii_case(name.as_bytes()));
+        is(&["CL.THROTTLE", "THROTTLE", "GCRA"])
+            || (is(&["TG.CHECK", "TG.PEEK"]) && !self.service.engine.in_force().is_leased())
+    }
+
+    /// A permit to send a command before the commands ahead of it are answered.
+    fn permit(&self, request: Request<'_>) -> Option<Permit> {
+        if self.may_overlap(request) { self.service.engine.permit() } else { None }
     }
 
     #[inline]

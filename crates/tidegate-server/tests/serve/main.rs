@@ -20,6 +20,7 @@ mod leases;
 mod log;
 mod metrics;
 mod openapi;
+mod pipelines;
 mod reload;
 mod running;
 mod shared;
