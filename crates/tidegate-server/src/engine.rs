@@ -48,6 +48,7 @@ mod question;
 mod redis;
 mod refused;
 mod rules;
+mod share;
 pub(crate) mod tally;
 mod testing;
 mod throttle;
