@@ -51,8 +51,11 @@ impl Replies {
         self.slots.push_back(Slot { reply: Reply::Pending { later, _permit: permit }, behind: Vec::new() });
     }
 
-    /// Where replies are written that come behind those that are pending; `None` if none is.
+    /// Where replies are written that come behind those that are pending; `None` if these are to be waited for first.
     pub(crate) fn behind(&mut self) -> Option<&mut Vec<u8>> {
+        if self.is_full() {
+            return None;
+        }
         self.slots.back_mut().map(|slot| &mut slot.behind)
     }
 
@@ -60,8 +63,7 @@ impl Replies {
         self.slots.is_empty()
     }
 
-    /// Whether those that are pending are to be waited for before there are more.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         let last = self.slots.back().map_or(0, |slot| slot.behind.len());
         self.slots.len() >= MOST_PENDING || self.bytes + last >= MOST_BYTES
     }

@@ -85,6 +85,13 @@ pub(crate) enum Flow {
     Close,
 }
 
+impl Flow {
+    #[inline]
+    fn is_later(&self) -> bool {
+        matches!(self, Flow::Later(_))
+    }
+}
+
 /// When so many bytes of replies are waiting they go out before anything else is answered.
 const ENOUGH: usize = 64 << 10;
 
@@ -158,33 +165,70 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
 
     /// Answers all whole requests in `bytes`, behind what is in `out`. Those that the store answers are sent to it together.
     pub fn run(&mut self, bytes: &[u8], places: &mut Places, out: &mut Vec<u8>) -> Ran {
-        let (mut consumed, mut commands, mut replies) = (0, 0, Replies::default());
+        let (mut consumed, mut commands) = (0, 0);
         let then = loop {
-            if replies.is_full() {
-                break Then::Later(replies);
-            }
-            if replies.is_empty() && out.len() >= ENOUGH {
+            if out.len() >= ENOUGH {
                 break Then::Flush;
             }
+            let (flow, may_overlap) = if let Some(queued) = self.queued.pop_front() {
+                let request = queued.request(places);
+                let flow = self.execute(request, out);
+                let may_overlap = flow.is_later() && self.may_overlap(request);
+                (flow, may_overlap)
+            } else {
+                match parse(&bytes[consumed..], &self.bounds(), places) {
+                    Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
+                    Ok(Parsed::Whole(length)) => {
+                        let request = places.request(&bytes[consumed..]);
+                        consumed += length;
+                        commands += 1;
+                        let flow = self.answer(request, out);
+                        let may_overlap = flow.is_later() && self.may_overlap(request);
+                        (flow, may_overlap)
+                    }
+                    Err(malformed) => {
+                        Reply::new(out, self.dialect).error(format!("ERR Protocol error: {malformed}"));
+                        break Then::Close;
+                    }
+                }
+            };
+            match flow {
+                Flow::Next => {}
+                Flow::Later(later) => {
+                    let mut replies = Replies::from(later);
+                    if may_overlap {
+                        let (bytes_more, commands_more) =
+                            self.pipeline(&bytes[consumed..], places, &mut replies);
+                        consumed += bytes_more;
+                        commands += commands_more;
+                    }
+                    break Then::Later(replies);
+                }
+                Flow::Close => break Then::Close,
+            }
+        };
+        self.service.commands.fetch_add(commands, Ordering::Relaxed);
+        Ran { consumed, then }
+    }
+
+    /// Adds the replies to further commands behind those that are pending, as long as these commands may be sent now. Returns
+    /// how many bytes and how many commands that were.
+    #[cold]
+    fn pipeline(&mut self, bytes: &[u8], places: &mut Places, replies: &mut Replies) -> (usize, u64) {
+        let (mut consumed, mut commands) = (0, 0);
+        while let Some(behind) = replies.behind() {
             let queued = self.queued.pop_front();
             let (request, length) = match &queued {
                 Some(queued) => (queued.request(places), 0),
                 None => match parse(&bytes[consumed..], &self.bounds(), places) {
                     Ok(Parsed::Whole(length)) => (places.request(&bytes[consumed..]), length),
-                    _ if !replies.is_empty() => break Then::Later(replies),
-                    Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
-                    Err(malformed) => {
-                        Reply::new(out, self.dialect).error(format!("ERR Protocol error: {malformed}"));
-                        break Then::Close;
-                    }
+                    _ => break,
                 },
             };
-            let permit = if replies.is_empty() { None } else { self.permit(request) };
-            if permit.is_none() && !replies.is_empty() {
+            let Some(permit) = self.permit(request) else {
                 queued.into_iter().for_each(|queued| self.queued.push_front(queued));
-                break Then::Later(replies);
-            }
-            let behind = replies.behind().unwrap_or(&mut *out);
+                break;
+            };
             let flow = if queued.is_some() {
                 self.execute(request, behind)
             } else {
@@ -192,19 +236,11 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
                 commands += 1;
                 self.answer(request, behind)
             };
-            match flow {
-                Flow::Next => {}
-                Flow::Later(later) => {
-                    replies.push(later, permit);
-                    if !self.may_overlap(request) {
-                        break Then::Later(replies);
-                    }
-                }
-                Flow::Close => break Then::Close,
+            if let Flow::Later(later) = flow {
+                replies.push(later, Some(permit));
             }
-        };
-        self.service.commands.fetch_add(commands, Ordering::Relaxed);
-        Ran { consumed, then }
+        }
+        (consumed, commands)
     }
 
     /// Whether a command may be sent before the commands ahead of it are answered: it only asks the store to decide, and is
