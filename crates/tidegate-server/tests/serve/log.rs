@@ -222,11 +222,11 @@ fn fallbacks(admin: SocketAddr) -> f64 {
 
 impl Logging {
     /// Reads on until the lines have told of so many decisions without Redis, and not of more.
-    fn decisions(&self, wanted: u64) -> Vec<Value> {
-        let (mut told, mut events) = (0, Vec::new());
+    fn decisions(&self, wanted: f64) -> Vec<Value> {
+        let (mut told, mut events) = (0.0, Vec::new());
         while told < wanted {
             let event = self.event("made without");
-            told += event["decisions"].as_u64().unwrap_or_else(|| panic!("no number: {event}"));
+            told += event["decisions"].as_f64().unwrap_or_else(|| panic!("no number: {event}"));
             events.push(event);
         }
         assert_eq!(told, wanted, "{events:?}");
@@ -261,13 +261,13 @@ fn a_single_missed_deadline_is_logged_and_counted() {
     until("decided by Redis", || (source(http) == json!("strict")).then_some(()));
     let before = fallbacks(admin);
     if before > 0.0 {
-        server.decisions(before as u64); // on a busy machine
+        server.decisions(before); // on a busy machine
     }
     redis.say("CLIENT PAUSE 300 ALL");
     assert_eq!(source(http), json!("closed"));
     let missed = fallbacks(admin) - before;
     assert!(missed >= 1.0);
-    let events = server.decisions(missed as u64);
+    let events = server.decisions(missed);
     assert!(
         events.iter().all(|event| event["level"] == "warn" || event["seconds"].is_number()),
         "{events:?}"
