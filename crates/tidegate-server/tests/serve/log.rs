@@ -207,7 +207,7 @@ fn with_redis(redis: &Redis, settings: &str) -> (Logging, [SocketAddr; 2], tempf
     (server, [http, admin], folder)
 }
 
-/// What a request is told of who decided.
+/// The source of the decision on a request.
 fn source(http: SocketAddr) -> Value {
     post(http, "/v1/check", &json!({"descriptors": {"user": "alice"}}))["source"].clone()
 }

@@ -39,7 +39,7 @@ fn without_redis_the_listeners_open_after_the_connect_timeout_and_one_warning() 
     assert!(started.elapsed() >= timeout, "{:?}", started.elapsed());
     let told = post(server.http, "/v1/check", &json!({"descriptors": {"user": "alice"}}));
     assert_eq!(told["source"], json!("local"));
-    std::thread::sleep(Duration::from_secs(2)); // whoever looks after it twice a second has nothing to add
+    std::thread::sleep(Duration::from_secs(2)); // the task that looks twice a second has nothing to add
     let errors = server.child.stderr.take().expect("a pipe");
     drop(server);
     let lines: Vec<String> = BufReader::new(errors).lines().map(|line| line.expect("text")).collect();
