@@ -62,7 +62,7 @@ impl RedisGate {
     /// use tidegate_redis::{Brought, RedisGate};
     ///
     /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-    /// let gate = RedisGate::builder("redis://127.0.0.1/").without_rules().build()?;
+    /// let gate = RedisGate::builder("redis://127.0.0.1/").without_rules().connect().await?;
     /// // One each two seconds, five at once: a whole limit comes back in ten.
     /// let owed = gate.charge(b"alice", Brought { full: 10_000_000_000, charge: 2_000_000_000 }).await?;
     /// if owed.outcome != Outcome::Allowed {
@@ -74,9 +74,20 @@ impl RedisGate {
     ///
     /// # Errors
     ///
-    /// [`Trouble`]: why Redis did not decide. It may have charged the key all the same, if the answer was lost.
+    /// [`Trouble`]: why Redis did not decide. It may have charged the key all the same, if the answer was lost. The caller
+    /// decides then, so it is counted in [`Health::fallbacks`](crate::Health::fallbacks).
     pub async fn charge(&self, key: &[u8], brought: Brought) -> Result<Owed, Trouble> {
-        self.ask_brought(key, Asked::Charge(brought)).await
+        let owed = self.ask_brought(key, Asked::Charge(brought)).await;
+        owed.inspect_err(|trouble| self.shared.counts.fell_back(trouble))
+    }
+
+    /// What a key that limits came with owes. Decides and charges nothing, so a failure is not counted as a fallback.
+    ///
+    /// # Errors
+    ///
+    /// [`Trouble`]: why Redis did not answer.
+    pub async fn owed(&self, key: &[u8]) -> Result<Owed, Trouble> {
+        self.ask_brought(key, Asked::Charge(Brought { full: LONGEST, charge: 0 })).await
     }
 
     /// Forgets a key that limits came with; and tells what it owed.

@@ -24,12 +24,13 @@ use crate::lease::Lease;
 use crate::line::Lines;
 use crate::link::{CONNECT, CONNECT_NODE, Link, Target};
 use crate::lost::{Alone, Lost, Share, WhenLost};
+use crate::trouble::Trouble;
 use crate::watch::{self, Canary, Pace};
 use crate::wire::SCRIPT;
 
 /// A [`RedisGate`] in the making.
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
+#[must_use = "a builder does nothing until `connect` or `lazy`"]
 pub struct Builder {
     addresses: Addresses,
     rules: Vec<Given>,
@@ -41,6 +42,7 @@ pub struct Builder {
     failures: u32,
     canary: Duration,
     outage_retry_after: Duration,
+    connect_timeout: Duration,
     numbers: Option<Arc<Numbers>>,
     may_lack_rules: bool,
     #[cfg(feature = "tls")]
@@ -74,8 +76,20 @@ pub struct InvalidGate {
     pub reasons: Vec<String>,
 }
 
+/// Why [`Builder::connect`] returned no gate: the settings are invalid, or the store did not answer in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectError(Cause);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cause {
+    Invalid(InvalidGate),
+    Unavailable { timeout: Duration, trouble: Option<Trouble> },
+}
+
 /// The longest name a rule may have in a key.
 const LONGEST_NAME: usize = 128;
+/// How long [`Builder::connect`] waits for the store by default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// While Redis is not asked, how often the watch asks.
 const ILL: Duration = Duration::from_millis(50);
 
@@ -100,6 +114,7 @@ impl Builder {
             failures: 5,
             canary: Duration::from_secs(5),
             outage_retry_after: Duration::from_secs(1),
+            connect_timeout: CONNECT_TIMEOUT,
             numbers: None,
             may_lack_rules: false,
             #[cfg(feature = "tls")]
@@ -201,13 +216,47 @@ impl Builder {
         Builder { root_certificate: Some(pem.into()), ..self }
     }
 
-    /// The gate. It connects in the background, and until then decides as its rules say of a Redis that does not answer.
+    /// How long [`connect`](Builder::connect) waits for the store; 2 seconds by default.
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        Builder { connect_timeout: timeout, ..self }
+    }
+
+    /// Builds the gate and waits for the first answer of the store, so that the first decision is strict.
+    ///
+    /// Waits at most [`connect_timeout`](Builder::connect_timeout). A program that has to start without the store builds the
+    /// gate with [`lazy`](Builder::lazy) and waits with [`RedisGate::ready`], which leaves it the gate when the time is over.
+    ///
+    /// ```no_run
+    /// use tidegate::Quota;
+    /// use tidegate_redis::RedisGate;
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gate = RedisGate::builder("redis://127.0.0.1/").rule("user", Quota::per_second(10)).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`InvalidGate`], with every reason: an address that is none, no rules, rules that cannot be told apart or cannot be counted
-    /// exactly, a zero where there must be something, no tokio runtime.
-    pub fn build(self) -> Result<RedisGate, InvalidGate> {
+    /// [`ConnectError`] if the settings are invalid, or if the store did not answer in time.
+    pub async fn connect(self) -> Result<RedisGate, ConnectError> {
+        let timeout = self.connect_timeout;
+        let gate = self.lazy().map_err(|invalid| ConnectError(Cause::Invalid(invalid)))?;
+        if gate.ready(timeout).await {
+            return Ok(gate);
+        }
+        let trouble = gate.health().last_trouble;
+        Err(ConnectError(Cause::Unavailable { timeout, trouble }))
+    }
+
+    /// Builds the gate without waiting: it connects in the background. Until it is connected, decisions follow the
+    /// [`when_lost`](Builder::when_lost) setting of their rules, as in an outage. [`connect`](Builder::connect) waits.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidGate`], with every reason: an invalid address, no rules, rules with the same name or that cannot be counted
+    /// exactly, a zero where at least 1 is needed, no tokio runtime.
+    pub fn lazy(self) -> Result<RedisGate, InvalidGate> {
         let mut reasons = self.reasons();
         let target = self.target().map_err(|reason| reasons.push(reason)).ok();
         let runtime = Handle::try_current()
@@ -217,6 +266,15 @@ impl Builder {
             (Some(target), Some(runtime)) if reasons.is_empty() => Ok(self.made(&target, runtime)),
             _ => Err(InvalidGate { reasons }),
         }
+    }
+
+    /// The same as [`lazy`](Builder::lazy).
+    ///
+    /// # Errors
+    ///
+    /// As [`lazy`](Builder::lazy).
+    pub fn build(self) -> Result<RedisGate, InvalidGate> {
+        self.lazy()
     }
 
     /// Everything that is wrong, whatever the address.
@@ -455,3 +513,37 @@ impl fmt::Display for InvalidGate {
 }
 
 impl Error for InvalidGate {}
+
+// === impl ConnectError ===
+
+impl ConnectError {
+    /// Whether the settings are invalid: a retry fails in the same way.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        matches!(self.0, Cause::Invalid(_))
+    }
+
+    /// Whether the store did not answer in time: a retry may succeed.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.0, Cause::Unavailable { .. })
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Cause::Invalid(_) => f.write_str("the settings of the gate are invalid"),
+            Cause::Unavailable { timeout, .. } => write!(f, "no answer of the store within {timeout:?}"),
+        }
+    }
+}
+
+impl Error for ConnectError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0 {
+            Cause::Invalid(invalid) => Some(invalid),
+            Cause::Unavailable { trouble, .. } => trouble.as_ref().map(|trouble| trouble as _),
+        }
+    }
+}

@@ -47,7 +47,8 @@ use crate::wire::{self, Call, Described, Line, Reply, Said, Terms, Verb};
 /// let gate = RedisGate::builder("redis://127.0.0.1/")
 ///     .rule("everybody", Quota::per_second(5_000)).when_lost(WhenLost::Open)
 ///     .rule("user", Quota::per_second(10))
-///     .build()?;
+///     .connect()
+///     .await?;
 /// let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).unwrap());
 ///
 /// let admission = gate.check(&[Part::of(everybody), Part::of(user).key("alice")]).await?;
@@ -276,7 +277,7 @@ impl RedisGate {
     /// Waits until limits are enforced, but not longer than this, and tells whether they are.
     pub async fn ready(&self, within: Duration) -> bool {
         let enforced = async {
-            while self.shared.counts.enforced() != Some(true) {
+            while self.shared.counts.enforced() != Some(true) || self.shared.breaker.is_open() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
@@ -439,6 +440,7 @@ impl Shared {
     /// The answer without Redis.
     pub(crate) fn without_redis(&self, request: &[Part<'_>], trouble: &Trouble) -> Admission {
         self.counts.saw(trouble);
+        self.counts.fell_back(trouble);
         let admission = self.lost.check(request);
         self.counts.count(admission.decision.source);
         admission
@@ -602,6 +604,7 @@ impl Shared {
             warnings,
             last_trouble: down.or_else(|| self.counts.last_trouble()),
             decisions: self.counts.decisions(),
+            fallbacks: self.counts.fallbacks(),
             commands: self.counts.commands(),
         }
     }

@@ -31,8 +31,26 @@ pub struct Health {
     pub last_trouble: Option<Trouble>,
     /// How decisions were made.
     pub decisions: Decisions,
+    /// How many decisions were made without Redis, by the reason. A failed [`charge`](crate::RedisGate::charge) counts as one.
+    pub fallbacks: Fallbacks,
     /// How often the script was asked for anything, the canary and what is renewed or given back included.
     pub commands: u64,
+}
+
+/// How many decisions were made without Redis, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fallbacks {
+    /// Redis did not answer within the deadline.
+    pub deadline: u64,
+    /// There was no connection.
+    pub not_connected: u64,
+    /// Redis had failed too often and was not asked.
+    pub breaker_open: u64,
+    /// Too many requests were waiting for an answer.
+    pub too_many_in_flight: u64,
+    /// Redis answered with an error, or with something that is no answer of the script.
+    pub error: u64,
 }
 
 /// How many decisions were made how.
@@ -66,6 +84,8 @@ pub(crate) struct Numbers {
     open: AtomicU64,
     closed: AtomicU64,
     commands: AtomicU64,
+    /// In the order of [`Fallbacks::REASONS`].
+    fallbacks: [AtomicU64; Fallbacks::REASONS.len()],
     /// Of the breaker.
     pub(crate) openings: Arc<AtomicU64>,
     pub(crate) leases: lease::Counts,
@@ -86,6 +106,17 @@ impl Counts {
             _ => strict,
         };
         count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A decision was made without Redis.
+    pub(crate) fn fell_back(&self, trouble: &Trouble) {
+        self.numbers.fallbacks[reason(trouble)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fallbacks(&self) -> Fallbacks {
+        let [deadline, not_connected, breaker_open, too_many_in_flight, error] =
+            self.numbers.fallbacks.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error }
     }
 
     /// The script was asked once more.
@@ -127,5 +158,36 @@ impl Counts {
 
     pub(crate) fn last_trouble(&self) -> Option<Trouble> {
         self.last_trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The place of a reason in [`Fallbacks::REASONS`].
+fn reason(trouble: &Trouble) -> usize {
+    match trouble {
+        Trouble::TooLate => 0,
+        Trouble::NotConnected { .. } => 1,
+        Trouble::NotAsked => 2,
+        Trouble::TooManyInFlight => 3,
+        Trouble::Refused { .. } | Trouble::Nonsense => 4,
+    }
+}
+
+// === impl Fallbacks ===
+
+impl Fallbacks {
+    const REASONS: [&'static str; 5] =
+        ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"];
+
+    /// Each reason, as metrics name it, and how many decisions were made for it.
+    pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error } = *self;
+        let counts = [deadline, not_connected, breaker_open, too_many_in_flight, error];
+        Fallbacks::REASONS.into_iter().zip(counts)
+    }
+
+    /// How many decisions were made without Redis, for any reason.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.by_reason().map(|(_, count)| count).sum()
     }
 }

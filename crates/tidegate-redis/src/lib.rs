@@ -49,9 +49,9 @@ mod watch;
 mod wire;
 
 pub use brought::{Brought, Owed, SCRIPT_OF_BROUGHT};
-pub use build::{Builder, InvalidGate};
+pub use build::{Builder, ConnectError, InvalidGate};
 pub use gate::RedisGate;
-pub use health::{Decisions, Health};
+pub use health::{Decisions, Fallbacks, Health};
 pub use lease::{CannotLease, Granted, Lease, LeaseStats, Leased, Receipt};
 pub use lost::WhenLost;
 pub use trouble::Trouble;

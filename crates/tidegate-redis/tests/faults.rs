@@ -8,7 +8,7 @@ use std::time::Duration;
 use gates::{enforced, eventually, one, patient, ready, strict, together};
 use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
-use tidegate_redis::{RedisGate, Trouble, WhenLost};
+use tidegate_redis::{Brought, Decisions, RedisGate, Trouble, WhenLost};
 
 /// A gate on the other side of a bad network, with a rule of each kind.
 struct Bad {
@@ -275,4 +275,55 @@ async fn too_many_under_way_are_decided_without_redis() {
     };
     let (all, ()) = tokio::join!(together(&gate, 64), resume);
     assert_eq!(all.iter().filter(|admission| admission.decision.source == Source::Strict).count(), 4);
+}
+
+/// Each reason in turn. The sum is the number of decisions without Redis, those of ad-hoc limits included.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_without_redis_are_counted_by_reason() {
+    let server = Server::start(Kind::Redis, &[]);
+    let proxy = Proxy::start(server.port());
+    let builder = RedisGate::builder(proxy.url()).rule("user", Quota::per_day(1_000)).failures(3);
+    let gate = ready(builder.deadline(Duration::from_millis(500)).in_flight(4));
+    let before = gate.health().fallbacks;
+    assert_eq!(before.total(), 0, "{before:?}");
+
+    together(&gate, 64).await;
+    let crowded = gate.health().fallbacks;
+    assert!(crowded.too_many_in_flight > 0 && crowded.total() == crowded.too_many_in_flight, "{crowded:?}");
+
+    proxy.set(Mode::Blackhole);
+    eventually("not asked", async || {
+        let _ = gate.check(&one("alice")).await;
+        (gate.health().fallbacks.breaker_open > 0).then_some(())
+    })
+    .await;
+    assert!(gate.health().fallbacks.deadline > 0, "{:?}", gate.health());
+
+    let adhoc = gate.health().fallbacks.total();
+    let limit = Brought { full: 1_000_000_000, charge: 1_000_000 };
+    assert!(gate.charge(b"bob", limit).await.is_err() && gate.owed(b"bob").await.is_err());
+    assert_eq!(gate.health().fallbacks.total(), adhoc + 1, "a look is no decision");
+
+    proxy.set(Mode::Pass);
+    let _ = strict(&gate).await;
+    proxy.set(says("LOADING Redis is loading the dataset in memory"));
+    eventually("an error", async || {
+        let _ = gate.check(&one("alice")).await;
+        (gate.health().fallbacks.error > 0).then_some(())
+    })
+    .await;
+    proxy.set(Mode::Pass);
+    let _ = strict(&gate).await;
+    proxy.set(Mode::Refuse);
+    eventually("no connection", async || {
+        let _ = gate.check(&one("alice")).await;
+        (gate.health().fallbacks.not_connected > 0).then_some(())
+    })
+    .await;
+
+    let health = gate.health();
+    let Decisions { local, open, closed, .. } = health.decisions;
+    assert_eq!(health.fallbacks.total(), local + open + closed + 1, "and the one that the caller made");
+    let names: Vec<_> = health.fallbacks.by_reason().map(|(reason, _)| reason).collect();
+    assert_eq!(names, ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"]);
 }

@@ -3,7 +3,8 @@
 mod gates;
 mod support;
 
-use std::time::Duration;
+use std::error::Error;
+use std::time::{Duration, Instant};
 
 use gates::{FIRST, enforced, eventually, one, passed, patient};
 use support::{Kind, Server, until};
@@ -302,4 +303,30 @@ async fn everything_wrong_is_said_at_once() {
 fn outside_a_runtime_it_says_so() {
     let error = RedisGate::builder("redis://localhost").rule("a", hourly(1)).build().expect_err("no runtime");
     assert!(error.to_string().contains("tokio runtime"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_waits_for_the_first_answer_so_that_the_first_decision_is_strict() {
+    let server = Server::start(Kind::Redis, &[]);
+    for round in 0..20 {
+        let builder = RedisGate::builder(server.url()).rule("user", hourly(1_000));
+        let builder = builder.deadline(Duration::from_secs(20)).connect_timeout(Duration::from_secs(60));
+        let gate = builder.connect().await.expect("a healthy server");
+        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, true), "round {round}");
+        assert_eq!(gate.health().fallbacks.total(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connect_fails_after_its_timeout_and_says_why() {
+    let builder = RedisGate::builder("redis://127.0.0.1:1/").rule("user", hourly(3));
+    let (started, timeout) = (Instant::now(), Duration::from_millis(200));
+    let error = builder.clone().connect_timeout(timeout).connect().await.expect_err("nothing listens there");
+    assert!(started.elapsed() >= timeout && error.is_unavailable() && !error.is_invalid());
+    assert_eq!(error.to_string(), "no answer of the store within 200ms");
+    let why = error.source().expect("a reason").to_string();
+    assert!(why.contains("refused"), "{why}");
+    let error = builder.nodes(0).connect().await.expect_err("invalid");
+    assert!(error.is_invalid() && error.source().is_some_and(|why| why.to_string().contains("0 nodes")));
 }

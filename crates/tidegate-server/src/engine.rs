@@ -48,11 +48,13 @@ mod question;
 mod redis;
 mod refused;
 mod rules;
+mod share;
 pub(crate) mod tally;
 mod testing;
 mod throttle;
 mod throttles;
 mod verdict;
+mod window;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,7 +62,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate::{Clock, SteadyClock, Wait};
-use tidegate_redis::RedisGate;
+use tidegate_redis::{RedisGate, Trouble};
 
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Diff};
@@ -82,6 +84,8 @@ pub use testing::Case;
 pub use throttle::{InvalidThrottle, Throttle, Throttled};
 use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
+use window::Budget;
+pub(crate) use window::{Permit, Window, in_order};
 
 /// Decides for all clients.
 ///
@@ -102,6 +106,7 @@ pub struct Engine<C = SteadyClock> {
     places: Arc<Places>,
     blocks: Arc<Blocks>,
     meter: Arc<Meter>,
+    budget: Budget,
     clock: C,
     store: StoreConfig,
     /// One at a time.
@@ -150,11 +155,13 @@ impl<C: Clock + Clone> Engine<C> {
     pub fn start(compiled: Compiled, store: &StoreConfig, clock: C) -> Result<Self, InvalidRules> {
         let throttles = Arc::new(Throttles::new(store, clock.clone()));
         let (places, blocks, meter) = <(Arc<Places>, Arc<Blocks>, Arc<Meter>)>::default();
-        let beside = (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default());
+        let budget = Budget::of(store);
+        let beside =
+            (places.clone(), blocks.clone(), meter.clone(), Arc::<Grants>::default(), budget.clone());
         let force = InForce::first(compiled, store, beside, clock.clone())?;
         let (force, replacing) = (ArcSwap::from_pointee(force), Mutex::new(()));
         let store = store.clone();
-        Ok(Engine { force, throttles, places, blocks, meter, clock, store, replacing, set: None })
+        Ok(Engine { force, throttles, places, blocks, meter, budget, clock, store, replacing, set: None })
     }
 
     /// Puts other rules in force, all at once. A limit that is [the same](crate::rules::Identity) goes on with its
@@ -243,6 +250,25 @@ impl<C: Clock> Engine<C> {
     pub async fn give_back(&self) {
         let rules = self.force.load_full();
         rules.give_back().await;
+    }
+
+    /// Waits for the first answer of the store, at most its `connect_timeout`. Returns at once where counts are in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Trouble`]: why the store did not answer in time. Decisions are made without it until it does.
+    pub async fn connect(&self) -> Result<(), Trouble> {
+        let StoreConfig::Redis(config) = &self.store else { return Ok(()) };
+        let Some(gate) = self.force.load().gate().cloned() else { return Ok(()) };
+        if gate.ready(config.connect_timeout).await {
+            return Ok(());
+        }
+        Err(gate.health().last_trouble.unwrap_or(Trouble::TooLate))
+    }
+
+    /// A permit for one request more of a pipeline, beyond its first; `None` if they are to wait for each other.
+    pub(crate) fn permit(&self) -> Option<Permit> {
+        self.budget.permit()
     }
 
     pub(crate) fn meter(&self) -> &Arc<Meter> {

@@ -199,6 +199,15 @@ fn redis<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
     lines.one(COMMANDS, &[], health.commands);
     lines.family("tidegate_redis_breaker_openings_total", Kind::Counter, "How often that has begun.");
     lines.one("tidegate_redis_breaker_openings_total", &[], health.openings);
+    const FALLBACKS: &str = "tidegate_fallback_decisions_total";
+    lines.family(
+        FALLBACKS,
+        Kind::Counter,
+        "Decisions made without Redis, by the reason; ad-hoc limits included.",
+    );
+    for (reason, count) in health.fallbacks.by_reason() {
+        lines.one(FALLBACKS, &[("reason", reason)], count);
+    }
     const TOOK: &str = "tidegate_redis_duration_seconds";
     lines.family(TOOK, Kind::Histogram, "From asking Redis to the decision, whoever made it.");
     lines.histogram(TOOK, &[], &meter.store.seen());

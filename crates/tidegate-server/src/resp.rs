@@ -20,6 +20,7 @@ mod handshake;
 mod keys;
 mod lease;
 mod parse;
+mod replies;
 mod reply;
 mod rules;
 mod server;
@@ -29,9 +30,10 @@ mod transaction;
 
 pub use account::Account;
 pub use parse::{Bounds, Malformed, Parsed, Places, Request, parse};
+pub use replies::{Later, Replies};
 pub use reply::{Dialect, Reply};
 pub(crate) use rules::source as source_name;
-pub use session::{Later, Ran, Service, Session, Then};
+pub use session::{Ran, Service, Session, Then};
 
 /// The version of Redis that clients are told of: what they do with older ones is not needed, and not tested.
 pub(crate) const REDIS_VERSION: &str = "7.2.4";

@@ -23,6 +23,7 @@ mod connection;
 mod farewell;
 mod files;
 mod notify;
+mod outage;
 mod reload;
 pub(crate) mod socket;
 mod talk;

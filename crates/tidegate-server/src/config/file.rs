@@ -111,6 +111,8 @@ table! {
         cluster: Option<At<OneOrMany<Text>>>,
         /// How long a decision may take, all in all. Usually 20ms.
         deadline: Option<At<Time>>,
+        /// How long the service waits for Redis before it opens its listeners. Usually 2s.
+        connect_timeout: Option<At<Time>>,
         /// How many Tidegate services share the limits: by leases, and while Redis does not answer. Usually 1.
         nodes: Option<At<Number<u32>>>,
         /// Connections shared by all requests. Usually 2.
@@ -124,6 +126,8 @@ table! {
         /// What is done while it does not answer, by rules that say nothing else and by limits that come with the call.
         /// Usually `local`.
         when_lost: Option<At<WhenLostWord>>,
+        /// The longest wait that a decision without Redis tells, before jitter of up to a quarter. Usually 1s.
+        outage_retry_after: Option<At<Time>>,
     }
 }
 

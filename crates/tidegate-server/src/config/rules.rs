@@ -7,6 +7,7 @@ mod amounts;
 mod conditions;
 mod keys;
 mod leases;
+mod outage;
 mod overrides;
 mod shown;
 
@@ -124,6 +125,7 @@ impl Reading<'_> {
         };
         self.show_rule(table, domain, &rule);
         self.show_lease(table, &rule, store);
+        self.outage(table, &rule, store);
         rule
     }
 

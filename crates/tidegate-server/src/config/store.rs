@@ -33,6 +33,8 @@ pub struct Redis {
     pub servers: Servers,
     /// How long a decision may take.
     pub deadline: Duration,
+    /// How long the service waits for the store before it opens its listeners.
+    pub connect_timeout: Duration,
     /// How many services share the limits while Redis does not answer.
     pub nodes: u32,
     /// Connections shared by all requests.
@@ -43,9 +45,10 @@ pub struct Redis {
     pub tenant: String,
     /// The file with the certificate to trust.
     pub root_certificate: Option<String>,
-    /// What becomes of requests while it does not answer, unless a rule says otherwise. Of limits that come with the
-    /// call a share is not known: there [`Local`](WhenLost::Local) is the whole limit, in each service.
+    /// What becomes of requests in an outage, by rules that do not say it themselves and by ad-hoc limits.
     pub when_lost: WhenLost,
+    /// The longest wait that a decision in an outage tells, before jitter of up to a quarter.
+    pub outage_retry_after: Duration,
 }
 
 /// One server, or a cluster. Addresses may hold passwords, so they are secrets.
@@ -59,6 +62,8 @@ pub enum Servers {
 
 const MAX_KEYS: usize = 1 << 22;
 const DEADLINE: Duration = Duration::from_millis(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 const CONNECTIONS: usize = 2;
 const IN_FLIGHT: usize = 1_024;
 
@@ -135,7 +140,8 @@ impl Reading<'_> {
     }
 
     fn redis_at(&mut self, servers: Servers, table: &RedisTable) -> Store {
-        let deadline = self.deadline(table.deadline);
+        let deadline = self.time("deadline", table.deadline, DEADLINE);
+        let connect_timeout = self.time("connect_timeout", table.connect_timeout, CONNECT_TIMEOUT);
         let nodes = self.number("store.redis.nodes", table.nodes, 1);
         let connections = self.number("store.redis.connections", table.connections, CONNECTIONS);
         let in_flight = self.number("store.redis.in_flight", table.in_flight, IN_FLIGHT);
@@ -148,16 +154,20 @@ impl Reading<'_> {
         let tenant = of(&table.tenant).unwrap_or_default();
         let root_certificate = of(&table.root_certificate);
         let when_lost = self.when_lost(table.when_lost);
+        let outage_retry_after =
+            self.time("outage_retry_after", table.outage_retry_after, OUTAGE_RETRY_AFTER);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         Store::Redis(Box::new(Redis {
             servers,
             deadline,
+            connect_timeout,
             nodes,
             connections,
             in_flight,
             tenant,
             root_certificate,
             when_lost,
+            outage_retry_after,
         }))
     }
 
@@ -228,15 +238,17 @@ impl Reading<'_> {
         word.into()
     }
 
-    fn deadline(&mut self, given: Option<At<Time>>) -> Duration {
+    /// A length of time among the settings of the store.
+    fn time(&mut self, name: &str, given: Option<At<Time>>, otherwise: Duration) -> Duration {
+        let path = format!("store.redis.{name}");
         match given {
-            Some(At { value: Time(deadline), span }) => {
-                self.show_at("store.redis.deadline", format!("{deadline:?}"), span);
-                deadline
+            Some(At { value: Time(time), span }) => {
+                self.show_at(path, format!("{time:?}"), span);
+                time
             }
             None => {
-                self.show("store.redis.deadline", format!("{DEADLINE:?}"), Origin::Default);
-                DEADLINE
+                self.show(path, format!("{otherwise:?}"), Origin::Default);
+                otherwise
             }
         }
     }
@@ -270,12 +282,14 @@ const NOTHING: RedisTable = RedisTable {
     url: None,
     cluster: None,
     deadline: None,
+    connect_timeout: None,
     nodes: None,
     connections: None,
     in_flight: None,
     tenant: None,
     root_certificate: None,
     when_lost: None,
+    outage_retry_after: None,
 };
 
 /// Whether it can be the address of a Redis; else, what to write.
@@ -336,6 +350,25 @@ mod tests {
         let (store, rules, shown) = when_lost("url: redis://h");
         assert_eq!((store, rules), (WhenLost::Local, [WhenLost::Local, WhenLost::Closed]));
         assert_eq!(shown, ["local: default", "local: default", "closed: x:4"]);
+    }
+
+    #[test]
+    fn times_of_the_store_are_read_and_shown() {
+        let times = |store: &str| {
+            let file = format!("store: {{redis: {{url: \"redis://h\"{store}}}}}\nrules: []\n");
+            let config = Config::load("x", file.as_bytes(), Format::Yaml, &|_| None).config.expect("a file");
+            let Store::Redis(redis) = config.store else { panic!("a Redis") };
+            let names = ["deadline", "connect_timeout", "outage_retry_after"];
+            let shown = names.map(|name| {
+                let of = |shown: &&crate::config::Shown| shown.path == format!("store.redis.{name}");
+                config.shown.iter().find(of).map(|shown| shown.value.clone()).expect("it is shown")
+            });
+            ([redis.deadline, redis.connect_timeout, redis.outage_retry_after], shown)
+        };
+        let ms = |times: [u64; 3]| times.map(Duration::from_millis);
+        assert_eq!(times(""), (ms([20, 2_000, 1_000]), ["20ms", "2s", "1s"].map(str::to_owned)));
+        let given = ", deadline: 5ms, connect_timeout: 300ms, outage_retry_after: 4s";
+        assert_eq!(times(given), (ms([5, 300, 4_000]), ["5ms", "300ms", "4s"].map(str::to_owned)));
     }
 
     #[test]

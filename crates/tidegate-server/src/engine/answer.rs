@@ -4,6 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use super::window::{Window, in_order};
+
 /// What the engine answers: now, or later.
 ///
 /// In memory it is always ready, and costs neither an allocation nor a task. Doors are written for both.
@@ -37,20 +39,16 @@ impl<T> Answer<T> {
     }
 
     /// All answers, in this order: now if all are there, else when the last one is.
-    pub fn all(answers: Vec<Answer<T>>) -> Answer<Vec<T>>
+    ///
+    /// At most a window of them are under way at once, and they are started in their order.
+    pub(crate) fn all(answers: Vec<Answer<T>>, window: Window) -> Answer<Vec<T>>
     where
         T: Send + 'static,
     {
         if answers.iter().all(|answer| matches!(answer, Answer::Ready(_))) {
             return Answer::Ready(answers.into_iter().filter_map(Answer::now).collect());
         }
-        Answer::Pending(Box::pin(async move {
-            let mut all = Vec::with_capacity(answers.len());
-            for answer in answers {
-                all.push(answer.wait().await);
-            }
-            all
-        }))
+        Answer::Pending(Box::pin(in_order(answers.into_iter().map(Answer::wait), window)))
     }
 
     /// The answer, waited for if it is not there yet.

@@ -31,6 +31,7 @@ use super::redis;
 use super::rules::InvalidRules;
 use super::tally::{Counted, MANY_RULES, SHARDS, Tally};
 use super::verdict::{Decided, Verdict};
+use super::window::{Budget, Window};
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Identity, Limit, Numbered, Rule};
 
@@ -50,6 +51,9 @@ pub struct InForce<C = SteadyClock> {
     pub(super) blocks: Arc<Blocks>,
     pub(super) meter: Arc<Meter>,
     pub(super) grants: Arc<Grants>,
+    budget: Budget,
+    /// Whether a rule is leased.
+    is_leased: bool,
     pub(super) clock: C,
 }
 
@@ -57,7 +61,7 @@ pub struct InForce<C = SteadyClock> {
 type Counts = (Box<[Option<Arc<Watched>>]>, Box<[Arc<Tally>]>);
 
 /// What lies beside the rules, and stays when they are replaced.
-type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>, Arc<Grants>);
+type Beside = (Arc<Places>, Arc<Blocks>, Arc<Meter>, Arc<Grants>, Budget);
 
 /// Where the states of the rules lie.
 pub(super) enum Store<C> {
@@ -92,7 +96,13 @@ impl<C: Clock + Clone> InForce<C> {
         let store = self.store.succeeded_by(&compiled, store, &self.clock)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(|| self.watched_as(rule))).collect();
         let tallies = tallies(&compiled, |rule| self.tally_of(rule));
-        let beside = (self.places.clone(), self.blocks.clone(), self.meter.clone(), self.grants.clone());
+        let beside = (
+            self.places.clone(),
+            self.blocks.clone(),
+            self.meter.clone(),
+            self.grants.clone(),
+            self.budget.clone(),
+        );
         Ok(InForce::made(compiled, store, (watched, tallies), beside, self.clock.clone()))
     }
 
@@ -100,14 +110,29 @@ impl<C: Clock + Clone> InForce<C> {
         compiled: Compiled,
         store: Store<C>,
         (watched, tallies): Counts,
-        (places, blocks, meter, grants): Beside,
+        (places, blocks, meter, grants, budget): Beside,
         clock: C,
     ) -> Self {
         let numbers = (0..).zip(compiled.rules()).map(|(number, rule)| (rule.name.as_bytes().into(), number));
         let mut numbers: Box<[_]> = numbers.collect();
         numbers.sort();
         let leases = compiled.limits().iter().map(lease).collect();
-        InForce { compiled, numbers, leases, store, watched, tallies, places, blocks, meter, grants, clock }
+        let is_leased = compiled.limits().iter().any(|numbered| numbered.lease.is_some());
+        InForce {
+            compiled,
+            numbers,
+            leases,
+            store,
+            watched,
+            tallies,
+            places,
+            blocks,
+            meter,
+            grants,
+            budget,
+            is_leased,
+            clock,
+        }
     }
 
     fn watched_as(&self, rule: &Rule) -> Arc<Watched> {
@@ -181,6 +206,17 @@ impl<C> InForce<C> {
             Store::Redis(gate) => Some(gate.stats()),
             Store::Nothing | Store::Memory(_) => None,
         }
+    }
+
+    /// How many of so many decisions may be under way at once. One where a rule is leased: a decision from tokens at hand is
+    /// ready at once, and must not overtake one that waits for more of them.
+    pub(crate) fn window(&self, wanted: usize) -> Window {
+        if self.is_leased { Window::one() } else { self.budget.window(wanted) }
+    }
+
+    /// Whether a rule is leased.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.is_leased
     }
 
     /// Gives back what was leased from Redis and is unspent. Whoever asks afterwards leases anew.

@@ -53,7 +53,9 @@ pub(super) fn gate(
             None => builder,
         }
     });
-    let gate = builder.build().map_err(|invalid| InvalidRules::Redis(invalid.to_string()))?;
+    let builder = builder.outage_retry_after(config.outage_retry_after);
+    // The service opens its listeners without the store, too, so it waits for it by itself: `Engine::connect`.
+    let gate = builder.lazy().map_err(|invalid| InvalidRules::Redis(invalid.to_string()))?;
     Ok(gate.leased())
 }
 

@@ -80,7 +80,8 @@ impl<C: Clock + Clone> Engine<C> {
     /// Puts rules in force that nobody has used anything of; who held places holds them no more.
     fn begin_anew(&self, compiled: Compiled) -> Result<(), InvalidRules> {
         let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
-        let beside = (self.places.clone(), self.blocks.clone(), self.meter.clone(), Arc::<Grants>::default());
+        let (places, blocks, meter) = (self.places.clone(), self.blocks.clone(), self.meter.clone());
+        let beside = (places, blocks, meter, Arc::<Grants>::default(), self.budget.clone());
         let first = InForce::first(compiled, &self.store, beside, self.clock.clone())?;
         self.force.store(Arc::new(first));
         self.places.free_all();

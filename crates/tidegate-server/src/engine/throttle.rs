@@ -105,6 +105,25 @@ impl Throttle {
         self.limit
     }
 
+    /// The share of one of so many nodes: the limit divided among them, at the limit's pace. `None` if it is less than one.
+    pub(super) fn share(&self, nodes: u32) -> Option<Self> {
+        let nodes = u64::from(nodes.max(1));
+        let limit = Some(self.limit / nodes).filter(|limit| *limit > 0)?;
+        let interval = self.interval.checked_mul(nodes)?; // no longer than the whole limit takes
+        let charge = self.charge.saturating_mul(nodes.cast_signed());
+        Some(Throttle { interval, full: interval.checked_mul(limit)?, limit, charge })
+    }
+
+    /// Whether the whole limit has room for what is asked.
+    pub(super) fn has_room(&self) -> bool {
+        u64::try_from(self.charge).map_or(true, |charge| charge <= self.full)
+    }
+
+    /// The state of a key that has used up the limit at an instant.
+    pub(super) fn empty_at(&self, at: Micros) -> u64 {
+        (at.get() * NANOS).saturating_add(self.full).min(Micros::MAX.get() * NANOS)
+    }
+
     /// What a Redis is asked.
     pub(super) const fn brought(&self) -> Brought {
         Brought { full: self.full, charge: self.charge }
@@ -122,7 +141,7 @@ impl Throttle {
 
     /// The next instant of a key that owes until `owes`, and the decision.
     #[inline]
-    fn step(&self, owes: u64, now: Micros) -> (u64, Decision) {
+    pub(super) fn step(&self, owes: u64, now: Micros) -> (u64, Decision) {
         let nanos = now.get() * NANOS;
         let (stands, line) =
             (owes.max(nanos), nanos.saturating_add(self.full).min(Micros::MAX.get() * NANOS));
@@ -131,9 +150,8 @@ impl Throttle {
             let next = if self.is_peek() { owes } else { due }; // an instant that has passed is none
             return (next, self.decision(Outcome::Allowed, now, due.saturating_sub(nanos)));
         }
-        let is_too_much = u64::try_from(self.charge).is_ok_and(|charge| charge > self.full);
         let wait = Wait::micros((due - line) / NANOS);
-        let outcome = if is_too_much { Outcome::Never } else { Outcome::RetryAfter(wait) };
+        let outcome = if self.has_room() { Outcome::RetryAfter(wait) } else { Outcome::Never };
         (owes, self.decision(outcome, now, stands - nanos))
     }
 

@@ -1,48 +1,49 @@
-//! # Where limits that come with the call are counted
+//! # Where ad-hoc limits are counted
 //!
-//! Where the rules are: in this process, or in Redis, so that a key has one count however many services there are. By
-//! the same arithmetic: here that of [`Throttle`], there that of a script, which is held against it.
+//! An ad-hoc limit comes with the call. It is counted where the rules are: in this process, or in Redis, so that a key has
+//! one count however many services there are. By the same arithmetic: here that of [`Throttle`], there that of a script,
+//! which is held against it.
 //!
 //! ```text
 //!                      ┌─ in memory ──► decided
 //!   key, limit, cost ──┤
-//!                      └─ in Redis ───► decided, or lost ──► open │ closed │ local: in memory, as if there were no Redis
+//!                      └─ in Redis ───► decided, or an outage ──► open │ closed │ local: this node's share
 //! ```
 //!
-//! No rule says what is to be done while Redis does not answer, so the store does.
+//! No rule says what to do in an outage, so the store does. [`share`](super::share) has what `local` means.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate::{Clock, Decision, KeyedLimiter, Outcome, Source, Wait};
+use arc_swap::ArcSwapOption;
+use tidegate::{Clock, Decision, KeyedLimiter, SteadyClock, Wait};
 use tidegate_redis::RedisGate;
 
 use super::Answer;
 use super::meter::Meter;
+use super::share::{Fallback, Outage};
 use super::throttle::{Throttle, Throttled};
 use super::verdict::Fault;
 use crate::config::Store;
-use crate::rules::WhenLost;
 
-/// The keys of limits that come with the call, as far as they are in this process.
+/// The keys of ad-hoc limits, as far as they are in this process.
 pub(super) struct Throttles<C> {
+    /// Where counts are in memory.
     keys: KeyedLimiter<[u8], Throttle, C>,
-    when_lost: WhenLost,
-    clock: C,
+    /// What an outage of the store means; `None` where counts are in memory.
+    fallback: Option<Fallback>,
+    /// From the first decision without the store to its next answer.
+    outage: ArcSwapOption<Outage<SteadyClock>>,
 }
-
-/// How soon to ask again who was refused without being counted.
-const ASK_AGAIN: Wait = Wait::micros(1_000_000);
 
 impl<C: Clock + Clone> Throttles<C> {
     pub(super) fn new(store: &Store, clock: C) -> Self {
-        let keys = KeyedLimiter::with(Throttle::of_any_limit()).with_clock(clock.clone());
-        match store {
-            Store::Memory { max_keys } => {
-                Throttles { keys: keys.max_keys(*max_keys), when_lost: WhenLost::default(), clock }
-            }
-            Store::Redis(redis) => Throttles { keys, when_lost: redis.when_lost, clock },
-        }
+        let keys = KeyedLimiter::with(Throttle::of_any_limit()).with_clock(clock);
+        let (keys, fallback) = match store {
+            Store::Memory { max_keys } => (keys.max_keys(*max_keys), None),
+            Store::Redis(redis) => (keys, Some(Fallback::of(redis))),
+        };
+        Throttles { keys, fallback, outage: ArcSwapOption::empty() }
     }
 }
 
@@ -64,26 +65,38 @@ impl<C: Clock> Throttles<C> {
         owed.is_some()
     }
 
+    /// How many keys have a state here: in an outage, those that were charged since it began.
     pub(super) fn len(&self) -> usize {
-        self.keys.keys()
+        self.outage.load().as_ref().map_or_else(|| self.keys.keys(), |outage| outage.keys())
     }
 
     fn decide_without_redis(&self, key: &[u8], call: Throttle) -> Decision {
-        let (limit, at) = (call.limit(), self.clock.now());
-        let (mut decision, source) = match self.when_lost {
-            WhenLost::Open => {
-                (Decision::counted(Outcome::Allowed, at, limit, limit, Wait::micros(0)), Source::Open)
-            }
-            WhenLost::Closed => (Decision::closed(at, ASK_AGAIN, limit), Source::Closed),
-            WhenLost::Local => (self.decide(key, call), Source::Local),
-        };
-        decision.source = source;
-        decision
+        match &self.fallback {
+            Some(fallback) => fallback.decide(&self.outage(), key, call),
+            None => self.decide(key, call), // nothing but a store in Redis has outages
+        }
+    }
+
+    /// The outage that goes on, or one that begins now.
+    fn outage(&self) -> Arc<Outage<SteadyClock>> {
+        if let Some(outage) = self.outage.load_full() {
+            return outage;
+        }
+        let begun = Arc::new(Outage::begin(SteadyClock::new()));
+        let before = self.outage.compare_and_swap(&None::<Arc<_>>, Some(begun.clone()));
+        before.as_ref().map_or(begun, Arc::clone)
+    }
+
+    /// The store has answered, so the outage is over and its states are dropped.
+    fn end_outage(&self) {
+        if self.outage.load().is_some() {
+            self.outage.store(None);
+        }
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Throttles<C> {
-    /// Asks Redis, and does without if it does not answer.
+    /// Asks Redis, and decides without it if it does not answer.
     pub(super) fn ask(
         self: &Arc<Self>,
         gate: RedisGate,
@@ -97,8 +110,11 @@ impl<C: Clock + Send + Sync + 'static> Throttles<C> {
             let asked = gate.charge(&key, call.brought()).await;
             meter.store.saw(started.elapsed());
             let decision = match asked {
-                Ok(owed) => call.told(owed),
-                Err(_) => throttles.decide_without_redis(&key, call), // why, the gate's health tells
+                Ok(owed) => {
+                    throttles.end_outage();
+                    call.told(owed)
+                }
+                Err(_) => throttles.decide_without_redis(&key, call), // the gate counts the reason
             };
             meter.throttled(&decision);
             decision.into()
@@ -110,7 +126,7 @@ impl<C: Clock + Send + Sync + 'static> Throttles<C> {
 pub(super) fn owes_there(gate: RedisGate, key: &[u8]) -> Answer<Result<Option<Wait>, Fault>> {
     let (key, look) = (Box::<[u8]>::from(key), Throttle::of_any_limit());
     Answer::Pending(Box::pin(async move {
-        let seen = gate.charge(&key, look.brought()).await;
+        let seen = gate.owed(&key).await;
         seen.map(|seen| owed(&look.told(seen))).map_err(|trouble| Fault::Store(trouble.to_string()))
     }))
 }

@@ -4,7 +4,7 @@
 //! descriptor. It is in force in the place of the rules, for just these entries. There is nothing of it in the file. It
 //! is counted as those of `CL.THROTTLE` are, by the same arithmetic, here or in Redis: a bucket of so many.
 
-use tidegate::Clock;
+use tidegate::{Clock, Source};
 
 use super::generated::messages::{
     RateLimitDescriptor, RateLimitDescriptorRateLimitOverride as Override, RateLimitResponseCode as Verdict,
@@ -62,7 +62,11 @@ impl Brought {
         let lacking = u64::from(self.cost) - left;
         let interval = self.period.unsigned_abs() / u64::from(self.limit.max(1));
         let wait = lacking.saturating_mul(interval).min(self.period.unsigned_abs());
-        self.status(Verdict::OVER_LIMIT, 0, wait.div_ceil(NANOS.unsigned_abs()))
+        let wait = wait.div_ceil(NANOS.unsigned_abs());
+        // In an outage waits are capped, and what comes in is not known from the limit.
+        let most = seen.filter(|seen| seen.source != Source::Strict);
+        let wait = most.map_or(wait, |seen| wait.min(seen.reset_after.as_secs_up().max(1)));
+        self.status(Verdict::OVER_LIMIT, 0, wait)
     }
 
     /// Takes what is wanted of it, or gives it back.

@@ -17,7 +17,7 @@ use super::generated::messages::{
 };
 use super::status::{Code, Status};
 use super::told::{self, Beside};
-use crate::engine::{Decided, Engine, Fault, InForce, Verdict as Decision};
+use crate::engine::{Answer, Decided, Engine, Fault, InForce, Verdict as Decision, in_order};
 use crate::rules::Call;
 
 /// A descriptor, and what it wants.
@@ -70,16 +70,16 @@ async fn own<C: Clock + Send + Sync + 'static>(
     all: &[Each<'_>],
     what: Own,
 ) -> Vec<DescriptorStatus> {
-    let mut statuses = Vec::new();
-    for (_, wanted) in all {
-        if let Wanted::Own(brought) = wanted {
-            statuses.push(match what {
-                Own::Look => brought.look(engine).await,
-                Own::Charge => brought.charge(engine).await,
-            });
-        }
-    }
-    statuses
+    let limits = all.iter().filter_map(|(_, wanted)| match wanted {
+        Wanted::Own(brought) => Some(brought),
+        _ => None,
+    });
+    let window = engine.in_force().window(limits.clone().count());
+    let statuses = limits.map(async |brought| match what {
+        Own::Look => brought.look(engine).await,
+        Own::Charge => brought.charge(engine).await,
+    });
+    in_order(statuses, window).await
 }
 
 /// What the rules say of those who ask them: all or nothing, or only how they are found.
@@ -92,21 +92,19 @@ async fn by_rules<C: Clock + Send + Sync + 'static>(
     if may_pass {
         return charged(rules, domain, all).wait().await.map_err(failed);
     }
-    let mut seen = Vec::new();
-    for (descriptor, wanted) in all {
-        let (pairs, cost) = (pairs(descriptor), wanted.cost());
-        let Some(cost) = cost else { continue };
-        let answer = rules.ask().call(&Call { domain, descriptors: &pairs, cost: Some(cost) }).peek();
-        seen.push(or_silence(answer.wait().await)?);
-    }
-    Ok(seen)
+    let asked = all.iter().filter_map(|(descriptor, wanted)| {
+        let (pairs, cost) = (pairs(descriptor), wanted.cost()?);
+        Some(rules.ask().call(&Call { domain, descriptors: &pairs, cost: Some(cost) }).peek())
+    });
+    let seen = in_order(asked.map(Answer::wait), rules.window(all.len())).await;
+    seen.into_iter().map(or_silence).collect()
 }
 
 fn charged<C: Clock + Send + Sync + 'static>(
     rules: &Arc<InForce<C>>,
     domain: &str,
     all: &[Each<'_>],
-) -> crate::engine::Answer<Result<Vec<Decided>, Fault>> {
+) -> Answer<Result<Vec<Decided>, Fault>> {
     let mut question = rules.ask();
     for (descriptor, wanted) in all {
         let pairs = pairs(descriptor);

@@ -13,7 +13,7 @@ use super::session::{self, Answers};
 use super::told;
 use crate::config::Protocol;
 use crate::engine::meter::DoorMeter;
-use crate::engine::{Answer, Engine, Fault, InForce, Question};
+use crate::engine::{Answer, Engine, Fault, InForce, Question, Window};
 use crate::metrics;
 use crate::resp::Account;
 
@@ -146,8 +146,13 @@ fn batch<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, verb: Verb, 
             }));
         }
     }
+    let window = match verb {
+        // Each of these tells what is left after it, so the next one waits.
+        Verb::Refund | Verb::Reset => Window::one(),
+        _ => rules.window(many.len()),
+    };
     let answers = many.iter().map(|asked| one(rules, verb, asked)).collect();
-    Answer::all(answers).map(|answers| {
+    Answer::all(answers, window).map(|answers| {
         let item = |answer: Result<String, Problem>| answer.unwrap_or_else(|problem| problem.body());
         Ok(told::list(answers.into_iter().map(item)))
     })

@@ -94,7 +94,7 @@ impl<S: Answers> Talk for Session<S> {
                 Step::Needs(needs) => break Then::Needs(needs),
                 Step::Later(length, later) => {
                     consumed += length;
-                    break Then::Later(later);
+                    break Then::Later(later.into());
                 }
             }
         };

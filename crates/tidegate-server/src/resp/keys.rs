@@ -65,7 +65,9 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         ask: impl Fn(&Engine<C>, &[u8]) -> Answer<Result<T, Fault>>,
         is_true: impl Fn(T) -> bool + Send + 'static,
     ) -> Flow {
-        let answers = Answer::all(request.args(1).map(|key| ask(&self.service.engine, key)).collect());
+        let window = self.service.engine.in_force().window(request.len().saturating_sub(1));
+        let answers = request.args(1).map(|key| ask(&self.service.engine, key)).collect();
+        let answers = Answer::all(answers, window);
         self.tell(answers, reply, move |answers, reply| {
             match answers.into_iter().collect::<Result<Vec<T>, Fault>>() {
                 Ok(answers) => {

@@ -11,8 +11,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -22,11 +20,12 @@ use tidegate::{Clock, SteadyClock};
 use super::account::Account;
 use super::call::{Call, find};
 use super::parse::{Bounds, Parsed, Places, Request, parse};
+use super::replies::{Later, Replies};
 use super::reply::{Dialect, Reply};
 use super::transaction::{Queued, Transaction};
 use crate::config::Protocol;
 use crate::engine::meter::DoorMeter;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, Engine, Permit};
 
 /// What all sessions share.
 #[derive(Debug)]
@@ -73,20 +72,24 @@ pub enum Then {
     Needs(usize),
     /// The replies are to go out first: there is more to be answered.
     Flush,
-    /// A reply comes later, and nothing is answered before it.
-    Later(Later),
+    /// Replies come later, and nothing is answered before them.
+    Later(Replies),
     /// Nothing: the replies are to go out, and that is the end.
     Close,
 }
-
-/// A reply that comes later.
-pub type Later = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
 /// What a command leads to.
 pub(crate) enum Flow {
     Next,
     Later(Later),
     Close,
+}
+
+impl Flow {
+    #[inline]
+    fn is_later(&self) -> bool {
+        matches!(self, Flow::Later(_))
+    }
 }
 
 /// When so many bytes of replies are waiting they go out before anything else is answered.
@@ -160,23 +163,28 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         self.id
     }
 
-    /// Answers all whole requests in `bytes`, behind what is in `out`.
+    /// Answers all whole requests in `bytes`, behind what is in `out`. Those that the store answers are sent to it together.
     pub fn run(&mut self, bytes: &[u8], places: &mut Places, out: &mut Vec<u8>) -> Ran {
         let (mut consumed, mut commands) = (0, 0);
         let then = loop {
             if out.len() >= ENOUGH {
                 break Then::Flush;
             }
-            let flow = if let Some(queued) = self.queued.pop_front() {
-                self.execute(queued.request(places), out)
+            let (flow, may_overlap) = if let Some(queued) = self.queued.pop_front() {
+                let request = queued.request(places);
+                let flow = self.execute(request, out);
+                let may_overlap = flow.is_later() && self.may_overlap(request);
+                (flow, may_overlap)
             } else {
                 match parse(&bytes[consumed..], &self.bounds(), places) {
                     Ok(Parsed::Needs(needs)) => break Then::Needs(needs),
                     Ok(Parsed::Whole(length)) => {
-                        let from = consumed;
+                        let request = places.request(&bytes[consumed..]);
                         consumed += length;
                         commands += 1;
-                        self.answer(places.request(&bytes[from..]), out)
+                        let flow = self.answer(request, out);
+                        let may_overlap = flow.is_later() && self.may_overlap(request);
+                        (flow, may_overlap)
                     }
                     Err(malformed) => {
                         Reply::new(out, self.dialect).error(format!("ERR Protocol error: {malformed}"));
@@ -186,12 +194,67 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             };
             match flow {
                 Flow::Next => {}
-                Flow::Later(later) => break Then::Later(later),
+                Flow::Later(later) => {
+                    let mut replies = Replies::from(later);
+                    if may_overlap {
+                        let (bytes_more, commands_more) =
+                            self.pipeline(&bytes[consumed..], places, &mut replies);
+                        consumed += bytes_more;
+                        commands += commands_more;
+                    }
+                    break Then::Later(replies);
+                }
                 Flow::Close => break Then::Close,
             }
         };
         self.service.commands.fetch_add(commands, Ordering::Relaxed);
         Ran { consumed, then }
+    }
+
+    /// Adds the replies to further commands behind those that are pending, as long as these commands may be sent now. Returns
+    /// how many bytes and how many commands that were.
+    #[cold]
+    fn pipeline(&mut self, bytes: &[u8], places: &mut Places, replies: &mut Replies) -> (usize, u64) {
+        let (mut consumed, mut commands) = (0, 0);
+        while let Some(behind) = replies.behind() {
+            let queued = self.queued.pop_front();
+            let (request, length) = match &queued {
+                Some(queued) => (queued.request(places), 0),
+                None => match parse(&bytes[consumed..], &self.bounds(), places) {
+                    Ok(Parsed::Whole(length)) => (places.request(&bytes[consumed..]), length),
+                    _ => break,
+                },
+            };
+            let Some(permit) = self.permit(request) else {
+                queued.into_iter().for_each(|queued| self.queued.push_front(queued));
+                break;
+            };
+            let flow = if queued.is_some() {
+                self.execute(request, behind)
+            } else {
+                consumed += length;
+                commands += 1;
+                self.answer(request, behind)
+            };
+            if let Flow::Later(later) = flow {
+                replies.push(later, Some(permit));
+            }
+        }
+        (consumed, commands)
+    }
+
+    /// Whether a command may be sent before the commands ahead of it are answered: it only asks the store to decide, and is
+    /// sent in its order. All others, as those that change the session, wait.
+    fn may_overlap(&self, request: Request<'_>) -> bool {
+        let is =
+            |names: &[&str]| names.iter().any(|name| request.name().eq_ignore_ascii_case(name.as_bytes()));
+        is(&["CL.THROTTLE", "THROTTLE", "GCRA"])
+            || (is(&["TG.CHECK", "TG.PEEK"]) && !self.service.engine.in_force().is_leased())
+    }
+
+    /// A permit to send a command before the commands ahead of it are answered.
+    fn permit(&self, request: Request<'_>) -> Option<Permit> {
+        if self.may_overlap(request) { self.service.engine.permit() } else { None }
     }
 
     #[inline]

@@ -12,6 +12,7 @@ use tidegate::Clock;
 use tokio::signal::unix::Signal;
 
 use super::notify::{READY, RELOADING, notify};
+use super::outage::Outages;
 use super::reload::Watching;
 use super::{Certificates, Reloader};
 use crate::config::Protocol;
@@ -25,8 +26,7 @@ pub(super) struct Attendant<C> {
     certificates: Vec<Arc<Certificates>>,
     log: Log,
     file: Option<Watching>,
-    /// Whether Redis did what it should, at the last look.
-    enforced: Option<bool>,
+    outages: Outages,
     /// How many connections were turned away by then, by protocol.
     turned_away: [u64; Protocol::ALL.len()],
 }
@@ -40,10 +40,11 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
         reloader: Option<Arc<Reloader<C>>>,
         file: Option<Watching>,
         certificates: Vec<Arc<Certificates>>,
+        outages: Outages,
         log: Log,
     ) -> Self {
-        let (enforced, turned_away) = Default::default();
-        Attendant { engine, reloader, certificates, log, file, enforced, turned_away }
+        let turned_away = Default::default();
+        Attendant { engine, reloader, certificates, log, file, outages, turned_away }
     }
 
     /// Never ends.
@@ -84,16 +85,8 @@ impl<C: Clock + Clone + Send + Sync + 'static> Attendant<C> {
     }
 
     fn look_at_redis(&mut self) {
-        let Some(health) = self.engine.in_force().redis() else { return };
-        let Some(now) = health.enforced else { return };
-        let before = self.enforced.replace(now);
-        if now && before == Some(false) {
-            self.log.info("Redis decides again").with("server", health.server).say();
-        } else if !now && before != Some(false) {
-            let why =
-                health.last_trouble.map_or_else(|| "it does not answer".to_owned(), |it| it.to_string());
-            let message = format!("Redis does not decide: {why}; each limit does what it says for that");
-            self.log.warn(message).with("why", why).say();
+        if let Some(health) = self.engine.in_force().redis() {
+            self.outages.look(&health);
         }
     }
 

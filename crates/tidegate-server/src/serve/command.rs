@@ -13,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::attend::Attendant;
 use super::files;
 use super::notify::{READY, STOPPING, notify};
+use super::outage::Outages;
 use super::reload::Watching;
 use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
@@ -126,6 +127,11 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
         let reloader = Reloader::new(path.to_owned(), given, engine.clone(), listeners, store);
         Arc::new(reloader.certificates(certificates.iter().flatten().cloned().collect()).log(log))
     });
+    // Before the listeners open, so that the first decisions are those of the store.
+    let mut outages = Outages::new(log);
+    if let Err(trouble) = engine.connect().await {
+        outages.begin(&trouble.to_string());
+    }
     let server = listening(&serve, &config, &certificates, &engine, reloader.as_ref()).await?;
     // Before it says that it is ready: from then on it may be told to end, or to read its file again.
     let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
@@ -134,8 +140,8 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     greet(&serve, &config, &server, log);
     notify(READY, log);
     let certificates = certificates.into_iter().flatten().collect();
-    let attending =
-        tokio::spawn(Attendant::new(engine.clone(), reloader, watching, certificates, log).attend(hangup));
+    let attendant = Attendant::new(engine.clone(), reloader, watching, certificates, outages, log);
+    let attending = tokio::spawn(attendant.attend(hangup));
     server.run(end(ends, &engine, notice, log)).await?;
     attending.abort();
     // What does not arrive in time ends by its own.

@@ -15,7 +15,7 @@ use super::socket::Socket;
 use super::talk::Talk;
 use super::watch::{Told, Watched};
 use super::worker::Floor;
-use crate::resp::{Later, Places, Then};
+use crate::resp::{Places, Replies, Then};
 
 /// What the connections of a thread share.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ enum Next {
     Read,
     /// To answer what is left.
     Answer,
-    /// To wait for a reply.
-    Wait(Later),
+    /// To wait for replies.
+    Wait(Replies),
     /// To go.
     End,
     /// To go, once the other side has seen the end: see [`Farewell`].
@@ -100,6 +100,10 @@ impl<T: Talk> Connection<T> {
         if self.watched.poll_told(cx) == Told::Leave {
             return Poll::Ready(Ok(false));
         }
+        if let Next::Wait(replies) = &mut self.then {
+            // Before the replies are sent: a client that does not read must not hold what others could have under way.
+            replies.poll_all(cx);
+        }
         ready!(self.send_unsent(cx))?;
         match &mut self.then {
             Next::End => {
@@ -111,10 +115,14 @@ impl<T: Talk> Connection<T> {
             }
             Next::Read => self.read(cx, scratch),
             Next::Answer => self.answer_left(cx, scratch),
-            Next::Wait(later) => {
-                self.unsent = ready!(later.as_mut().poll(cx));
-                self.answered();
-                self.then = Next::Answer;
+            Next::Wait(replies) => {
+                replies.take_ready(&mut self.unsent);
+                if replies.is_empty() {
+                    self.answered();
+                    self.then = Next::Answer;
+                } else if self.unsent.is_empty() {
+                    return Poll::Pending;
+                }
                 Poll::Ready(Ok(true))
             }
         }
@@ -201,7 +209,7 @@ impl<T: Talk> Connection<T> {
                 Next::Read
             }
             Then::Flush => Next::Answer,
-            Then::Later(later) => Next::Wait(later),
+            Then::Later(replies) => Next::Wait(replies),
             Then::Close => Next::End,
         };
         match self.then {
@@ -286,7 +294,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, Rules};
-    use crate::resp::{Service, Session};
+    use crate::resp::{Later, Service, Session};
     use crate::serve::Stream;
 
     #[tokio::test]
@@ -298,7 +306,8 @@ mod tests {
         let (watched, floor) = (Arc::new(Watched::new(0)), Arc::new(Floor::default()));
         let mut connection = Connection::new(socket, Session::new(service, peer), watched, floor);
         let (tell, told) = tokio::sync::oneshot::channel();
-        connection.then = Next::Wait(Box::pin(async { told.await.expect("an answer") }));
+        let later: Later = Box::pin(async { told.await.expect("an answer") });
+        connection.then = Next::Wait(later.into());
         connection.left = b"PING\r\n".to_vec();
 
         let (mut scratch, mut reply, cx) = (Scratch::new(), [0; 11], &mut Context::from_waker(Waker::noop()));

@@ -8,8 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::{Value, json};
 
 use crate::http::{connect, exchange, post, serving};
+use crate::metrics::scrape;
 use crate::running::PATIENCE;
-use crate::shared::Redis;
+use crate::shared::{Redis, until};
 
 /// A service whose every line has to be an object. Killed when it is dropped.
 struct Logging {
@@ -178,13 +179,97 @@ fn what_goes_on_for_long_is_said_when_it_begins_and_when_it_ends() {
     ]));
     let address = server.address("http");
     redis.kill();
-    let lost = server.event("Redis does not decide");
+    let lost = server.event("Redis unavailable (");
     assert!(lost["level"] == "warn" && lost["why"].is_string(), "{lost}");
+    assert!(
+        lost["message"].as_str().is_some_and(|it| it.ends_with("each rule follows its `when_lost` setting"))
+    );
     redis.restart();
-    assert_eq!(server.event("Redis decides again")["level"], "info");
+    let over = server.event("Redis available again: 0 decisions were made without it");
+    assert!(over["level"] == "info" && over["seconds"].is_number(), "{over}");
 
     let _first = TcpStream::connect(address).expect("a connection");
     let _others: Vec<_> = (0..3).map(|_| TcpStream::connect(address).expect("a connection")).collect();
     let turned_away = server.event("turned away");
     assert_eq!((&turned_away["protocol"], &turned_away["level"]), (&json!("http"), &json!("warn")));
+}
+
+/// A service whose counts are in this Redis, and where it answers HTTP and administration.
+fn with_redis(redis: &Redis, settings: &str) -> (Logging, [SocketAddr; 2], tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("tidegate.yaml");
+    let store =
+        format!("store: {{redis: {{url: '{}', when_lost: closed, {settings}}}}}\n{RULES}", redis.url());
+    std::fs::write(&path, store).expect("written");
+    let file = path.to_str().expect("a name");
+    let server = Logging::start(&mut tidegate(&["serve", "--log-format", "json", "--config", file]));
+    let [http, _, _, admin] = ["http", "grpc", "resp", "admin"].map(|protocol| server.address(protocol));
+    (server, [http, admin], folder)
+}
+
+/// The source of the decision on a request.
+fn source(http: SocketAddr) -> Value {
+    post(http, "/v1/check", &json!({"descriptors": {"user": "alice"}}))["source"].clone()
+}
+
+fn fallbacks(admin: SocketAddr) -> f64 {
+    let all = scrape(admin);
+    let counts = all.iter().filter(|(name, _)| name.starts_with("tidegate_fallback_decisions_total{reason="));
+    let counts: Vec<f64> = counts.map(|(_, count)| *count).collect();
+    assert_eq!(counts.len(), 5, "every reason is there from the beginning");
+    counts.iter().sum()
+}
+
+impl Logging {
+    /// Reads on until the lines have told of so many decisions without Redis, and not of more.
+    fn decisions(&self, wanted: f64) -> Vec<Value> {
+        let (mut told, mut events) = (0.0, Vec::new());
+        while told < wanted {
+            let event = self.event("made without");
+            told += event["decisions"].as_f64().unwrap_or_else(|| panic!("no number: {event}"));
+            events.push(event);
+        }
+        assert_eq!(told, wanted, "{events:?}");
+        events
+    }
+}
+
+#[test]
+fn the_end_of_an_outage_is_logged_with_the_number_of_decisions_without_redis() {
+    let mut redis = Redis::start();
+    let (server, [http, admin], _folder) = with_redis(&redis, "deadline: 10s");
+    assert_eq!((source(http), fallbacks(admin)), (json!("strict"), 0.0));
+    redis.kill();
+    for _ in 0..30 {
+        assert_eq!(source(http), json!("closed"));
+    }
+    let began = server.event("Redis unavailable (");
+    assert_eq!(began["level"], "warn");
+    assert_eq!(fallbacks(admin), 30.0);
+    redis.restart();
+    let over = server.event("Redis available again: ");
+    let told = over["decisions"].as_u64().expect("a number");
+    assert!(over["level"] == "info" && (1..=30).contains(&told), "{over}");
+    until("decided by Redis", || (source(http) == json!("strict")).then_some(()));
+}
+
+/// The canary asks every five seconds and need not see it; where it does, the end of that outage tells the number.
+#[test]
+fn a_single_missed_deadline_is_logged_and_counted() {
+    let redis = Redis::start();
+    let (server, [http, admin], _folder) = with_redis(&redis, "deadline: 100ms");
+    until("decided by Redis", || (source(http) == json!("strict")).then_some(()));
+    let before = fallbacks(admin);
+    if before > 0.0 {
+        server.decisions(before); // on a busy machine
+    }
+    redis.say("CLIENT PAUSE 300 ALL");
+    assert_eq!(source(http), json!("closed"));
+    let missed = fallbacks(admin) - before;
+    assert!(missed >= 1.0);
+    let events = server.decisions(missed);
+    assert!(
+        events.iter().all(|event| event["level"] == "warn" || event["seconds"].is_number()),
+        "{events:?}"
+    );
 }

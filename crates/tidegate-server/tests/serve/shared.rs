@@ -1,6 +1,7 @@
 //! The service with its counts in a real Redis: while it is there, before it is there, and when it is gone.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -56,6 +57,21 @@ impl Redis {
 
     pub(crate) fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).expect("a connection")
+    }
+
+    /// Sends a command as a line, and reads one line of the reply.
+    pub(crate) fn say(&self, command: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(format!("{command}\r\n").as_bytes()).expect("sent");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("a reply");
+        line.trim_end().to_owned()
+    }
+
+    /// Stops it, or lets it go on: `-STOP`, `-CONT`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let told = Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("kill");
+        assert!(told.success());
     }
 
     pub(crate) fn kill(&mut self) {
