@@ -151,7 +151,7 @@ fn what_comes_of_a_lease_is_shown() {
         written(&folder, "a.yaml", &format!("store: {{redis: {{url: redis://h, nodes: 2}}}}\n{rules}"));
     let (out, _) = said(&run(&["config", "show", "-c", &file]));
     for (rule, shown) in [
-        ("a", "on, lots of up to 100 for 2s"),
+        ("a", "on, lots of up to 87 for 2s"),
         ("b", "on, lots of up to 30 for 500ms"),
         ("c", "on, but strict: too small"),
         ("d", "off"),
