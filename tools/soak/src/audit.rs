@@ -223,7 +223,7 @@ impl KeyAudit {
             store: Contract::of(rule, wall),
             all: Contract::of(rule, wall),
             of_loss: rule.limit.curve(wall).map(|curve| CurveCheck::new(curve, OnLoss::Measure)),
-            shares: (0..NODES).map(|_| ShareCheck::new(rule.limit.share())).collect(),
+            shares: (0..NODES).map(|_| ShareCheck::new(rule.share())).collect(),
             refusals,
             uncertain: Vec::new(),
         }

@@ -93,6 +93,21 @@ impl Rule {
         }
     }
 
+    /// A node's share in an outage. Of a leased bucket an eighth of the burst, or one for each node, is kept for the shares.
+    pub(crate) fn share(&self) -> Share {
+        let (tokens, seconds) = match self.limit {
+            Limit::Bucket { tokens, .. } => (tokens, 1),
+            Limit::FixedWindow { limit, seconds }
+            | Limit::SlidingLog { limit, seconds }
+            | Limit::SlidingWindow { limit, seconds, .. } => (limit, seconds),
+        };
+        let kept = match self.limit {
+            Limit::Bucket { burst, .. } if self.lease.is_some() => NODES_IN_ALL.max(burst / 8),
+            _ => self.burst(),
+        };
+        Share { tokens, period: seconds * SECOND, nodes: NODES_IN_ALL, burst: kept / NODES_IN_ALL }
+    }
+
     /// What one data loss adds to an interval.
     pub(crate) fn burst(&self) -> i64 {
         match self.limit {
@@ -146,21 +161,6 @@ impl Limit {
                 Some((limit, seconds * SECOND))
             }
             Limit::Bucket { .. } | Limit::FixedWindow { .. } => None,
-        }
-    }
-
-    /// A node's share in an outage.
-    pub(crate) fn share(&self) -> Share {
-        match *self {
-            Limit::Bucket { tokens, burst, .. } => {
-                Share::Bucket { tokens, period: SECOND, nodes: NODES_IN_ALL, burst: burst / NODES_IN_ALL }
-            }
-            Limit::FixedWindow { limit, seconds } => {
-                Share::FixedWindow { limit: limit / NODES_IN_ALL, period: seconds * SECOND }
-            }
-            Limit::SlidingLog { limit, seconds } | Limit::SlidingWindow { limit, seconds, .. } => {
-                Share::SlidingWindow { limit: limit / NODES_IN_ALL, period: seconds * SECOND }
-            }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Checks what one node admits while it decides without the store.
 //!
-//! A node that cannot reach Redis decides by its share: the limit divided by the number of nodes, used up at the
-//! instant the outage began. The contract has two parts, for one node and one key:
+//! A node that cannot reach Redis decides by its share: a token bucket of limit ÷ nodes per period that is empty at the
+//! instant the outage began, whatever the algorithm of the rule. The contract has two parts, for one node and one key:
 //!
 //! * from the beginning of an outage to any instant, no more than what the share has supplied since;
-//! * in any interval, no more than the share's own contract: its burst, or its limit per window.
+//! * in any interval, no more than the share's burst and what it supplies in that interval.
 //!
 //! When an outage begins is not visible. It begins after the last success of the store, and every reply labelled
 //! `strict` is one. So for a local decision `e`, let `since(e)` be the latest `sent` of the node's strict replies that
@@ -16,18 +16,16 @@
 //! lasts all the time, and the check stays sound.
 
 use super::curve::{Curve, CurveCheck, OnLoss};
-use super::window::{Window, WindowCheck};
 use super::{Admitted, Nanos, Worst};
 
-/// A node's share of a rule.
+/// A node's share of a rule: `tokens` in each `period` of the whole rule, divided by `nodes`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Share {
-    /// `tokens` in each `period` of the whole rule, divided by `nodes`.
-    Bucket { tokens: i64, period: Nanos, nodes: i64, burst: i64 },
-    /// Aligned to a clock of the node's own, so any interval may touch one window more.
-    FixedWindow { limit: i64, period: Nanos },
-    /// A sliding log or a sliding window.
-    SlidingWindow { limit: i64, period: Nanos },
+pub(crate) struct Share {
+    pub(crate) tokens: i64,
+    pub(crate) period: Nanos,
+    pub(crate) nodes: i64,
+    /// How many tokens one node can save.
+    pub(crate) burst: i64,
 }
 
 /// A local decision that admitted a request.
@@ -46,40 +44,20 @@ pub(crate) struct ShareCheck {
     since: Nanos,
     admitted: i64,
     from_empty: Option<Worst>,
-    any_interval: AnyInterval,
+    any_interval: CurveCheck,
     most_used: Option<Worst>,
 }
 
-#[derive(Debug)]
-enum AnyInterval {
-    Curve(Box<CurveCheck>),
-    Window(WindowCheck),
-}
-
-/// The clocks of the nodes and of the soak may differ in pace by less than a token or this.
-const CLOCK_SLACK: Nanos = 1_000_000;
-
 impl Share {
-    /// The most that comes in from an outage's beginning until `after` later.
+    /// The most that comes in from an outage's beginning until `after` later. One token is for the clocks, which may differ
+    /// in pace.
     fn supplied(&self, after: Nanos) -> i64 {
-        match *self {
-            Share::Bucket { tokens, period, nodes, .. } => (tokens * after).div_euclid(period * nodes) + 1,
-            Share::FixedWindow { limit, period } => limit * ((after + CLOCK_SLACK).div_euclid(period) + 1),
-            Share::SlidingWindow { limit, period } => limit * (after + CLOCK_SLACK).div_euclid(period),
-        }
+        (self.tokens * after).div_euclid(self.period * self.nodes) + 1
     }
 
-    fn any_interval(&self) -> AnyInterval {
-        let window =
-            |period, most| AnyInterval::Window(WindowCheck::new(Window { period, most, per_loss: 0 }));
-        match *self {
-            Share::Bucket { tokens, period, nodes, burst } => {
-                let curve = Curve { slack: 1, ..Curve::bucket(tokens, period * nodes, burst) };
-                AnyInterval::Curve(Box::new(CurveCheck::new(curve, OnLoss::AllowBurst)))
-            }
-            Share::FixedWindow { limit, period } => window(period - CLOCK_SLACK, 2 * limit),
-            Share::SlidingWindow { limit, period } => window(period - CLOCK_SLACK, limit),
-        }
+    fn any_interval(&self) -> CurveCheck {
+        let curve = Curve { slack: 1, ..Curve::bucket(self.tokens, self.period * self.nodes, self.burst) };
+        CurveCheck::new(curve, OnLoss::AllowBurst)
     }
 }
 
@@ -97,12 +75,8 @@ impl ShareCheck {
 
     /// The interval that comes closest to a bound of the share, or exceeds it by most.
     pub(crate) fn worst(&self) -> Option<Worst> {
-        let any = match &self.any_interval {
-            AnyInterval::Curve(check) => check.worst(),
-            AnyInterval::Window(check) => check.worst(),
-        };
         let mut worst = self.from_empty;
-        any.into_iter().for_each(|any| Worst::keep_larger(&mut worst, any));
+        self.any_interval.worst().into_iter().for_each(|any| Worst::keep_larger(&mut worst, any));
         worst
     }
 
@@ -117,10 +91,7 @@ impl ShareCheck {
             self.count(*decision);
         }
         let admitted: Vec<_> = local.iter().map(|decision| decision.admitted).collect();
-        match &mut self.any_interval {
-            AnyInterval::Curve(check) => check.round(&admitted, &[], watermark),
-            AnyInterval::Window(check) => check.round(&admitted, &[]),
-        }
+        self.any_interval.round(&admitted, &[], watermark);
     }
 
     fn count(&mut self, decision: LocalAdmitted) {
@@ -148,7 +119,7 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
     /// A fourth of 40/s burst 20.
-    const BUCKET: Share = Share::Bucket { tokens: 40, period: SECOND, nodes: 4, burst: 5 };
+    const BUCKET: Share = Share { tokens: 40, period: SECOND, nodes: 4, burst: 5 };
 
     fn excess_of(share: Share, since: Nanos, instants: impl IntoIterator<Item = Nanos>) -> i64 {
         let mut check = ShareCheck::new(share);
@@ -196,16 +167,5 @@ mod tests {
         check.round(&local, Nanos::MAX);
         let worst = check.worst().expect("something was admitted");
         assert_eq!((worst.excess(), worst.from, worst.admitted), (1, 2_000 * MS, 2));
-    }
-
-    #[test]
-    fn windows_start_used_up() {
-        let log = Share::SlidingWindow { limit: 2, period: SECOND };
-        assert_eq!(excess_of(log, 0, [1_000, 1_500, 2_000, 2_500]), 0);
-        assert_eq!(excess_of(log, 0, [998]), 1);
-        assert_eq!(excess_of(log, 0, [1_000, 1_000, 1_900]), 1);
-        let fixed = Share::FixedWindow { limit: 2, period: SECOND };
-        assert_eq!(excess_of(fixed, 0, [10, 10, 1_010, 1_010]), 0);
-        assert_eq!(excess_of(fixed, 0, [10, 10, 10]), 1);
     }
 }
