@@ -234,7 +234,8 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             } else {
                 consumed += length;
                 commands += 1;
-                self.answer(request, behind)
+                // `answer` has one caller, so that the commands it looks for first are inlined there.
+                self.answer_slowly(request, behind)
             };
             if let Flow::Later(later) = flow {
                 replies.push(later, Some(permit));
