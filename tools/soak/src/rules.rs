@@ -81,16 +81,8 @@ impl Rule {
     }
 
     /// How long after it was granted a token may be spent at most; nothing for strict rules.
-    ///
-    /// A grant of tokens that are still to come lasts from when they are there. It is at most a node's part of the burst.
     pub(crate) fn longest_grant(&self) -> Nanos {
-        match (self.lease, self.limit) {
-            (None, _) => 0,
-            (Some(ttl), Limit::Bucket { tokens, burst, .. }) => {
-                ttl + burst * SECOND / (tokens * NODES_IN_ALL)
-            }
-            (Some(ttl), _) => ttl,
-        }
+        self.lease.unwrap_or(0)
     }
 
     /// A node's share in an outage. Of a leased bucket an eighth of the burst, or one for each node, is kept for the shares.
