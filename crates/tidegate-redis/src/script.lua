@@ -54,6 +54,7 @@
 
 local KEYS, ARGV = KEYS, ARGV -- a local name is cheaper than a global one
 local END = 9007199254740991 -- the end of the time line, 2^53 - 1
+local LONGEST_LEASE = 3600000000 -- an hour
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -565,7 +566,8 @@ local function bucket()
     rule.live = rule.live + grant.amount
   end
 
-  -- After the clock has stepped back nothing expires later than if it had been granted now.
+  -- After the clock has stepped back nothing expires later than the longest lease from now. Not than the lease of this
+  -- request: other nodes may have asked for longer ones, and still spend them.
   local function clamp(grants, latest)
     for _, grant in ipairs(grants) do
       grant.expires = math.min(grant.expires, latest)
@@ -604,8 +606,8 @@ local function bucket()
   -- reservation can be claimed, or until it is worth asking again.
   local function lease(rule, want, stock, ttl, id, ahead)
     local fills_in = math.ceil(rule.full / rule.q)
-    clamp(rule.grants, now + ttl + fills_in)
-    clamp(rule.reservations, now + ttl + 2 * fills_in)
+    clamp(rule.grants, now + LONGEST_LEASE)
+    clamp(rule.reservations, now + LONGEST_LEASE + 2 * fills_in)
     local owes, at_most = owed(rule), line(rule)
     local there = at_least_zero(math.floor((at_most - owes) / rule.p))
     if there > 0 then
@@ -1600,7 +1602,7 @@ for i = 1, #KEYS do
   if verb == 'k' then
     local four = { string.match(ARGV[2 * i], '^(%d+) (%d+) (%d+) (%d+)$') }
     cost, stock, ttl, ahead = tonumber(four[1]), tonumber(four[2]), tonumber(four[3]), tonumber(four[4])
-    if not in_range(cost, 0, 4294967295) or not in_range(stock, 0, 4294967295) or not in_range(ttl, 1, END) or
+    if not in_range(cost, 0, 4294967295) or not in_range(stock, 0, 4294967295) or not in_range(ttl, 1, LONGEST_LEASE) or
         not in_range(ahead, 0, 4294967295) then
       return mistake(string.format('cost %d is ', i) .. quoted(ARGV[2 * i]),
         'a cost, a stock, a time and how many may be reserved, with spaces')

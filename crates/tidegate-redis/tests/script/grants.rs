@@ -43,9 +43,23 @@ impl Lot {
 /// What is on its way.
 #[derive(Clone, Debug)]
 enum Message {
-    Lease { node: usize, id: [u8; 16], sent: Micros, want: u32, older: Vec<u8>, claim: Option<[u8; 16]> },
-    Return { id: [u8; 16], unspent: u32 },
-    Granted { node: usize, lots: Vec<Lot> },
+    Lease {
+        node: usize,
+        id: [u8; 16],
+        sent: Micros,
+        want: u32,
+        ttl: u64,
+        older: Vec<u8>,
+        claim: Option<[u8; 16]>,
+    },
+    Return {
+        id: [u8; 16],
+        unspent: u32,
+    },
+    Granted {
+        node: usize,
+        lots: Vec<Lot>,
+    },
 }
 
 fn small(number: u64) -> u32 {
@@ -143,7 +157,8 @@ impl Run {
         // What is claimed is gone until the reply gives it back.
         self.lots[node].retain(|lot| lot.left > 0 && !lot.is_reserved);
         let want = 1 + small(self.random.below(self.stock + 2));
-        self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, older, claim });
+        let ttl = 1 + self.random.below(self.ttl); // nodes may differ, and a node from request to request
+        self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, ttl, older, claim });
     }
 
     fn gives_back(&mut self) {
@@ -179,15 +194,15 @@ impl Run {
             _ => {}
         }
         match message {
-            Message::Lease { node, id, sent, want, older, claim } => {
+            Message::Lease { node, id, sent, want, ttl, older, claim } => {
                 let ahead = self.random.below(self.stock + 2);
-                let cost = format!("{want} {} {} {ahead}", self.stock, self.ttl);
+                let cost = format!("{want} {} {ttl} {ahead}", self.stock);
                 let (told, numbers) = self.ask('k', cost, Some(&[&id[..], &older].concat()));
                 let [.., granted, reserved, claimed] = numbers[..] else { panic!("{numbers:?}") };
                 assert!(granted <= want.into() && granted <= self.stock, "{numbers:?}");
                 assert!(reserved <= ahead && claimed <= self.stock, "{numbers:?}");
                 self.claimed += claimed;
-                let until = sent.plus(self.ttl);
+                let until = sent.plus(ttl);
                 let lot = |id, left, until, is_reserved| Lot { id, left: small(left), until, is_reserved };
                 let mut lots =
                     vec![lot(id, granted, until, false), lot(id, reserved, until.plus(told.wait), true)];
@@ -305,6 +320,15 @@ fn a_reservation_that_is_claimed_late_has_to_be_taken_anew() {
     assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
     assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
     assert_eq!(one.claim(1_300_000, 2, 1)[4..], [1, 0, 0], "it has lapsed");
+}
+
+#[test]
+fn a_short_lease_does_not_end_the_longer_ones_of_other_nodes() {
+    let mut one = Single::start("1000/s burst 10");
+    assert_eq!(one.ask(0, 'k', "4 8 1000000 0", Some(1))[4..], [4, 0, 0]);
+    assert_eq!(one.ask(10, 'k', "1 8 1000 0", Some(2))[4..], [1, 0, 0]);
+    assert_eq!(one.ask(500_000, 'p', "0", None)[..2], [0, 6], "four may still be unspent");
+    assert_eq!(one.ask(1_100_000, 'p', "0", None)[..2], [0, 10]);
 }
 
 #[test]
