@@ -45,8 +45,10 @@ pub(crate) struct Account {
     lots: Vec<Lot>,
     reservation: Option<Reservation>,
     is_asking: bool,
-    /// Asking is pointless before then.
+    /// Asking for a grant is pointless before then.
     shut_until: Micros,
+    /// Until then Redis decides on each request: tokens are there, but other nodes hold the whole stock.
+    is_out_of_stock: bool,
     size: u32,
     asked_at: Micros,
     /// When the lots ran out, since the last order.
@@ -72,6 +74,8 @@ pub(crate) enum Spend {
     Ask,
     /// Redis is being asked.
     Wait,
+    /// Redis decides on this request.
+    Strict,
 }
 
 /// What to ask Redis for.
@@ -101,6 +105,7 @@ impl Account {
             reservation: None,
             is_asking: false,
             shut_until: Micros::ZERO,
+            is_out_of_stock: false,
             size: 1,
             asked_at: Micros::ZERO,
             empty_at: None,
@@ -127,7 +132,7 @@ impl Account {
             return Spend::NotBefore(reservation.from);
         }
         if now < self.shut_until {
-            return Spend::NotBefore(self.shut_until);
+            return if self.is_out_of_stock { Spend::Strict } else { Spend::NotBefore(self.shut_until) };
         }
         if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
     }
@@ -232,7 +237,7 @@ impl Account {
         self.lots.extend(grant.lot(order.sent));
         self.reservation = grant.reservation(order.sent, now);
         if grant.amount + grant.claimed + grant.reserved == 0 {
-            self.shut_until = now.plus(grant.wait);
+            (self.shut_until, self.is_out_of_stock) = (now.plus(grant.wait), grant.is_out_of_stock);
         }
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Grant {
     pub(crate) reserved: u32,
     /// How many tokens of the reservation that was claimed.
     pub(crate) claimed: u32,
+    /// Nothing was granted although tokens are there: other nodes hold the whole stock.
+    pub(crate) is_out_of_stock: bool,
     /// Microseconds until the reservation can be claimed; if there is nothing at all, until it is worth asking again.
     pub(crate) wait: u64,
     /// For how many microseconds a lot may be spent.

@@ -206,9 +206,14 @@ pub(crate) fn granted(reply: &Reply, deal: &Deal, ttl: u64, id: [u8; 16]) -> Gra
         return Grant { id, amount, wait, lasts: deal.ttl.min(reset), ends, ..Grant::default() };
     }
     let (reserved, claimed) = (reply.reserved, reply.claimed);
+    let is_out_of_stock = amount + reserved + claimed == 0 && told.remaining() > 0;
     // Another node may return some before.
-    let longest = if reserved == 0 { deal.ttl / PAUSE } else { u64::MAX };
-    Grant { id, amount, reserved, claimed, wait: waits(&told).min(longest), lasts: ttl, ends }
+    let longest = match reserved {
+        0 if is_out_of_stock => deal.ttl / (4 * PAUSE),
+        0 => deal.ttl / PAUSE,
+        _ => u64::MAX,
+    };
+    Grant { id, amount, reserved, claimed, is_out_of_stock, wait: waits(&told).min(longest), lasts: ttl, ends }
 }
 
 fn waits(told: &Decision) -> u64 {

@@ -100,6 +100,16 @@ fn after_nothing_was_granted_there_is_a_pause() {
 }
 
 #[test]
+fn while_other_nodes_hold_the_whole_stock_redis_decides() {
+    let mut account = Account::new(at(0));
+    assert_eq!(account.spend(1, at(0)), Spend::Ask);
+    let order = account.order(1, &DEAL, at(0));
+    account.granted(Grant { wait: 200, is_out_of_stock: true, ..grant(1, 0) }, &order, 0, at(100));
+    assert_eq!(account.spend(1, at(299)), Spend::Strict);
+    assert_eq!(account.spend(1, at(300)), Spend::Ask);
+}
+
+#[test]
 fn lots_grow_and_shrink_with_the_demand() {
     let mut account = Account::new(at(0));
     let mut wants = |times: &[u64]| -> Vec<u32> {
