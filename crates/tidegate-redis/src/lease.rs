@@ -271,11 +271,31 @@ impl Leased {
     ///
     /// As [`RedisGate::check`].
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.check_by(request, self.deadline()).await
+    }
+
+    /// As [`check`](Leased::check), decided by `deadline` at the latest, without Redis if need be. For requests that were made
+    /// together and are decided one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisGate::check`].
+    pub async fn check_by(
+        &self,
+        request: &[Part<'_>],
+        deadline: std::time::Instant,
+    ) -> Result<Admission, InvalidRequest> {
         match self.try_check(request)? {
             Some(admission) => Ok(admission),
-            None if self.office.is_strict => self.strict().check(request).await,
-            None => self.check_slowly(request).await,
+            None if self.office.is_strict => Ok(self.strict().shared.check(request, deadline.into()).await),
+            None => self.check_slowly(request, deadline.into()).await,
         }
+    }
+
+    /// When a decision that begins now must be made.
+    #[must_use]
+    pub fn deadline(&self) -> std::time::Instant {
+        self.strict().shared.until().into()
     }
 
     /// The same, if it can be decided without asking anybody; else nothing, and nothing was charged.
@@ -328,8 +348,8 @@ impl Leased {
     }
 
     /// Lots are waited for, and what is not leased is asked of Redis.
-    async fn check_slowly(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        let (until, now) = (self.deadline(), self.office.clock.now());
+    async fn check_slowly(&self, request: &[Part<'_>], until: Instant) -> Result<Admission, InvalidRequest> {
+        let now = self.office.clock.now();
         let mut held = Held { leased: self, parts: Vec::new(), now };
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
         for part in request {
@@ -360,11 +380,6 @@ impl Leased {
         self.count(&leased);
         let decision = leased.and(admission.decision);
         Ok(Admission { decision, ..admission })
-    }
-
-    /// When a decision that begins now must be made.
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.strict().shared.deadline
     }
 
     /// The decision on a leased part; `None` if Redis has to decide, or if it was not made in time.
@@ -528,10 +543,10 @@ impl Gate for Leased {
 
 impl Leased {
     fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
-        let (leased, kept) = (self.clone(), Kept::of(request));
+        let (leased, kept, until) = (self.clone(), Kept::of(request), self.strict().shared.until());
         let asking = self.strict().shared.runtime.spawn(async move {
             match tell {
-                Tell::Binding => leased.check_slowly(&kept.parts()).await,
+                Tell::Binding => leased.check_slowly(&kept.parts(), until).await,
                 Tell::Each => leased.check_each(&kept.parts()).await,
             }
         });

@@ -213,7 +213,16 @@ pub(crate) fn granted(reply: &Reply, deal: &Deal, ttl: u64, id: [u8; 16]) -> Gra
         0 => deal.ttl / PAUSE,
         _ => u64::MAX,
     };
-    Grant { id, amount, reserved, claimed, is_out_of_stock, wait: waits(&told).min(longest), lasts: ttl, ends }
+    Grant {
+        id,
+        amount,
+        reserved,
+        claimed,
+        is_out_of_stock,
+        wait: waits(&told).min(longest),
+        lasts: ttl,
+        ends,
+    }
 }
 
 fn waits(told: &Decision) -> u64 {

@@ -31,7 +31,7 @@ impl Leased {
     pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         let shared = &self.strict().shared;
         shared.validate(request)?;
-        let until = self.deadline();
+        let until = shared.until();
         let mut held = Held { leased: self, parts: Vec::new(), now: self.office.clock.now() };
         let mut said = Vec::with_capacity(request.len());
         for part in request {

@@ -113,8 +113,9 @@ pub(super) fn check<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>
         Err(fault) => return Answer::Ready(Err(fault)),
     };
     let (watching, force) = (watching(question, |hit| !question.has_places(hit)), question.force.clone());
+    let deadline = gate.deadline(); // from when it was asked: requests of a batch may wait for those before them
     Answer::Pending(Box::pin(async move {
-        let verdict = match admitted(&gate, &force, &asked).await? {
+        let verdict = match admitted(&gate, &force, &asked, deadline).await? {
             Some(admission) => Verdict::Limited(admission.decision),
             None => Verdict::Unlimited,
         };
@@ -178,8 +179,9 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
     };
     let (watching, force, lease) = (watching(question, |_| true), question.force.clone(), question.lease());
     let now = question.force.clock.now();
+    let deadline = gate.deadline();
     Answer::Pending(Box::pin(async move {
-        let (verdict, permits) = match admitted(&gate, &force, &asked).await? {
+        let (verdict, permits) = match admitted(&gate, &force, &asked, deadline).await? {
             Some(admission) => (Verdict::Limited(admission.decision), admission.permits),
             None => (Verdict::Unlimited, Permits::none()),
         };
@@ -300,6 +302,7 @@ async fn admitted<C>(
     gate: &Leased,
     force: &InForce<C>,
     asked: &[Copied],
+    deadline: Instant,
 ) -> Result<Option<Admission>, Fault> {
     if asked.is_empty() {
         return Ok(None);
@@ -309,7 +312,7 @@ async fn admitted<C>(
         return Ok(Some(admission));
     }
     let started = Instant::now();
-    let admission = gate.check(&parts).await?;
+    let admission = gate.check_by(&parts, deadline).await?;
     force.meter.store.saw(started.elapsed());
     Ok(Some(admission))
 }

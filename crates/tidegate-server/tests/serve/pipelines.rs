@@ -17,7 +17,11 @@ use crate::shared::{Redis, until};
 const MANY: usize = 256;
 
 fn serving(redis: &Redis, deadline: &str) -> Binary {
-    let rules = "rules: [{name: user, key: user, missing: shared, quota: 100/day}]";
+    serving_rules(redis, deadline, "quota: 100/day")
+}
+
+fn serving_rules(redis: &Redis, deadline: &str, limit: &str) -> Binary {
+    let rules = format!("rules: [{{name: user, key: user, missing: shared, {limit}}}]");
     let store = format!(
         "{{url: \"{}\", deadline: {deadline}, connect_timeout: 60s, when_lost: closed}}",
         redis.url()
@@ -159,12 +163,18 @@ fn descriptors_with_their_own_limits_are_sent_together() {
 /// All of them were under way when the deadline was over: none waited for another.
 #[test]
 fn one_deadline_holds_for_a_whole_batch() {
+    for limit in ["quota: 100/day", "quota: 1000/day, lease: on"] {
+        one_deadline_holds_for_a_batch_of(limit);
+    }
+}
+
+fn one_deadline_holds_for_a_batch_of(limit: &str) {
     let redis = Redis::start();
-    let server = serving(&redis, "300ms");
+    let server = serving_rules(&redis, "300ms", limit);
     redis.signal("-STOP");
     let told = batch(&server);
     redis.signal("-CONT");
     assert!(told.iter().all(|told| told["source"] == json!("closed")));
     let late = scrape(server.admin)["tidegate_fallback_decisions_total{reason=\"deadline\"}"];
-    assert!(late >= 256.0, "{late} were late, and the others were not sent");
+    assert!(late >= 256.0, "{limit}: {late} were late, and the others were not sent");
 }
