@@ -103,6 +103,9 @@ pub(crate) struct Shape {
     pub(crate) deal: Option<Deal>,
 }
 
+/// How often a call is sent again because the script was not there.
+const NO_SCRIPT_RETRIES: usize = 3;
+
 /// A request that outlives the one who asks.
 pub(crate) struct Kept(Vec<(RuleId, Vec<u8>, u32)>);
 
@@ -610,21 +613,22 @@ impl Shared {
     }
 }
 
-/// Once more, where nothing was done: the script was not there, or the key is elsewhere in the cluster.
+/// Sends a call again where nothing was done: the script was not there, or the key is elsewhere in the cluster. The script may
+/// be flushed once more while another task loads it, so one retry is not enough.
 async fn send(
     link: &Link,
     mut connection: Connection,
     call: &Call<'_>,
 ) -> Result<redis::Value, redis::RedisError> {
-    let loads = link.loads();
-    match connection.ask(call).await {
-        Err(error) if is_no_script(&error) => {
-            link.load(&mut connection, loads).await?;
-            connection.ask(call).await
+    for _ in 0..NO_SCRIPT_RETRIES {
+        let loads = link.loads();
+        match connection.ask(call).await {
+            Err(error) if is_no_script(&error) => link.load(&mut connection, loads).await?,
+            Err(error) if is_redirection(&error) => return connection.ask_as_told(call, &error).await,
+            reply => return reply,
         }
-        Err(error) if is_redirection(&error) => connection.ask_as_told(call, &error).await,
-        reply => reply,
     }
+    connection.ask(call).await
 }
 
 /// How much time is left until a deadline.
