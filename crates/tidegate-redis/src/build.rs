@@ -533,17 +533,14 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Cause::Invalid(_) => f.write_str("the settings of the gate are invalid"),
-            Cause::Unavailable { timeout, .. } => write!(f, "no answer of the store within {timeout:?}"),
+            Cause::Invalid(invalid) => write!(f, "{invalid}"),
+            Cause::Unavailable { timeout, trouble } => {
+                write!(f, "no answer of the store within {timeout:?}")?;
+                trouble.as_ref().map_or(Ok(()), |trouble| write!(f, ": {trouble}"))?;
+                f.write_str("; start it, correct its address, or build the gate with `lazy`")
+            }
         }
     }
 }
 
-impl Error for ConnectError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.0 {
-            Cause::Invalid(invalid) => Some(invalid),
-            Cause::Unavailable { trouble, .. } => trouble.as_ref().map(|trouble| trouble as _),
-        }
-    }
-}
+impl Error for ConnectError {}

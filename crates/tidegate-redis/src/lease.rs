@@ -16,8 +16,8 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `lot` | what one answer has granted, and when it may be spent |
-//! | `account` | the lots of one key, and how many to ask for |
+//! | `lot` | granted tokens and until when they may be spent; reserved tokens and from when they can be claimed |
+//! | `account` | the lots and the reservation of one key, and how many tokens to ask for |
 //! | `accounts` | all of them |
 //! | `purse` | what is spent without opening the drawer of an account |
 //! | `hand` | the purses that a thread has used lately |

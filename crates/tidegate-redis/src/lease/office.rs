@@ -43,7 +43,7 @@ pub(crate) struct Counts {
     pub(crate) stranded: AtomicU64,
 }
 
-/// Who asks for nothing for so long is not asked again at once.
+/// After Redis granted nothing, a node asks again after at most this part of the lease's time.
 const PAUSE: u64 = 8;
 
 impl Office {
