@@ -85,7 +85,7 @@ pub use throttle::{InvalidThrottle, Throttle, Throttled};
 use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
 use window::Budget;
-pub(crate) use window::{Permit, Window, in_order};
+pub(crate) use window::{Permit, in_order};
 
 /// Decides for all clients.
 ///
@@ -266,9 +266,10 @@ impl<C: Clock> Engine<C> {
         Err(gate.health().last_trouble.unwrap_or(Trouble::TooLate))
     }
 
-    /// A permit for one request more of a pipeline, beyond its first; `None` if they are to wait for each other.
-    pub(crate) fn permit(&self) -> Option<Permit> {
-        self.budget.permit()
+    /// A permit for one request more of a pipeline, beyond its first, that sends so many commands at once; `None` if they are to
+    /// wait for each other.
+    pub(crate) fn permit(&self, commands: u32) -> Option<Permit> {
+        self.budget.permit(commands)
     }
 
     pub(crate) fn meter(&self) -> &Arc<Meter> {

@@ -52,8 +52,6 @@ pub struct InForce<C = SteadyClock> {
     pub(super) meter: Arc<Meter>,
     pub(super) grants: Arc<Grants>,
     budget: Budget,
-    /// Whether a rule is leased.
-    is_leased: bool,
     pub(super) clock: C,
 }
 
@@ -117,7 +115,6 @@ impl<C: Clock + Clone> InForce<C> {
         let mut numbers: Box<[_]> = numbers.collect();
         numbers.sort();
         let leases = compiled.limits().iter().map(lease).collect();
-        let is_leased = compiled.limits().iter().any(|numbered| numbered.lease.is_some());
         InForce {
             compiled,
             numbers,
@@ -130,7 +127,6 @@ impl<C: Clock + Clone> InForce<C> {
             meter,
             grants,
             budget,
-            is_leased,
             clock,
         }
     }
@@ -208,15 +204,9 @@ impl<C> InForce<C> {
         }
     }
 
-    /// How many of so many decisions may be under way at once. One where a rule is leased: a decision from tokens at hand is
-    /// ready at once, and must not overtake one that waits for more of them.
+    /// How many of so many requests may be under way at once.
     pub(crate) fn window(&self, wanted: usize) -> Window {
-        if self.is_leased { Window::one() } else { self.budget.window(wanted) }
-    }
-
-    /// Whether a rule is leased.
-    pub(crate) fn is_leased(&self) -> bool {
-        self.is_leased
+        self.budget.window(wanted)
     }
 
     /// Gives back what was leased from Redis and is unspent. Whoever asks afterwards leases anew.

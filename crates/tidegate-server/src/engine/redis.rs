@@ -120,7 +120,7 @@ pub(super) fn check<C: Clock + Send + Sync + 'static>(question: &Question<'_, C>
             None => Verdict::Unlimited,
         };
         force.count(&Decided::by(verdict), asked.iter().map(Copied::part));
-        let (would_refuse, _) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
+        let (would_refuse, _) = watched(&gate, &force, &watching, verdict.is_allowed(), deadline).await;
         Ok(Decided { verdict, would_refuse })
     }))
 }
@@ -156,15 +156,23 @@ pub(super) fn change<C: Clock + Send + Sync + 'static>(
     let left = question.matched().parts().filter(|part| !question.is_place(part));
     let left: Vec<Copied> = left.map(|part| Copied::of(part.cost(0))).collect();
     Answer::Pending(Box::pin(async move {
-        if !asked.is_empty() {
-            let parts = parts(&asked);
-            let changed = match back {
-                Back::Refund => gate.refund(&parts).await?,
-                Back::Reset => gate.reset(&parts).await?,
-            };
-            changed.map_err(lost)?;
+        let asked = parts(&asked);
+        let left = seen(&gate, &left);
+        if asked.is_empty() {
+            return Ok(Decided::by(left.await?));
         }
-        Ok(Decided::by(seen(&gate, &left).await?))
+        let left = match back {
+            // Both are sent at once, in this order, so what is left is told before the next request of a batch gives back.
+            Back::Refund => {
+                let (refunded, left) = tokio::join!(biased; gate.refund(&asked), left);
+                refunded?.map_err(lost).and(left)
+            }
+            Back::Reset => {
+                gate.reset(&asked).await?.map_err(lost)?;
+                left.await
+            }
+        };
+        Ok(Decided::by(left?))
     }))
 }
 
@@ -186,7 +194,7 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
             None => (Verdict::Unlimited, Permits::none()),
         };
         force.count(&Decided::by(verdict), asked.iter().map(Copied::part));
-        let (would_refuse, others) = watched(&gate, &force, &watching, verdict.is_allowed()).await;
+        let (would_refuse, others) = watched(&gate, &force, &watching, verdict.is_allowed(), deadline).await;
         let permits = permits.and(others);
         let lease = lease.filter(|_| verdict.is_allowed() && !permits.is_empty());
         let place = lease.map(|lease| (force.places.hold(permits, lease, now), lease));
@@ -208,7 +216,7 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
         let of_it = question.hits(found).iter().filter(|hit| hit.shadow && !question.has_places(hit));
         (question.settled_of(found), own, of_it.map(|hit| Watching::of(question, hit)).collect::<Vec<_>>())
     });
-    let force = question.force.clone();
+    let (force, deadline) = (question.force.clone(), gate.deadline());
     Answer::Pending(Box::pin(async move {
         let is_refused = calls.iter().any(|(settled, ..)| settled.is_some_and(|it| !it.is_allowed()));
         let asked = parts(&asked);
@@ -238,7 +246,7 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
             if settled.is_some() || !is_refused {
                 force.count(&Decided::by(verdict), own.iter().map(Copied::part));
             }
-            let (would_refuse, _) = watched(&gate, &force, watching, passes).await;
+            let (would_refuse, _) = watched(&gate, &force, watching, passes, deadline).await;
             all.push(Decided { verdict, would_refuse });
         }
         Ok(all)
@@ -331,10 +339,12 @@ async fn watched<C: Send + Sync>(
     force: &InForce<C>,
     watching: &[Watching],
     passes: bool,
+    deadline: Instant,
 ) -> (Option<u32>, Permits) {
     let (mut would_refuse, mut permits) = (None, Permits::none());
     for one in watching.iter().filter(|_| passes) {
-        let admission = if one.refuses { None } else { gate.check(&parts(&one.parts)).await.ok() };
+        let admission =
+            if one.refuses { None } else { gate.check_by(&parts(&one.parts), deadline).await.ok() };
         let passes = admission.as_ref().is_some_and(Admission::is_allowed);
         force.saw(one.rule, passes);
         would_refuse = would_refuse.or((!passes).then_some(one.rule));

@@ -54,9 +54,9 @@ impl Budget {
         }
     }
 
-    /// A permit for one request more of a pipeline, beyond its first.
-    pub(crate) fn permit(&self) -> Option<Permit> {
-        self.0.clone().try_acquire_owned().ok()
+    /// A permit for one request more of a pipeline, beyond its first, that sends so many commands at once.
+    pub(crate) fn permit(&self, commands: u32) -> Option<Permit> {
+        self.0.clone().try_acquire_many_owned(commands).ok()
     }
 }
 
@@ -64,6 +64,11 @@ impl Window {
     /// One request at a time.
     pub(crate) const fn one() -> Self {
         Window { size: 1, _permits: None }
+    }
+
+    /// The same window for requests that send two commands at once.
+    pub(crate) fn of_two_commands_each(self) -> Self {
+        Window { size: self.size.div_ceil(2), ..self }
     }
 }
 
@@ -178,9 +183,10 @@ mod tests {
         let budget = budget(10);
         let (first, second, third) = (budget.window(7), budget.window(7), budget.window(7));
         assert_eq!([first.size, second.size, third.size], [7, 5, 1]);
-        assert!(budget.permit().is_none());
+        assert!(budget.permit(1).is_none());
         drop(first);
         assert_eq!(budget.window(100).size, 7);
-        assert!(budget.permit().is_some());
+        assert_eq!(budget.window(100).of_two_commands_each().size, 4);
+        assert!(budget.permit(6).is_some() && budget.permit(7).is_none());
     }
 }

@@ -13,7 +13,7 @@ use super::session::{self, Answers};
 use super::told;
 use crate::config::Protocol;
 use crate::engine::meter::DoorMeter;
-use crate::engine::{Answer, Engine, Fault, InForce, Question, Window};
+use crate::engine::{Answer, Engine, Fault, InForce, Question};
 use crate::metrics;
 use crate::resp::Account;
 
@@ -147,8 +147,7 @@ fn batch<C: Clock + Send + Sync + 'static>(rules: &Arc<InForce<C>>, verb: Verb, 
         }
     }
     let window = match verb {
-        // Each of these tells what is left after it, so the next one waits.
-        Verb::Refund | Verb::Reset => Window::one(),
+        Verb::Refund => rules.window(2 * many.len()).of_two_commands_each(),
         _ => rules.window(many.len()),
     };
     let answers = many.iter().map(|asked| one(rules, verb, asked)).collect();

@@ -173,7 +173,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             let (flow, may_overlap) = if let Some(queued) = self.queued.pop_front() {
                 let request = queued.request(places);
                 let flow = self.execute(request, out);
-                let may_overlap = flow.is_later() && self.may_overlap(request);
+                let may_overlap = flow.is_later() && overlapping(request).is_some();
                 (flow, may_overlap)
             } else {
                 match parse(&bytes[consumed..], &self.bounds(), places) {
@@ -183,7 +183,7 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
                         consumed += length;
                         commands += 1;
                         let flow = self.answer(request, out);
-                        let may_overlap = flow.is_later() && self.may_overlap(request);
+                        let may_overlap = flow.is_later() && overlapping(request).is_some();
                         (flow, may_overlap)
                     }
                     Err(malformed) => {
@@ -244,18 +244,9 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         (consumed, commands)
     }
 
-    /// Whether a command may be sent before the commands ahead of it are answered: it only asks the store to decide, and is
-    /// sent in its order. All others, as those that change the session, wait.
-    fn may_overlap(&self, request: Request<'_>) -> bool {
-        let is =
-            |names: &[&str]| names.iter().any(|name| request.name().eq_ignore_ascii_case(name.as_bytes()));
-        is(&["CL.THROTTLE", "THROTTLE", "GCRA"])
-            || (is(&["TG.CHECK", "TG.PEEK"]) && !self.service.engine.in_force().is_leased())
-    }
-
     /// A permit to send a command before the commands ahead of it are answered.
     fn permit(&self, request: Request<'_>) -> Option<Permit> {
-        if self.may_overlap(request) { self.service.engine.permit() } else { None }
+        self.service.engine.permit(overlapping(request)?)
     }
 
     #[inline]
@@ -349,6 +340,17 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
 impl<C> Drop for Session<C> {
     fn drop(&mut self) {
         self.service.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many commands a command sends to the store at once, if it may be sent before the commands ahead of it are answered: it
+/// concerns limits only, and is sent in its order. All others, as those that change the session, wait.
+fn overlapping(request: Request<'_>) -> Option<u32> {
+    let is = |names: &[&str]| names.iter().any(|name| request.name().eq_ignore_ascii_case(name.as_bytes()));
+    if is(&["CL.THROTTLE", "THROTTLE", "GCRA", "TG.CHECK", "TG.PEEK", "TG.RESET"]) {
+        Some(1)
+    } else {
+        is(&["TG.REFUND"]).then_some(2)
     }
 }
 

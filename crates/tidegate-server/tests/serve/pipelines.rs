@@ -160,21 +160,70 @@ fn descriptors_with_their_own_limits_are_sent_together() {
     assert!(envoy.ask(asked).expect("an answer").each().iter().all(|told| *told == (OVER, 0)));
 }
 
+/// A rule that is leased does not make the requests for other rules wait for each other.
+#[test]
+fn strict_rules_beside_a_leased_one_are_sent_together() {
+    let redis = Redis::start();
+    let server = serving_rules(
+        &redis,
+        "60s",
+        "quota: 100/day}, {name: api, key: api, match: {api: \"*\"}, quota: 1000/s, lease: on",
+    );
+    let told = stopped(&redis, &server, MANY, || batch(&server));
+    assert_eq!(told.iter().filter(|told| told["allowed"] == json!(true)).count(), 100);
+}
+
+/// Each tells what is left after it, and the next one has not given back yet.
+#[test]
+fn refunds_are_sent_together_and_told_in_their_order() {
+    let redis = Redis::start();
+    let server = serving(&redis, "60s");
+    let descriptors = json!({"user": "alice"});
+    post(server.http, "/v1/check", &json!({"descriptors": descriptors, "cost": 100}));
+    let asked = json!(vec![json!({"descriptors": descriptors}); 30]);
+    let told = stopped(&redis, &server, 60, || post(server.http, "/v1/refund", &asked));
+    let left = |told: &Value| told["remaining"].as_u64().expect("a number");
+    assert_eq!(told.as_array().expect("a list").iter().map(left).collect::<Vec<_>>(), Vec::from_iter(1..=30));
+    let mut client = server.connect();
+    let reader = client.try_clone().expect("the same socket");
+    let told = stopped(&redis, &server, 60 + 1, move || {
+        client
+            .write_all(format!("{}TG.RESET user alice\r\n", "TG.REFUND user alice\r\n".repeat(30)).as_bytes())
+            .expect("sent");
+        replies(reader, 31)
+    });
+    let left: Vec<_> = told.iter().map(|told| told.split(' ').nth(4).expect("what is left")).collect();
+    assert_eq!(left[..30], (31..=60).map(|left| format!(":{left}")).collect::<Vec<_>>());
+    assert_eq!(left[30], ":100");
+}
+
 /// All of them were under way when the deadline was over: none waited for another.
 #[test]
 fn one_deadline_holds_for_a_whole_batch() {
     for limit in ["quota: 100/day", "quota: 1000/day, lease: on"] {
-        one_deadline_holds_for_a_batch_of(limit);
+        one_deadline_holds_for_many(limit, |server| {
+            assert!(batch(server).iter().all(|told| told["source"] == json!("closed")));
+        });
     }
 }
 
-fn one_deadline_holds_for_a_batch_of(limit: &str) {
+#[test]
+fn one_deadline_holds_for_a_whole_pipeline() {
+    for limit in ["quota: 100/day", "quota: 1000/day, lease: on"] {
+        one_deadline_holds_for_many(limit, |server| {
+            let mut client = server.connect();
+            client.write_all("TG.CHECK user alice\r\n".repeat(MANY).as_bytes()).expect("sent");
+            replies(client, MANY);
+        });
+    }
+}
+
+fn one_deadline_holds_for_many(limit: &str, ask: impl FnOnce(&Binary)) {
     let redis = Redis::start();
     let server = serving_rules(&redis, "300ms", limit);
     redis.signal("-STOP");
-    let told = batch(&server);
+    ask(&server);
     redis.signal("-CONT");
-    assert!(told.iter().all(|told| told["source"] == json!("closed")));
     let late = scrape(server.admin)["tidegate_fallback_decisions_total{reason=\"deadline\"}"];
     assert!(late >= 256.0, "{limit}: {late} were late, and the others were not sent");
 }
