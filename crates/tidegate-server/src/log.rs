@@ -13,11 +13,14 @@
 //! output and all else to standard error. A line stays a line whatever is in it: keys come from callers, and may hold
 //! anything. Secrets never get here; what holds one does not show it (see [`config`](crate::config)).
 
+mod writer;
+
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
+
+pub(crate) use writer::{Stream, dropped, flush, write};
 
 /// How it is said, if at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,18 +87,14 @@ impl Event {
         Event { detail: Some(detail.into()), ..self }
     }
 
-    /// Whoever reads may go away: that is no error.
+    /// Says it soon: whoever reads the log may be slow, or go away.
     pub(crate) fn say(self) {
         let line = match self.log {
             Log::Silent => return,
             Log::Text => self.text(),
             Log::Json => self.json(SystemTime::now()),
         };
-        // In one piece, so that lines of several threads stay apart.
-        let _ = match self.level {
-            Level::Info => io::stdout().write_all(line.as_bytes()),
-            Level::Warn | Level::Error => io::stderr().write_all(line.as_bytes()),
-        };
+        write(if self.level == Level::Info { Stream::Output } else { Stream::Error }, line);
     }
 
     fn text(&self) -> String {

@@ -15,6 +15,7 @@ use crate::engine::meter::Meter;
 use crate::engine::tally::{ALL_SOURCES, Tally};
 use crate::engine::{Counted, Engine, InForce};
 use crate::http::reply::Said;
+use crate::log;
 use crate::resp::source_name;
 use text::{Kind, Lines};
 
@@ -24,6 +25,9 @@ pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Stri
     let mut lines = Lines::default();
     lines.family("tidegate_build_info", Kind::Gauge, "Which program this is.");
     lines.one("tidegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    const DROPPED: &str = "tidegate_log_lines_dropped_total";
+    lines.family(DROPPED, Kind::Counter, "Lines of the log that were dropped because nobody read it.");
+    lines.one(DROPPED, &[], log::dropped());
     decisions(&mut lines, &rules, meter);
     loans(&mut lines, meter);
     shadows(&mut lines, &rules);

@@ -202,14 +202,18 @@ fn is_readable_by_all(_: &Path) -> bool {
 
 // === what is said ===
 
-pub(crate) fn report(loaded: &Loaded) {
+fn report(loaded: &Loaded) {
+    let _ = io::stderr().write_all(told(loaded).as_bytes());
+}
+
+/// What is wrong with a file, in the lines it is about, and how many errors that are.
+pub(crate) fn told(loaded: &Loaded) -> String {
     let colours = if io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         Colours::Ansi
     } else {
         Colours::None
     };
-    let _ = io::stderr().write_all(loaded.faults.text(&loaded.source, colours).as_bytes());
-    let _ = writeln!(io::stderr(), "{}", summary(loaded));
+    format!("{}{}\n", loaded.faults.text(&loaded.source, colours), summary(loaded))
 }
 
 fn summary(loaded: &Loaded) -> String {

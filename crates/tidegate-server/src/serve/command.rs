@@ -17,14 +17,14 @@ use super::outage::Outages;
 use super::reload::Watching;
 use super::{Certificates, Reloader, Server, Settings, Speaks, Unusable};
 use crate::admin;
-use crate::config::command::{read, report, say};
+use crate::config::command::{read, told};
 use crate::config::flags::{Flags, Given};
 use crate::config::process::{LogFormat, Process};
 use crate::config::{Address, Auth, Config, Listener, Loaded, Protocol};
 use crate::engine::Engine;
 use crate::grpc;
 use crate::http;
-use crate::log::Log;
+use crate::log::{self, Log, Stream};
 use crate::resp::{Account, Service};
 use crate::rules::Compiled;
 
@@ -42,11 +42,19 @@ const PUT_TO_THE_TEST: &str =
     "--conformance: clients of the Redis protocol set the time and the rules; this protects nothing";
 /// So long is waited at the end for what is given back to Redis.
 const GIVING_BACK: Duration = Duration::from_secs(5);
+/// And so long for the last lines of the log to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 impl Serve {
     /// Answers until it is told to end. `matches` are those of the subcommand.
     #[must_use]
     pub fn run(self, matches: &ArgMatches) -> ExitCode {
+        let ended = self.answer(matches);
+        log::flush(LAST_LINES);
+        ended
+    }
+
+    fn answer(self, matches: &ArgMatches) -> ExitCode {
         if let Some(sentence) = self.no_address() {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
@@ -276,7 +284,7 @@ fn fitted(settings: Settings, log: Log) -> Settings {
 /// What is wrong with a file, in the lines it is about.
 fn complain(loaded: &Loaded, log: Log) {
     if log == Log::Text {
-        return report(loaded);
+        return log::write(Stream::Error, told(loaded));
     }
     let (name, faults) = (loaded.source.name(), loaded.faults.json(&loaded.source));
     let event = match &loaded.config {
@@ -330,7 +338,7 @@ fn suggest<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, ser
         lines.push(format!("  redis-cli -p {port} TG.CHECK {rule}"));
     }
     if !lines.is_empty() {
-        say(&format!("tidegate: try\n{}", lines.join("\n")));
+        log::write(Stream::Output, format!("tidegate: try\n{}\n", lines.join("\n")));
     }
 }
 

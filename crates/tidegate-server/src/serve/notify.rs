@@ -32,5 +32,7 @@ fn send(socket: &OsStr, state: &str) -> io::Result<()> {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(|_| ())
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?; // whoever does not listen is not waited for
+    sender.send_to_addr(state.as_bytes(), &address).map(|_| ())
 }

@@ -273,3 +273,17 @@ fn a_single_missed_deadline_is_logged_and_counted() {
         "{events:?}"
     );
 }
+
+/// Its standard output is a pipe that nobody reads, as of a pager.
+#[test]
+fn a_log_that_nobody_reads_blocks_neither_requests_nor_the_end() {
+    let (mut server, _file) = serving("rules: [{name: user, key: user, missing: shared, quota: 10/s}]");
+    let key = "k".repeat(1_000);
+    for number in 0..2_000 {
+        let blocked = json!({"rule": "user", "key": format!("{number}{key}"), "for": 60});
+        post(server.admin, "/admin/block", &blocked);
+    }
+    assert!(scrape(server.admin)["tidegate_log_lines_dropped_total"] > 100.0);
+    server.signal("-TERM");
+    assert_eq!(server.child.wait().expect("an end").code(), Some(0));
+}
