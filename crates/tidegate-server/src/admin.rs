@@ -24,6 +24,7 @@ use std::sync::Arc;
 use tidegate::{Clock, SteadyClock};
 
 use crate::engine::Engine;
+use crate::http::Guard;
 use crate::log::Log;
 use crate::resp::Account;
 use crate::rules::Diff;
@@ -35,6 +36,7 @@ pub struct Service<C = SteadyClock> {
     pub(crate) engine: Arc<Engine<C>>,
     /// What callers have to know; if this is `None`, nothing.
     token: Option<Account>,
+    guard: Guard,
     /// Reads the file again, if there is one.
     reload: Option<Reload>,
     /// Where it is said what administrators do.
@@ -46,13 +48,19 @@ type Reload = Arc<dyn Fn() -> Result<(Diff, Vec<&'static str>), Unread> + Send +
 impl<C> Service<C> {
     /// A service for everybody who can reach it.
     pub fn new(engine: Arc<Engine<C>>) -> Self {
-        Service { engine, token: None, reload: None, log: Log::Silent }
+        Service { engine, token: None, guard: Guard::default(), reload: None, log: Log::Silent }
     }
 
     /// The same, for those who know this token.
     #[must_use]
     pub fn token(self, token: &str) -> Self {
         Service { token: Some(Account::password(token)), ..self }
+    }
+
+    /// The same, for requests that a web page cannot have sent, where there is no token.
+    #[must_use]
+    pub(crate) fn guard(self, guard: Guard) -> Self {
+        Service { guard, ..self }
     }
 
     /// The same, and what administrators do is said there.

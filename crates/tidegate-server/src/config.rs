@@ -135,10 +135,11 @@ impl Config {
         let mut faults = Faults::default();
         let source = text_of(name, bytes, &mut faults);
         let tree = faults.is_usable().then(|| parse(&source, format, &mut faults)).flatten();
-        let source = secret::hidden(source, tree.as_ref());
+        let (source, secrets) = secret::hidden(source, tree.as_ref());
         let mut reading = Reading { source: &source, faults, shown: Vec::new(), when_lost: None };
         let config = tree.and_then(|tree| reading.config(tree, variables, given));
         let Reading { mut faults, .. } = reading;
+        faults.hide(&secrets);
         faults.sort();
         let config = config.filter(|_| faults.is_usable());
         Loaded { config, faults, source }

@@ -21,6 +21,7 @@
 
 pub(crate) mod asked;
 mod chunks;
+mod guard;
 mod head;
 pub(crate) mod problem;
 pub(crate) mod reply;
@@ -36,6 +37,7 @@ use tidegate::SteadyClock;
 
 use crate::engine::Engine;
 use crate::resp::Account;
+pub(crate) use guard::Guard;
 pub use route::{OPENAPI, routes};
 pub(crate) use routes::is_known;
 pub(crate) use session::{Answers, Session, Told};
@@ -45,6 +47,9 @@ pub struct Service<C = SteadyClock> {
     pub(crate) engine: Arc<Engine<C>>,
     /// What callers have to know; if this is `None`, nothing.
     pub(crate) token: Option<Account>,
+    /// What callers have to know who reset keys, where others have to know the token.
+    pub(crate) change: Option<Account>,
+    pub(crate) guard: Guard,
 }
 
 /// Said to whom there is no room for, before anything was asked.
@@ -55,13 +60,25 @@ pub(crate) const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent
 impl<C> Service<C> {
     /// A service for everybody.
     pub fn new(engine: Arc<Engine<C>>) -> Self {
-        Service { engine, token: None }
+        Service { engine, token: None, change: None, guard: Guard::default() }
     }
 
     /// The same, for those who know this token.
     #[must_use]
     pub fn token(self, token: &str) -> Self {
         Service { token: Some(Account::password(token)), ..self }
+    }
+
+    /// The same, and those who know this one may reset keys, too.
+    #[must_use]
+    pub fn change_token(self, token: &str) -> Self {
+        Service { change: Some(Account::password(token)), ..self }
+    }
+
+    /// The same, for requests that a web page cannot have sent, where there is no token.
+    #[must_use]
+    pub(crate) fn guard(self, guard: Guard) -> Self {
+        Service { guard, ..self }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::http::asked::{self, Named};
 use crate::http::problem::Problem;
 use crate::http::reply::Said;
 use crate::http::routes::Route;
-use crate::http::{Answers, Told};
+use crate::http::{Answers, Guard, Told};
 use crate::metrics;
 use crate::resp::Account;
 
@@ -61,6 +61,10 @@ impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
 
     fn token(&self) -> Option<&Account> {
         self.token.as_ref()
+    }
+
+    fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// Later: some of it takes its time, and nobody is in a hurry.

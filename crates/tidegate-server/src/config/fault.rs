@@ -165,6 +165,29 @@ impl Fault {
 }
 
 impl Faults {
+    /// Takes these secrets out of everything that is said. Short ones only where they are quoted: they are parts of words, too.
+    pub(crate) fn hide(&mut self, secrets: &[String]) {
+        const SHORT: usize = 4;
+        let hide = |text: &mut String| {
+            for secret in secrets {
+                let (found, instead) = if secret.len() < SHORT {
+                    (format!("`{secret}`"), "`(secret)`")
+                } else {
+                    (secret.clone(), "(secret)")
+                };
+                if text.contains(&found) {
+                    *text = text.replace(&found, instead);
+                }
+            }
+        };
+        for fault in &mut self.found {
+            hide(&mut fault.message);
+            hide(&mut fault.label);
+            fault.help.iter_mut().for_each(hide);
+            fault.beside.iter_mut().for_each(|(_, label)| hide(label));
+        }
+    }
+
     /// Adds one. The same one twice is one, and what lacks its variable is not also told that it is no number.
     pub fn push(&mut self, fault: Fault) {
         let is_known = |one: &Fault| *one == fault || (one.code == VARIABLE && one.span == fault.span);

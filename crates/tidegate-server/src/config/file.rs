@@ -57,6 +57,8 @@ table! {
         auth: Option<At<AuthTable>>,
         /// For grpc: whether Envoy's clients are told in headers what is left.
         headers: Option<At<HeadersWord>>,
+        /// For http and admin without a token: names of this machine that clients may use, beside those of loopback.
+        hosts: Option<At<Vec<Text>>>,
     }
 }
 
@@ -77,8 +79,12 @@ table! {
     "`auth`" AuthTable {
         /// For http, grpc and admin: sent as `Authorization: Bearer …`.
         token: Option<Text>,
+        /// For http: another token, which lets callers reset keys, too. Without it nobody who needs a token can.
+        change_token: Option<Text>,
         /// For resp: sent by `AUTH`.
         password: Option<Text>,
+        /// For resp: another password, which lets callers reset keys, too. Without it nobody who needs a password can.
+        change_password: Option<Text>,
         /// For resp: the user's name, if not `default`.
         user: Option<Text>,
     }

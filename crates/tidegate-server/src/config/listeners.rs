@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::Reading;
 use super::decode::{OneOrMany, Text};
 use super::fault::Fault;
-use super::file::{AuthTable, HeadersWord, ListenerText, Listeners, TlsTable};
+use super::file::{AuthTable, HeadersWord, ListenerTable, ListenerText, Listeners, TlsTable};
 use super::flags::Given;
 use super::secret::Secret;
 use super::show::Origin;
@@ -30,6 +30,8 @@ pub struct Listener {
     pub auth: Option<Auth>,
     /// What Envoy's clients are told in headers.
     pub headers: Headers,
+    /// Names of this machine that clients may use without a token, beside those of loopback.
+    pub hosts: Vec<String>,
 }
 
 /// What is spoken at a listener.
@@ -69,13 +71,20 @@ pub struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
     /// Sent with each request, as `Authorization: Bearer …`.
-    Token(Secret),
+    Token {
+        /// The token.
+        token: Secret,
+        /// Another, which lets callers reset keys, too.
+        change: Option<Secret>,
+    },
     /// Sent by `AUTH`.
     Password {
         /// The user.
         user: String,
         /// The password.
         password: Secret,
+        /// Another, which lets callers reset keys, too.
+        change: Option<Secret>,
     },
 }
 
@@ -229,18 +238,20 @@ impl Reading<'_> {
     }
 
     fn listener(&mut self, protocol: Protocol, text: &ListenerText) -> Option<Placed> {
-        let (address, tls, auth, headers) = match text {
-            ListenerText::Address(text) => (text, None, None, None),
+        let (address, tls, auth, headers, hosts) = match text {
+            ListenerText::Address(text) => (text, None, None, None, None),
             ListenerText::Table(table) => {
-                (&table.address, table.tls.as_ref(), table.auth.as_ref(), table.headers.as_ref())
+                let ListenerTable { address, tls, auth, headers, hosts } = &**table;
+                (address, tls.as_ref(), auth.as_ref(), headers.as_ref(), hosts.as_ref())
             }
         };
+        let hosts = hosts.map_or_else(Vec::new, |hosts| self.hosts(protocol, hosts));
         let headers = headers.map_or(Headers::None, |headers| self.headers(protocol, headers));
         let auth = auth.and_then(|auth| self.auth(protocol, auth));
         let tls = tls.map(Tls::of);
         let place = Some(address.span);
         let address = self.address(address)?;
-        Some((Listener { protocol, address, tls, auth, headers }, place))
+        Some((Listener { protocol, address, tls, auth, headers, hosts }, place))
     }
 
     fn address(&mut self, text: &Text) -> Option<Address> {
@@ -266,9 +277,24 @@ impl Reading<'_> {
         headers.value.into()
     }
 
+    fn hosts(&mut self, protocol: Protocol, hosts: &At<Vec<Text>>) -> Vec<String> {
+        if !matches!(protocol, Protocol::Http | Protocol::Admin) {
+            let fault = Fault::error("hosts", format!("{} does not look at names of hosts", protocol.name()));
+            self.fault(fault.at(hosts.span).label("only http and admin do").help("remove `hosts`"));
+        }
+        for host in hosts.value.iter().filter(|host| !is_host(&host.value)) {
+            let fault =
+                Fault::error("hosts", format!("`{}` is no name of a host", host.shown())).at(host.span);
+            self.fault(
+                fault.label("expected a name or an address, without a port").help("write `limits.internal`"),
+            );
+        }
+        hosts.value.iter().map(|host| host.value.clone()).collect()
+    }
+
     fn auth(&mut self, protocol: Protocol, auth: &At<AuthTable>) -> Option<Auth> {
-        let AuthTable { token, password, user } = &auth.value;
-        let secrets = [token.as_ref(), password.as_ref(), user.as_ref()];
+        let AuthTable { token, change_token, password, change_password, user } = &auth.value;
+        let secrets = [token, change_token, password, change_password, user].map(Option::as_ref);
         for text in secrets.into_iter().flatten().filter(|text| text.value.is_empty()) {
             self.fault(
                 Fault::error("auth", "a secret that is empty keeps nobody out")
@@ -276,13 +302,19 @@ impl Reading<'_> {
                     .label("expected a text"),
             );
         }
+        let secret = |text: &Text| Secret::new(&text.value);
+        let change = change_token.as_ref().or(change_password.as_ref()).map(secret);
         match (protocol, token, password) {
-            (Protocol::Resp, None, Some(password)) => {
+            (Protocol::Resp, None, Some(password)) if change_token.is_none() => {
                 let user = user.as_ref().map_or("default", |user| &user.value).to_owned();
-                Some(Auth::Password { user, password: Secret::new(&password.value) })
+                Some(Auth::Password { user, password: secret(password), change })
             }
-            (Protocol::Http | Protocol::Grpc | Protocol::Admin, Some(token), None) if user.is_none() => {
-                Some(Auth::Token(Secret::new(&token.value)))
+            (Protocol::Http | Protocol::Grpc | Protocol::Admin, Some(token), None)
+                if user.is_none()
+                    && change_password.is_none()
+                    && (change.is_none() || protocol == Protocol::Http) =>
+            {
+                Some(Auth::Token { token: secret(token), change })
             }
             _ => {
                 self.fault(wrong_auth(protocol, auth.span));
@@ -376,6 +408,10 @@ impl Reading<'_> {
                     let origin = self.origin(headers.span, &[]);
                     self.show(format!("listeners.{name}{at}.headers"), headers.value.word(), origin);
                 }
+                if let Some(hosts) = &table.hosts {
+                    let origin = self.origin(hosts.span, &[]);
+                    self.show(format!("listeners.{name}{at}.hosts"), listener.hosts.join(", "), origin);
+                }
             }
         }
     }
@@ -388,8 +424,17 @@ impl Reading<'_> {
                 self.show_text(format!("{path}.tls.client_ca"), &ca.value, ca);
             }
         }
-        let Some(At { value: AuthTable { token, password, user }, .. }) = auth else { return };
-        for (name, secret) in [("token", token), ("password", password)] {
+        let Some(At { value: AuthTable { token, change_token, password, change_password, user }, .. }) = auth
+        else {
+            return;
+        };
+        let secrets = [
+            ("token", token),
+            ("change_token", change_token),
+            ("password", password),
+            ("change_password", change_password),
+        ];
+        for (name, secret) in secrets {
             if let Some(secret) = secret {
                 self.show_text(format!("{path}.auth.{name}"), "(secret)", secret);
             }
@@ -422,9 +467,19 @@ fn switch_off(name: &str) -> String {
     format!("take another port, or add `{name}: off`")
 }
 
+/// A name or an address as it stands in the header `Host`, without a port.
+fn is_host(text: &str) -> bool {
+    let is_bracketed = text.starts_with('[') && text.ends_with(']');
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    !text.is_empty() && (is_bracketed || text.bytes().all(is_name))
+}
+
 fn wrong_auth(protocol: Protocol, span: Span) -> Fault {
     let (expected, help) = match protocol {
-        Protocol::Resp => ("`password`, and perhaps `user`", "auth: {password: \"${RESP_PASSWORD}\"}"),
+        Protocol::Resp => {
+            ("`password`, and perhaps `change_password` and `user`", "auth: {password: \"${RESP_PASSWORD}\"}")
+        }
+        Protocol::Http => ("`token`, and perhaps `change_token`", "auth: {token: \"${TOKEN}\"}"),
         _ => ("`token`", "auth: {token: \"${TOKEN}\"}"),
     };
     let name = protocol.name();
@@ -454,7 +509,7 @@ impl From<HeadersWord> for Headers {
 
 impl Listener {
     fn plain(protocol: Protocol, address: Address) -> Self {
-        Listener { protocol, address, tls: None, auth: None, headers: Headers::None }
+        Listener { protocol, address, tls: None, auth: None, headers: Headers::None, hosts: Vec::new() }
     }
 }
 

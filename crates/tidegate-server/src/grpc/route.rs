@@ -56,7 +56,7 @@ async fn called<C: Clock + Send + Sync + 'static>(
     })?;
     let said = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     if METHODS[place].1 && !is_known(service.token.as_ref(), said) {
-        let sentence = "who asks has to say the token; send it as `authorization: Bearer …`";
+        let sentence = "missing or invalid bearer token; send it as `authorization: Bearer …`";
         return Err(Status::new(Code::Unauthenticated, sentence));
     }
     let messages = Messages::of(request.into_body());

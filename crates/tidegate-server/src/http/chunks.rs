@@ -47,8 +47,8 @@ impl Chunks {
 
     fn chunk(&mut self, bytes: &[u8]) -> Result<Took, Problem> {
         let is_size = bytes.first().is_none_or(u8::is_ascii_hexdigit);
-        let (start, size) = match parse_chunk_size(bytes) {
-            Ok(Status::Complete(read)) if is_size => read,
+        let (start, size) = match parse_chunk_size(&bytes[..bytes.len().min(LINE)]) {
+            Ok(Status::Complete((start, size))) if is_size && is_line(&bytes[..start]) => (start, size),
             Ok(Status::Partial) if is_size && bytes.len() < LINE => return Ok(Took::Needs(bytes.len() + 1)),
             _ => return Err(no_request("a chunk of its body does not say how long it is")),
         };
@@ -78,10 +78,25 @@ impl Chunks {
         self.after = Some(before + length);
         match &bytes[..length] {
             b"\r\n" => Ok(Took::All(length)),
+            line if !(is_line(line) && is_header(line)) => {
+                Err(no_request("a line after its body is no header"))
+            }
             _ if before + length > LONGEST => Err(no_request("there is too much after its body")),
             _ => Ok(Took::Some(length)),
         }
     }
+}
+
+/// Whether it ends with CR and LF, and has neither of them before.
+fn is_line(line: &[u8]) -> bool {
+    let text = line.strip_suffix(b"\r\n");
+    text.is_some_and(|text| !text.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)))
+}
+
+fn is_header(line: &[u8]) -> bool {
+    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !name.is_empty() && name.len() < line.len() && name.iter().all(is_token)
 }
 
 #[cfg(test)]
@@ -122,7 +137,14 @@ mod tests {
     fn what_is_no_chunk_is_told_so() {
         let long = [b"1;".as_slice(), &[b'x'; LINE]].concat();
         let after = [b"0\r\n".as_slice(), &b"a: b\r\n".repeat(LONGEST / 6 + 1)].concat();
-        let rows: [&[u8]; 9] = [
+        let rows: [&[u8]; 16] = [
+            b"1;a\nb\r\nx\r\n0\r\n\r\n",
+            b"1;a\rb\r\nx\r\n0\r\n\r\n",
+            b"1;a\n\r\n",
+            b"0\r\na: b\n\r\n",
+            b"0\r\nGET / HTTP/1.1\r\n\r\n",
+            b"0\r\n: b\r\n\r\n",
+            b"0\r\na\rb: c\r\n\r\n",
             b"\r\n\r\n",
             b"x\r\n",
             b"-1\r\n",
@@ -134,7 +156,9 @@ mod tests {
             &after,
         ];
         for row in rows {
-            assert_eq!(read(row, 1_000), Err(400), "{}", row.escape_ascii());
+            for pieces in [1, 2, 1_000] {
+                assert_eq!(read(row, pieces), Err(400), "{}", row.escape_ascii());
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! # Heads
 //!
-//! What comes before a body: a method, a path, and headers, of which five matter here. They are read where they lie,
+//! What comes before a body: a method, a path, and headers, of which a few matter here. They are read where they lie,
 //! and nothing is kept of them.
 //!
 //! Where a request ends must not be a matter of opinion. Whoever passes requests on to us and sees an end elsewhere
@@ -26,6 +26,10 @@ pub(crate) struct Head<'a> {
     pub(crate) path: &'a str,
     /// Who asks; empty if nobody says so.
     pub(crate) authorization: &'a [u8],
+    pub(super) host: Option<&'a [u8]>,
+    /// The page that a browser sends it for.
+    pub(super) origin: Option<&'a [u8]>,
+    pub(super) content_type: Option<&'a [u8]>,
     pub(super) body: Length,
     /// Whether the client waits to hear that it should send the body.
     pub(super) expects: bool,
@@ -70,6 +74,9 @@ impl<'a> Head<'a> {
             method,
             path: path(target),
             authorization: b"",
+            host: None,
+            origin: None,
+            content_type: None,
             body: Length::Known(0),
             expects: false,
             version,
@@ -78,6 +85,9 @@ impl<'a> Head<'a> {
         let mut length = None;
         for header in request.headers.iter() {
             head.heed(header, &mut length)?;
+        }
+        if head.host.is_none() && version == Version::Http11 {
+            return Err(no_request("it has no Host"));
         }
         head.body = length.unwrap_or(Length::Known(0));
         Ok(head)
@@ -97,8 +107,19 @@ impl<'a> Head<'a> {
             let has = |word: &[u8]| value.split(|byte| *byte == b',').any(|one| is_word(one, word));
             let stays = has(b"keep-alive").then_some(true);
             self.stays = if has(b"close") { Some(false) } else { self.stays.or(stays) };
+        } else if is("host") {
+            once(&mut self.host, value, "Host")?;
+        } else if is("origin") {
+            once(&mut self.origin, value, "Origin")?;
+        } else if is("content-type") {
+            once(&mut self.content_type, value, "Content-Type")?;
         } else if is("expect") {
-            self.expects = self.version == Version::Http11 && is_word(value, b"100-continue");
+            if !is_word(value, b"100-continue") {
+                let detail =
+                    format!("the Expect {:?} cannot be met; leave it out", value.escape_ascii().to_string());
+                return Err(Problem::new(StatusCode::EXPECTATION_FAILED, detail));
+            }
+            self.expects = self.version == Version::Http11;
         }
         Ok(())
     }
@@ -114,6 +135,13 @@ impl<'a> Head<'a> {
     /// Whether nothing is asked after it on the same connection.
     pub(super) fn is_last(&self) -> bool {
         !self.stays.unwrap_or(self.version == Version::Http11)
+    }
+}
+
+fn once<'a>(header: &mut Option<&'a [u8]>, value: &'a [u8], name: &str) -> Result<(), Problem> {
+    match header.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(no_request(&format!("it has more than one {name}"))),
     }
 }
 
@@ -156,14 +184,12 @@ mod tests {
     }
 
     fn with(headers: &str) -> String {
-        format!("POST /v1/check HTTP/1.1\r\n{headers}\r\n")
+        format!("POST /v1/check HTTP/1.1\r\nhost: a\r\n{headers}\r\n")
     }
 
     #[test]
     fn what_matters_is_read_and_the_rest_is_not() {
-        let text = with(
-            "Host: a\r\nX: y\r\nCONTENT-length: 5\r\nAuthorization: Bearer b\r\nexpect: 100-Continue\r\n",
-        );
+        let text = with("X: y\r\nCONTENT-length: 5\r\nAuthorization: Bearer b\r\nexpect: 100-Continue\r\n");
         let (head, length) = read(&text).expect("a head").expect("all of it");
         assert_eq!((head.method, head.path, head.body), ("POST", "/v1/check", Length::Known(5)));
         assert_eq!((head.authorization, head.expects, length), (&b"Bearer b"[..], true, text.len()));
@@ -187,11 +213,15 @@ mod tests {
             "content-length:\r\n",
             "content-length : 5\r\n",
             "a: b\r\n content-length: 5\r\n",
+            "host: a\r\n",
+            "origin: a\r\norigin: b\r\n",
         ];
         for row in rows {
             assert_eq!(read(&with(row)), Err(400), "{row}");
         }
         assert_eq!(read("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"), Err(400));
+        assert_eq!(read("POST / HTTP/1.1\r\n\r\n"), Err(400));
+        assert_eq!(read(&with("expect: 200-ok\r\n")), Err(417));
         let chunked = with("transfer-encoding: Chunked\r\n");
         assert_eq!(read(&chunked).expect("a head").expect("all of it").0.body, Length::Chunked);
     }
@@ -208,7 +238,7 @@ mod tests {
             ("1.0", "connection: Keep-Alive\r\n", false),
         ];
         for (version, headers, is_last) in rows {
-            let text = format!("GET / HTTP/{version}\r\n{headers}\r\n");
+            let text = format!("GET / HTTP/{version}\r\nhost: a\r\n{headers}\r\n");
             assert_eq!(read(&text).expect("a head").expect("all").0.is_last(), is_last, "{text}");
         }
     }
@@ -229,8 +259,8 @@ mod tests {
     #[test]
     fn a_head_has_bounds() {
         let long = with(&format!("x: {}\r\n", "y".repeat(LONGEST)));
-        let many = with(&"x: y\r\n".repeat(MOST_HEADERS + 1));
-        let most = with(&"x: y\r\n".repeat(MOST_HEADERS));
+        let many = with(&"x: y\r\n".repeat(MOST_HEADERS));
+        let most = with(&"x: y\r\n".repeat(MOST_HEADERS - 1));
         assert_eq!((read(&long), read(&long[..LONGEST - 1]), read(&many)), (Err(431), Ok(None), Err(431)));
         assert!(read(&most).is_ok_and(|head| head.is_some()));
     }

@@ -6,6 +6,7 @@ use tidegate::Clock;
 
 use super::Service;
 use super::asked::{self, Asked};
+use super::guard::Guard;
 use super::problem::Problem;
 use super::reply::Said;
 use super::routes::Route;
@@ -41,7 +42,7 @@ const ALL: [Route<Verb>; 14] = [
     Route::post("/v1/check", Verb::Check),
     Route::post("/v1/peek", Verb::Peek),
     Route::post("/v1/refund", Verb::Refund),
-    Route::post("/v1/reset", Verb::Reset),
+    Route::post_change("/v1/reset", Verb::Reset),
     Route::post("/v1/acquire", Verb::Acquire),
     Route::post("/v1/renew", Verb::Renew),
     Route::post("/v1/release", Verb::Release),
@@ -70,6 +71,14 @@ impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
 
     fn token(&self) -> Option<&Account> {
         self.token.as_ref()
+    }
+
+    fn change_token(&self) -> Option<&Account> {
+        self.change.as_ref()
+    }
+
+    fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     fn answer(self: &Arc<Self>, verb: Verb, body: &[u8]) -> session::Told {

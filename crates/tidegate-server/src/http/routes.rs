@@ -7,6 +7,7 @@ use hyper::StatusCode;
 
 use super::head::Head;
 use super::problem::Problem;
+use super::session::Answers;
 use crate::resp::Account;
 
 /// A path, and what is to be done if it is asked for.
@@ -26,6 +27,8 @@ pub(crate) enum Whom {
     All,
     /// Those who know the token, if there is one.
     Known,
+    /// Those who know the token for changes, if there is a token.
+    Changes,
 }
 
 impl<V> Route<V> {
@@ -35,6 +38,10 @@ impl<V> Route<V> {
 
     pub(crate) const fn post(path: &'static str, verb: V) -> Self {
         Route { method: "POST", path, verb, whom: Whom::Known }
+    }
+
+    pub(crate) const fn post_change(path: &'static str, verb: V) -> Self {
+        Route { method: "POST", path, verb, whom: Whom::Changes }
     }
 
     pub(crate) const fn get_by_all(path: &'static str, verb: V) -> Self {
@@ -51,14 +58,13 @@ impl<V> Route<V> {
 }
 
 /// What a request asks for, if it may.
-pub(crate) fn find<V: Copy>(
-    routes: &[Route<V>],
-    token: Option<&Account>,
-    head: &Head<'_>,
-) -> Result<V, Problem> {
+pub(crate) fn find<S: Answers>(service: &S, head: &Head<'_>) -> Result<S::Verb, Problem> {
     let Head { path, method, .. } = *head;
-    let Some(route) = routes.iter().find(|route| route.path == path) else {
-        let paths: Vec<_> = routes.iter().map(|route| route.path).collect();
+    let found = S::ROUTES.iter().find(|route| route.path == path);
+    // Who may not ask is not told what there is, either.
+    may_ask(service, found.map_or(Whom::Known, |route| route.whom), head)?;
+    let Some(route) = found else {
+        let paths: Vec<_> = S::ROUTES.iter().map(|route| route.path).collect();
         let detail = format!("there is nothing at {path:?}; use one of {}", paths.join(", "));
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
@@ -67,12 +73,27 @@ pub(crate) fn find<V: Copy>(
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
         return Err(Problem { allow: Some(route.allow()), ..problem });
     }
-    match token {
-        token if route.whom == Whom::Known && !is_known(token, head.authorization) => {
-            let detail = "who asks has to say the token; send it as `Authorization: Bearer …`";
+    Ok(route.verb)
+}
+
+fn may_ask<S: Answers>(service: &S, whom: Whom, head: &Head<'_>) -> Result<(), Problem> {
+    let Some(token) = service.token().filter(|_| whom != Whom::All) else {
+        return if whom == Whom::All { Ok(()) } else { service.guard().check(head) };
+    };
+    let knows = |token: &Account| is_known(Some(token), head.authorization);
+    let may_change = service.change_token().is_some_and(knows);
+    match knows(token) {
+        _ if may_change => Ok(()),
+        true if whom == Whom::Known => Ok(()),
+        true => {
+            let detail =
+                "this token lets callers check and not reset; send the `change_token` of the listener";
+            Err(Problem::new(StatusCode::FORBIDDEN, detail))
+        }
+        false => {
+            let detail = "missing or invalid bearer token; send it as `Authorization: Bearer …`";
             Err(Problem::new(StatusCode::UNAUTHORIZED, detail))
         }
-        _ => Ok(route.verb),
     }
 }
 

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::chunks::{Chunks, Took};
+use super::guard::Guard;
 use super::head::{Head, LONGEST, Length};
 use super::problem::Problem;
 use super::reply::{BODY, Manner, Said, too_long, write};
@@ -34,6 +35,14 @@ pub(crate) trait Answers: Send + Sync + 'static {
 
     /// What callers have to know, if anything.
     fn token(&self) -> Option<&Account>;
+
+    /// What they have to know to change what others have used, where they have to know a token at all.
+    fn change_token(&self) -> Option<&Account> {
+        self.token()
+    }
+
+    /// Which requests pass where nothing has to be known.
+    fn guard(&self) -> &Guard;
 
     /// Answers what is asked with this body.
     fn answer(self: &Arc<Self>, verb: Self::Verb, body: &[u8]) -> Told;
@@ -142,7 +151,7 @@ impl<S: Answers> Session<S> {
     fn asked(&mut self, head: &Head<'_>, length: usize, bytes: &[u8], out: &mut Vec<u8>) -> Step {
         let manner = Manner::of(head);
         let manner = if self.end == End::No { manner } else { manner.and_last() };
-        let verb = find(S::ROUTES, self.service.token(), head);
+        let verb = find(&*self.service, head);
         let body = match head.body {
             Length::Chunked => None,
             Length::Known(body) => usize::try_from(body).ok().filter(|body| *body <= BODY),

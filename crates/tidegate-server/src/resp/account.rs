@@ -10,6 +10,7 @@ use std::hint::black_box;
 pub struct Account {
     user: String,
     password: String,
+    may_change: bool,
 }
 
 /// Who is meant by a password without a name.
@@ -19,7 +20,17 @@ impl Account {
     /// This user, who knows this password.
     #[must_use]
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
-        Account { user: user.into(), password: password.into() }
+        Account { user: user.into(), password: password.into(), may_change: true }
+    }
+
+    /// The same, who may not reset keys.
+    #[must_use]
+    pub fn who_only_checks(self) -> Self {
+        Account { may_change: false, ..self }
+    }
+
+    pub(crate) fn may_change(&self) -> bool {
+        self.may_change
     }
 
     /// Whoever knows this password, without a name.

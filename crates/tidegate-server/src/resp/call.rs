@@ -25,6 +25,8 @@ pub(crate) type Run<C> = fn(&mut Session<C>, Request<'_>, &mut Reply<'_>) -> Flo
 enum When {
     /// By those who may ask; between `MULTI` and `EXEC` it waits for its turn.
     Known,
+    /// By those who may reset keys; between `MULTI` and `EXEC` it waits for its turn.
+    Changes,
     /// By those who may ask; never waits.
     AtOnce,
     /// By everybody; between `MULTI` and `EXEC` it waits.
@@ -44,6 +46,10 @@ impl<C> Call<C> {
         matches!(self.when, When::Anybody | When::AnybodyAtOnce)
     }
 
+    pub(crate) fn is_change(&self) -> bool {
+        self.when == When::Changes
+    }
+
     pub(crate) fn is_immediate(&self) -> bool {
         matches!(self.when, When::AtOnce | When::AnybodyAtOnce)
     }
@@ -58,7 +64,7 @@ impl<C: Clock + Send + Sync + 'static> Calls<C> {
         Call::new("TG.CHECK", 3..=MANY, Session::tg_check, When::Known),
         Call::new("TG.PEEK", 3..=MANY, Session::tg_peek, When::Known),
         Call::new("TG.REFUND", 3..=MANY, Session::tg_refund, When::Known),
-        Call::new("TG.RESET", 3..=MANY, Session::tg_reset, When::Known),
+        Call::new("TG.RESET", 3..=MANY, Session::tg_reset, When::Changes),
         Call::new("TG.ACQUIRE", 3..=MANY, Session::tg_acquire, When::Known),
         Call::new("TG.RENEW", 2..=2, Session::tg_renew, When::Known),
         Call::new("TG.RELEASE", 2..=2, Session::tg_release, When::Known),
@@ -66,8 +72,8 @@ impl<C: Clock + Send + Sync + 'static> Calls<C> {
         Call::new("TG.RETURN", 5..=MANY, Session::tg_return, When::Known),
         Call::new("THROTTLE", 5..=6, Session::throttle, When::Known),
         Call::new("GCRA", 5..=7, Session::gcra, When::Known),
-        Call::new("DEL", 2..=MANY, Session::del, When::Known),
-        Call::new("UNLINK", 2..=MANY, Session::del, When::Known),
+        Call::new("DEL", 2..=MANY, Session::del, When::Changes),
+        Call::new("UNLINK", 2..=MANY, Session::del, When::Changes),
         Call::new("EXISTS", 2..=MANY, Session::exists, When::Known),
         Call::new("TTL", 2..=2, Session::ttl, When::Known),
         Call::new("PTTL", 2..=2, Session::pttl, When::Known),

@@ -3,6 +3,8 @@
 //! `HELLO`, `AUTH`, `SELECT`, `PING` and what else a client says before it asks anything. The answers are those of a Redis,
 //! word for word where clients are known to look.
 
+use std::time::Duration;
+
 use tidegate::Clock;
 
 use super::REDIS_VERSION;
@@ -18,6 +20,9 @@ const NO_PASSWORD: &str = "ERR AUTH <password> called without any password confi
 const STRANGER: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
                         AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
                         version at the same time";
+/// So long waits who has said a wrong password for the first time; then twice as long each time.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const MOST_DOUBLINGS: u32 = 5;
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
 /// What `HELLO` asks for.
@@ -36,14 +41,31 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             return Flow::Next;
         }
         match greeting(request).and_then(|greeting| self.greet(&greeting)) {
-            Err(sentence) => reply.error(sentence),
+            Err(sentence) => self.refuse(sentence, reply),
             Ok(dialect) => {
                 self.dialect = dialect;
                 reply.speak(dialect);
                 self.introduce(reply);
+                Flow::Next
             }
         }
-        Flow::Next
+    }
+
+    /// Who says a wrong password waits for the reply, longer each time.
+    fn refuse(&mut self, sentence: String, reply: &mut Reply<'_>) -> Flow {
+        if sentence != WRONG_PASSWORD {
+            reply.error(sentence);
+            return Flow::Next;
+        }
+        let wait = FIRST_WAIT * 2_u32.pow(self.wrong_passwords.min(MOST_DOUBLINGS));
+        self.wrong_passwords = self.wrong_passwords.saturating_add(1);
+        let dialect = reply.dialect();
+        Flow::Later(Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            let mut bytes = Vec::new();
+            Reply::new(&mut bytes, dialect).error(sentence);
+            bytes
+        }))
     }
 
     /// All of it or nothing: who is refused keeps the dialect and the name it had.
@@ -88,10 +110,12 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             _ => Err("ERR syntax error".to_owned()),
         };
         match done {
-            Ok(()) => reply.ok(),
-            Err(sentence) => reply.error(sentence),
+            Ok(()) => {
+                reply.ok();
+                Flow::Next
+            }
+            Err(sentence) => self.refuse(sentence, reply),
         }
-        Flow::Next
     }
 
     fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), String> {
@@ -100,10 +124,11 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             return Ok(()); // everybody is the default user, whatever the password
         }
         // All are looked at, so that the time does not tell which one it was.
-        let found = accounts.iter().fold(None, |found, account| {
-            if account.is(user, password) { Some(account.user().to_owned()) } else { found }
-        });
-        self.user = Some(found.ok_or(WRONG_PASSWORD)?);
+        let found = accounts
+            .iter()
+            .fold(None, |found, account| if account.is(user, password) { Some(account) } else { found });
+        let account = found.ok_or(WRONG_PASSWORD)?;
+        (self.user, self.may_change) = (Some(account.user().to_owned()), account.may_change());
         Ok(())
     }
 
@@ -147,7 +172,8 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         self.transaction = None;
         self.name.clear();
         self.dialect = Dialect::default();
-        self.user = self.service.accounts.is_empty().then(|| DEFAULT_USER.to_owned());
+        let is_open = self.service.accounts.is_empty();
+        (self.user, self.may_change) = (is_open.then(|| DEFAULT_USER.to_owned()), is_open);
         reply.word("RESET");
         Flow::Next
     }

@@ -278,6 +278,14 @@ impl<'a> Request<'a> {
         self.places.is_empty()
     }
 
+    /// Whether it is a line of a request of HTTP: its first, or the one that names the host.
+    pub(crate) fn is_http(self) -> bool {
+        let is_inline = self.bytes.first().is_some_and(|byte| *byte != b'*');
+        let is = |name: &[u8]| self.name().eq_ignore_ascii_case(name);
+        let is_first = || self.arg(self.len() - 1).is_some_and(|last| last.starts_with(b"HTTP/"));
+        is_inline && (is(b"POST") || is(b"GET") || is(b"Host:") || is_first())
+    }
+
     /// The arguments from this number on.
     pub fn args(self, from: usize) -> impl Iterator<Item = &'a [u8]> {
         (from..self.len()).filter_map(move |number| self.arg(number))

@@ -51,6 +51,10 @@ pub struct Session<C = SteadyClock> {
     pub(crate) dialect: Dialect,
     /// Who it is, once that is known.
     pub(crate) user: Option<String>,
+    /// Whether it may reset keys.
+    pub(crate) may_change: bool,
+    /// How many passwords it has said that were wrong.
+    pub(crate) wrong_passwords: u32,
     pub(crate) transaction: Option<Transaction>,
     /// What is to be done before anything else is read: the commands of a transaction.
     pub(crate) queued: VecDeque<Queued>,
@@ -142,7 +146,8 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
     pub fn new(service: Arc<Service<C>>, peer: impl Into<String>) -> Self {
         let id = service.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         service.open.fetch_add(1, Ordering::Relaxed);
-        let user = service.accounts.is_empty().then(|| super::account::DEFAULT_USER.to_owned());
+        let is_open = service.accounts.is_empty();
+        let user = is_open.then(|| super::account::DEFAULT_USER.to_owned());
         let (name, dialect, transaction, queued) = Default::default();
         Session {
             service,
@@ -152,6 +157,8 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
             name,
             dialect,
             user,
+            may_change: is_open,
+            wrong_passwords: 0,
             transaction,
             queued,
         }
@@ -275,6 +282,11 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
     fn answer_slowly(&mut self, request: Request<'_>, out: &mut Vec<u8>) -> Flow {
         let mut reply = Reply::new(out, self.dialect);
         match self.find(request) {
+            // A web page can send this, and would have commands executed that lie in its body.
+            Err(_) if request.is_http() => {
+                reply.error("ERR this is HTTP; clients of the Redis protocol are answered here");
+                Flow::Close
+            }
             Err(sentence) => {
                 reply.error(sentence);
                 self.spoil();
@@ -308,6 +320,12 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
         }
         if self.user.is_none() && !call.is_for_strangers() {
             return Err("NOAUTH Authentication required.".to_owned());
+        }
+        if call.is_change() && !self.may_change {
+            let name = call.name.to_ascii_lowercase();
+            return Err(format!(
+                "NOPERM this password lets clients check and not '{name}'; use the `change_password` of the listener"
+            ));
         }
         Ok(call)
     }

@@ -23,7 +23,7 @@ use crate::config::process::{LogFormat, Process};
 use crate::config::{Address, Auth, Config, Listener, Loaded, Protocol};
 use crate::engine::Engine;
 use crate::grpc;
-use crate::http;
+use crate::http::{self, Guard};
 use crate::log::{self, Log, Stream};
 use crate::resp::{Account, Service};
 use crate::rules::Compiled;
@@ -203,7 +203,10 @@ async fn listening<C: Clock + Clone + Send + Sync + 'static>(
         server = server.listen_with(speaks, &listener.address, tls.clone()).await?;
     }
     if let Some(path) = &serve.process.resp_socket {
-        let speaks = Speaks::Resp(resp(serve, None, engine));
+        // As everybody else who speaks the Redis protocol.
+        let auth = config.listeners.iter().filter(|listener| listener.protocol == Protocol::Resp);
+        let auth = auth.filter_map(|listener| listener.auth.as_ref()).next();
+        let speaks = Speaks::Resp(resp(serve, auth, engine));
         server = server.listen(speaks, &Address::Unix(path.clone())).await?;
     }
     if server.places().next().is_none() {
@@ -221,9 +224,15 @@ fn speaks<C: Clock + Clone + Send + Sync + 'static>(
 ) -> Speaks<C> {
     match listener.protocol {
         Protocol::Http => {
-            let service = http::Service::new(engine.clone());
+            let service = http::Service::new(engine.clone()).guard(guard(listener));
             Speaks::Http(Arc::new(match &listener.auth {
-                Some(Auth::Token(token)) => service.token(token.reveal()),
+                Some(Auth::Token { token, change }) => {
+                    let service = service.token(token.reveal());
+                    match change {
+                        Some(change) => service.change_token(change.reveal()),
+                        None => service,
+                    }
+                }
                 _ => service,
             }))
         }
@@ -231,31 +240,42 @@ fn speaks<C: Clock + Clone + Send + Sync + 'static>(
         Protocol::Grpc => {
             let service = grpc::Service::new(engine.clone()).headers(listener.headers);
             Speaks::Grpc(Arc::new(match &listener.auth {
-                Some(Auth::Token(token)) => service.token(token.reveal()),
+                Some(Auth::Token { token, .. }) => service.token(token.reveal()),
                 _ => service,
             }))
         }
         Protocol::Admin => {
             let service = admin::Service::new(engine.clone()).log(Log::from(serve.process.log_format));
+            let service = service.guard(guard(listener));
             let service = match reloader {
                 Some(reloader) => service.reloader(reloader.clone()),
                 None => service,
             };
             Speaks::Admin(Arc::new(match &listener.auth {
-                Some(Auth::Token(token)) => service.token(token.reveal()),
+                Some(Auth::Token { token, .. }) => service.token(token.reveal()),
                 _ => service,
             }))
         }
     }
 }
 
+/// Which requests pass at a listener without a token.
+fn guard(listener: &Listener) -> Guard {
+    let is_loopback = matches!(listener.address, Address::Tcp(_)) && listener.address.is_local();
+    Guard::new(&listener.hosts, is_loopback)
+}
+
 fn resp<C>(serve: &Serve, auth: Option<&Auth>, engine: &Arc<Engine<C>>) -> Arc<Service<C>> {
-    let account = match (&serve.process.password, auth) {
-        (Some(password), _) => Some(Account::new(&serve.process.user, password)),
-        (None, Some(Auth::Password { user, password })) => Some(Account::new(user, password.reveal())),
-        (None, _) => None,
+    let accounts = match (&serve.process.password, auth) {
+        (Some(password), _) => vec![Account::new(&serve.process.user, password)],
+        (None, Some(Auth::Password { user, password, change })) => {
+            let change = change.as_ref().map(|change| Account::new(user, change.reveal()));
+            let checks = Account::new(user, password.reveal()).who_only_checks();
+            std::iter::once(checks).chain(change).collect()
+        }
+        (None, _) => Vec::new(),
     };
-    Arc::new(Service::new(engine.clone()).accounts(account))
+    Arc::new(Service::new(engine.clone()).accounts(accounts))
 }
 
 fn settings(serve: &Serve) -> Settings {
@@ -327,7 +347,7 @@ fn suggest<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, ser
     let mut lines = Vec::new();
     if let Some(place) = of(Protocol::Http) {
         let ask = |verb| {
-            format!("  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{place}/v1/{verb}")
+            format!("  curl --json '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{place}/v1/{verb}")
         };
         lines.extend(["check", "explain"].map(ask));
     }

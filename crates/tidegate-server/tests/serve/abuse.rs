@@ -27,13 +27,13 @@ pub(crate) fn memory(server: &Binary) -> u64 {
 fn what_is_too_much_is_told_before_it_is_read() {
     let server = Binary::start(&["serve"]);
     let rows = [
-        ("POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 999999999999\r\n\r\n".to_owned(), 413),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 999999999999\r\n\r\n".to_owned(), 413),
         (
-            "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999999\r\n\r\n"
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99999999999999999999999\r\n\r\n"
                 .to_owned(),
             400,
         ),
-        ("POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n".to_owned(), 400),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: -1\r\n\r\n".to_owned(), 400),
         (format!("GET /livez HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(64 << 10)), 431),
         (format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(64 << 10)), 431),
         (format!("GET /livez HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: y\r\n".repeat(1_000)), 431),
@@ -57,7 +57,7 @@ fn a_body_without_an_end_is_cut_off() {
     let server = Binary::start(&["serve"]);
     let mut client = connect(server.http);
     client
-        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
         .expect("sent");
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
     // Far more than is taken: the service stops reading, and says why.
@@ -155,7 +155,7 @@ fn who_is_slow_is_let_go_and_nobody_waits_for_it() {
     let starts: [&[u8]; 3] = [
         b"G",
         b"GET /livez HTTP/1.1\r\nhost",
-        b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{",
     ];
     let slow = starts.map(|start| {
         let mut client = connect(server.http);
@@ -179,7 +179,7 @@ fn whatever_bytes_come_others_are_answered() {
     let server = Binary::start(&["serve"]);
     let pieces = prop_oneof![
         4 => prop::sample::select(vec![
-            "GET ", "POST ", "/v1/check", "/v1/acquire", " HTTP/1.1\r\n", "host: a\r\n", "\r\n", "\r\n\r\n", "\n",
+            "GET ", "POST ", "/v1/check", "/v1/acquire", " HTTP/1.1\r\n", "host: localhost\r\n", "\r\n", "\r\n\r\n", "\n",
             "content-length: ", "transfer-encoding: chunked\r\n", "7", "fffffffffffffffff\r\n", "0\r\n\r\n",
             "{\"descriptors\":{\"user\":\"a\"}}", "{\"rule\":\"user\",\"key\":[", "]}", "\"\\ud800\"", "connection: close\r\n",
             "expect: 100-continue\r\n", "upgrade: h2c\r\n", "\0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",

@@ -102,7 +102,7 @@ fn what_can_be_tried_at_once_is_suggested_and_nothing_else() {
     let mut binary = Binary::start(&[]);
     let (http, port) = (binary.http, binary.address.port());
     let ask = |verb: &str| {
-        format!("  curl -d '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{http}/v1/{verb}\n")
+        format!("  curl --json '{{\"descriptors\": {{\"user\": \"alice\"}}}}' http://{http}/v1/{verb}\n")
     };
     let redis = format!("  redis-cli -p {port} TG.CHECK user alice\n");
     assert_eq!(suggested(&mut binary), ["tidegate: try\n", &ask("check"), &ask("explain"), &redis]);

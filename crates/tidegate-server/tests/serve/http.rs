@@ -17,7 +17,10 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 /// Sends a request and reads the answer: its status, its head, and its body.
 pub(crate) fn exchange(stream: &mut TcpStream, head: &str, body: &str) -> (u16, String, String) {
-    let request = format!("{head} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(request.as_bytes()).expect("sent");
     answer(stream)
 }
@@ -230,13 +233,13 @@ fn a_body_that_is_too_long_is_not_read() {
     let (server, _file) = serving(RULES);
     let mut client = connect(server.http);
     client
-        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999\r\n\r\n")
+        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n")
         .expect("sent");
     let (status, _, body) = answer(&mut client);
     assert!(status == 413 && body.contains("send at most 262144 bytes"), "{status} {body}");
     let mut client = connect(server.http);
     client
-        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        .write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
         .expect("sent");
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     while client.write_all(&chunk).is_ok() {} // until nobody reads any more
@@ -255,7 +258,7 @@ fn who_does_not_finish_a_request_is_let_go_and_the_others_are_not() {
     assert_eq!(exchange(&mut other, "GET /livez", "").0, 200);
     head.write_all(b"POST /v1/check HTTP/1.1\r\nhost").expect("sent");
     body.write_all(
-        b"POST /v1/check HTTP/1.1\r\nhost: a\r\nauthorization: Bearer sesame\r\ncontent-length: 9\r\n\r\n{",
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nauthorization: Bearer sesame\r\ncontent-length: 9\r\n\r\n{",
     )
     .expect("sent");
     assert_eq!((rest(&mut head), rest(&mut body)), (String::new(), String::new()));
@@ -275,7 +278,7 @@ fn a_token_is_asked_for_where_there_is_one() {
     for (header, expected) in rows {
         let body = "{\"descriptors\":{}}";
         let request = format!(
-            "POST /v1/check HTTP/1.1\r\nhost: a\r\n{header}content-length: {}\r\n\r\n{body}",
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{header}content-length: {}\r\n\r\n{body}",
             body.len()
         );
         client.write_all(request.as_bytes()).expect("sent");

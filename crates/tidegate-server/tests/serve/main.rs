@@ -3,6 +3,7 @@
 //! Nothing here measures time. What has to happen is waited for, by reads that the system ends if it does not.
 
 mod abuse;
+mod access;
 mod admin;
 mod binary;
 mod clients;

@@ -51,7 +51,7 @@ fn a_token_is_said_and_an_end_is_told() {
         Binary::start(&["serve", "--notice", "600", "--config", rules.path().to_str().expect("a name")]);
     let url = server.http.to_string();
     let (code, _, said) = shell(&["check", "all", "--url", &url]);
-    assert!(code == Some(1) && said.contains("has to say the token"), "{said}");
+    assert!(code == Some(1) && said.contains("invalid bearer token"), "{said}");
     assert_eq!(shell(&["check", "all", "--url", &url, "--token", "sesame"]).0, Some(0));
     server.signal("-TERM");
     while !server.line().contains("told to end") {}

@@ -49,12 +49,12 @@ const UNLIMITED: &str = concat!(
 #[test]
 fn requests_are_answered_in_their_order_however_they_are_cut() {
     let bytes = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n\
-        POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}\
-        POST /v1/check HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+        POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}\
+        POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
         9\r\n{\"descrip\r\n9;x=y\r\ntors\":{}}\r\n0\r\nx: y\r\n\r\n\
         HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n\
-        GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n\
-        GET /livez HTTP/1.1\r\n\r\n";
+        GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n\
+        GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
     let head = YES.strip_suffix("{\"status\":\"ok\"}").expect("a head");
     let last = YES.replace("||", "|connection: close||");
     let expected = format!("{YES}{UNLIMITED}{UNLIMITED}{head}{last}");
@@ -77,7 +77,7 @@ fn an_old_client_is_left_unless_it_asks_to_stay() {
 
 #[test]
 fn who_waits_to_hear_that_it_should_go_on_hears_it_once() {
-    let head = "POST /v1/check HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 18\r\n\r\n";
+    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 18\r\n\r\n";
     let bytes = format!("{head}{{\"descriptors\":{{}}}}");
     let go_on = format!("HTTP/1.1 100 Continue||{UNLIMITED}");
     assert_eq!(said(&mut session(None), bytes.as_bytes(), head.len()), (go_on.clone(), false));
@@ -90,8 +90,9 @@ fn who_waits_to_hear_that_it_should_go_on_hears_it_once() {
 
 #[test]
 fn who_may_not_ask_is_told_before_the_body_and_left_unless_it_is_there() {
-    let head = "POST /v1/check HTTP/1.1\r\ncontent-length: 5\r\n\r\n";
-    let chunked = "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\n";
+    let chunked = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let whole = format!("{head}hello");
     for (bytes, is_left) in [(head, true), (chunked, true), (&*whole, false)] {
         let (told, left) = said(&mut session(Some("sesame")), bytes.as_bytes(), 999);
@@ -105,7 +106,7 @@ fn who_may_not_ask_is_told_before_the_body_and_left_unless_it_is_there() {
 fn at_the_end_of_the_service_the_next_answer_is_the_last() {
     let mut session = session(None);
     session.finish();
-    let twice = b"GET /livez HTTP/1.1\r\n\r\n".repeat(2);
+    let twice = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2);
     assert_eq!(said(&mut session, &twice, 999), (YES.replace("||", "|connection: close||"), true));
 }
 
@@ -114,11 +115,11 @@ fn after_what_is_no_request_nothing_is_answered() {
     let rows: [(&[u8], &str); 4] = [
         (b"nonsense\r\n\r\n", "HTTP/1.1 400"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 400"),
-        (b"POST /v1/check HTTP/1.1\r\ncontent-length: 262145\r\n\r\n", "HTTP/1.1 413"),
-        (b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nx\r\n", "HTTP/1.1 400"),
+        (b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 262145\r\n\r\n", "HTTP/1.1 413"),
+        (b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nx\r\n", "HTTP/1.1 400"),
     ];
     for (bytes, status) in rows {
-        let bytes = [bytes, b"GET /livez HTTP/1.1\r\n\r\n"].concat();
+        let bytes = [bytes, b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"].concat();
         let (told, is_left) = said(&mut session(None), &bytes, 999);
         assert!(told.starts_with(status) && is_left && !told.contains("200 OK"), "{told}");
     }
@@ -127,13 +128,13 @@ fn after_what_is_no_request_nothing_is_answered() {
 /// Requests, and what may stand between them when they are broken.
 const PIECES: &[&str] = &[
     "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
-    "HEAD /livez HTTP/1.1\r\n\r\n",
+    "HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n",
     "GET /livez HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
-    "POST /v1/check HTTP/1.1\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}",
-    "POST /v1/check HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}",
-    "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n12\r\n{\"descriptors\":{}}\r\n0\r\n\r\n",
-    "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n9;a=b\r\n{\"descrip\r\n9\r\ntors\":{}}\r\n0\r\nx: y\r\n\r\n",
-    "POST /v1/check HTTP/1.1\r\n",
+    "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}",
+    "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 18\r\n\r\n{\"descriptors\":{}}",
+    "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n12\r\n{\"descriptors\":{}}\r\n0\r\n\r\n",
+    "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n9;a=b\r\n{\"descrip\r\n9\r\ntors\":{}}\r\n0\r\nx: y\r\n\r\n",
+    "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n",
     "content-length: 5\r\n",
     "transfer-encoding: chunked\r\n",
     "connection: close\r\n",
