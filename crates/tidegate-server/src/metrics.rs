@@ -28,6 +28,9 @@ pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Stri
     const DROPPED: &str = "tidegate_log_lines_dropped_total";
     lines.family(DROPPED, Kind::Counter, "Lines of the log that were dropped because nobody read it.");
     lines.one(DROPPED, &[], log::dropped());
+    const MISSING: &str = "tidegate_config_file_missing";
+    lines.family(MISSING, Kind::Gauge, "1 if the configuration file is not there; the rules in force stay.");
+    lines.one(MISSING, &[], meter.is_file_missing.load(Relaxed).into());
     decisions(&mut lines, &rules, meter);
     loans(&mut lines, meter);
     shadows(&mut lines, &rules);

@@ -192,7 +192,8 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
         address: &Address,
         tls: Option<Arc<Certificates>>,
     ) -> Result<Self, CannotListen> {
-        if speaks.is_open_administration() && !address.is_local() {
+        let asks_for_certificates = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
+        if speaks.is_open_administration() && !address.is_local() && !asks_for_certificates {
             return Err(CannotListen { address: address.clone(), why: Why::Open });
         }
         let bound = match address {

@@ -7,6 +7,9 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::{ArgMatches, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
@@ -112,21 +115,27 @@ impl Show {
     }
 }
 
+/// A file that takes longer to read cannot be used.
+const LONGEST_READ: Duration = Duration::from_secs(5);
+
 /// Reads a file as the service would, with the environment of this process.
 ///
 /// Beside what the file says, it looks at who may read the file and the keys that it names.
 #[must_use]
 pub fn read(path: &Path, given: &Given) -> Loaded {
-    let name = path.display().to_string();
-    match bytes_of(path) {
-        Ok(bytes) => {
-            let environment = |name: &str| std::env::var(name).ok();
-            let mut loaded = Config::load_with(&name, &bytes, Format::of(path), &environment, given);
-            check_files(path, &mut loaded);
-            loaded
-        }
-        Err(error) => unreadable(name, &error),
+    let (name, path, given) = (path.display().to_string(), path.to_owned(), given.clone());
+    if path.as_os_str() == "-" {
+        return load(&path, &given).unwrap_or_else(|error| unreadable(name, &error));
     }
+    in_time(move || load(&path, &given)).unwrap_or_else(|error| unreadable(name, &error))
+}
+
+fn load(path: &Path, given: &Given) -> io::Result<Loaded> {
+    let (name, bytes) = (path.display().to_string(), bytes_of(path)?);
+    let environment = |name: &str| std::env::var(name).ok();
+    let mut loaded = Config::load_with(&name, &bytes, Format::of(path), &environment, given);
+    check_files(path, &mut loaded);
+    Ok(loaded)
 }
 
 /// The bytes of a file, and no more than it takes to see that they are too many.
@@ -135,10 +144,24 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path.as_os_str() == "-" {
         io::stdin().take(most).read_to_end(&mut bytes)?;
-    } else {
+    } else if fs::metadata(path)?.is_file() {
         fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    } else {
+        return Err(io::Error::other("it is no regular file"));
     }
     Ok(bytes)
+}
+
+/// Reads on a thread of its own: a file system may hang. Then the thread stays, and whoever asks goes on.
+pub(crate) fn in_time<T: Send + 'static>(
+    read: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (tell, told) = mpsc::sync_channel(1);
+    thread::Builder::new().name("file".to_owned()).spawn(move || tell.send(read()))?;
+    told.recv_timeout(LONGEST_READ).unwrap_or_else(|_| {
+        let sentence = format!("it takes longer than {} s", LONGEST_READ.as_secs());
+        Err(io::Error::new(io::ErrorKind::TimedOut, sentence))
+    })
 }
 
 fn unreadable(name: String, error: &io::Error) -> Loaded {
@@ -177,7 +200,10 @@ fn check_files(path: &Path, loaded: &mut Loaded) {
         }
         for file in [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()].into_iter().flatten() {
             let name = file.display();
-            if !file.exists() {
+            if fs::metadata(file).is_ok_and(|file| !file.is_file() && !file.is_dir()) {
+                faults
+                    .push(Fault::error("no-file", format!("{name} is no regular file; name a file in PEM")));
+            } else if !file.exists() {
                 let message = format!("{name} is not there now; the service needs it to start");
                 faults.push(Fault::warning("no-file", message));
             } else if file.is_dir() {

@@ -44,6 +44,8 @@ pub struct Flags {
 pub struct Given {
     pub(crate) addresses: Vec<(Protocol, String, Origin)>,
     pub(crate) redis: Option<(String, Origin)>,
+    /// Whether it listens at a socket that the file does not know of.
+    pub(crate) has_socket: bool,
     /// Whether it is put to the test. There is no variable for it, and no word in the file: what is left lying about in
     /// either would hand the time and the rules to whoever comes.
     pub(crate) conformance: bool,
@@ -58,7 +60,8 @@ impl Flags {
             Some((protocol, text.to_owned(), origin(matches, protocol.name())))
         });
         let redis = self.redis.clone().map(|url| (url, origin(matches, "redis")));
-        Given { addresses: addresses.collect(), redis, conformance: self.conformance }
+        let has_socket = std::env::var_os("TIDEGATE_RESP_SOCKET").is_some();
+        Given { addresses: addresses.collect(), redis, has_socket, conformance: self.conformance }
     }
 
     fn address(&self, protocol: Protocol) -> Option<&str> {

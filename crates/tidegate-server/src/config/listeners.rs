@@ -225,6 +225,10 @@ impl Reading<'_> {
         }
         self.check_collisions(&all);
         self.check_admin(&all);
+        if all.is_empty() && !given.has_socket {
+            let fault = Fault::error("no-listener", "every listener is off, so nobody could ask anything");
+            self.fault(fault.help("leave one of them on"));
+        }
         all.into_iter().map(|(listener, _)| listener).collect()
     }
 

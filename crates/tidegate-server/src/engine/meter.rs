@@ -13,6 +13,8 @@ use tidegate::Decision;
 use super::refused::RefusedKeys;
 use super::tally::{Counted, SHARDS, Tally, shard};
 use super::verdict::Verdict;
+use tokio::sync::watch;
+
 use crate::config::Protocol;
 
 /// What is counted for all rules together.
@@ -31,7 +33,9 @@ pub(crate) struct Meter {
     pub(crate) store: Histogram,
     pub(crate) reloads: Reloads,
     protection: Mutex<Protection>,
-    is_draining: AtomicBool,
+    draining: watch::Sender<bool>,
+    /// Whether the configuration file is not there.
+    pub(crate) is_file_missing: AtomicBool,
 }
 
 /// What is counted at the doors of one protocol.
@@ -130,11 +134,16 @@ impl Meter {
 
     /// Nobody new should come: the service is about to end.
     pub(crate) fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+        *self.draining.borrow()
+    }
+
+    /// Tells when nobody new should come.
+    pub(crate) fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
     }
 
     /// Notes how many decisions there were by now, and how many of them were let through uncounted.

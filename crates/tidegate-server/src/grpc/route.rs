@@ -62,8 +62,11 @@ async fn called<C: Clock + Send + Sync + 'static>(
     let messages = Messages::of(request.into_body());
     Ok(match place {
         0 => Reply::one(&limit::should_limit(service, in_time(messages).await?).await?),
-        1 => Reply::one(&health::check(&in_time(messages).await?, &ending)?),
-        2 => Reply::many(health::watch(&in_time(messages).await?, ending)),
+        1 => Reply::one(&health::check(&in_time(messages).await?, service.engine.meter().is_draining())?),
+        2 => {
+            let asked = in_time(messages).await?;
+            Reply::many(health::watch(&asked, service.engine.meter().draining(), ending))
+        }
         _ => Reply::many(reflection::converse(messages, ending)),
     })
 }

@@ -79,6 +79,18 @@ impl Replies {
         }
     }
 
+    /// All of them, when the last one is there.
+    pub async fn wait(mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        std::future::poll_fn(|cx| {
+            self.poll_all(cx);
+            self.take_ready(&mut out);
+            if self.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        out
+    }
+
     /// Moves the replies that are there to `out`, up to the first that is pending.
     pub(crate) fn take_ready(&mut self, out: &mut Vec<u8>) {
         while let Some(Slot { reply: Reply::Ready(bytes), behind }) = self.slots.front() {

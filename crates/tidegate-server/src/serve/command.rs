@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args};
 use tidegate::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::attend::Attendant;
+use super::attend::{Attendant, Files};
 use super::files;
 use super::notify::{READY, STOPPING, notify};
 use super::outage::Outages;
@@ -59,7 +59,8 @@ impl Serve {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
         }
-        let (given, log) = (self.flags.given(matches), Log::from(self.process.log_format));
+        let log = Log::from(self.process.log_format);
+        let given = Given { has_socket: self.process.resp_socket.is_some(), ..self.flags.given(matches) };
         let watching = self.file().map(Watching::of);
         let mut loaded = match &self.flags.config {
             Some(path) => read(path, &given),
@@ -74,9 +75,11 @@ impl Serve {
             complain(&loaded, log); // warnings
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let ran = runtime
-            .map_err(Into::into)
-            .and_then(|runtime| runtime.block_on(run(self, config, given, watching)));
+        let ran = runtime.map_err(Into::into).and_then(|runtime| {
+            let ran = runtime.block_on(run(self, config, given, watching));
+            runtime.shutdown_background(); // a file system may hang
+            ran
+        });
         match ran {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -148,7 +151,8 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     greet(&serve, &config, &server, log);
     notify(READY, log);
     let certificates = certificates.into_iter().flatten().collect();
-    let attendant = Attendant::new(engine.clone(), reloader, watching, certificates, outages, log);
+    let files = Files { file: watching, reloader, certificates };
+    let attendant = Attendant::new(engine.clone(), files, outages, log);
     let attending = tokio::spawn(attendant.attend(hangup));
     server.run(end(ends, &engine, notice, log)).await?;
     attending.abort();
@@ -208,9 +212,6 @@ async fn listening<C: Clock + Clone + Send + Sync + 'static>(
         let auth = auth.filter_map(|listener| listener.auth.as_ref()).next();
         let speaks = Speaks::Resp(resp(serve, auth, engine));
         server = server.listen(speaks, &Address::Unix(path.clone())).await?;
-    }
-    if server.places().next().is_none() {
-        return Err("every listener is off, so nobody could ask anything; leave one of them on".into());
     }
     Ok(server)
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
+use tokio::runtime::Handle;
 
 use super::tls::{Certificates, Unusable};
 use crate::config::command::read;
@@ -38,6 +39,8 @@ pub struct Reloader<C = SteadyClock> {
     /// What doors show, to be read again when somebody says so.
     certificates: Vec<Arc<Certificates>>,
     log: Log,
+    /// Where the connections of a store live: as long as the service, and longer than the threads that answer.
+    runtime: Option<Handle>,
     /// One at a time: whoever has read the file last has the last word.
     reloading: Mutex<()>,
 }
@@ -67,7 +70,8 @@ pub(crate) struct Watching {
 }
 
 impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
-    /// For the file at `path`, with what was said beside it, of an engine that was made from it.
+    /// For the file at `path`, with what was said beside it, of an engine that was made from it. Inside the tokio runtime that
+    /// lives as long as the service.
     pub fn new(
         path: PathBuf,
         given: Given,
@@ -76,7 +80,8 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
         store: Store,
     ) -> Self {
         let (certificates, log, reloading) = Default::default();
-        Reloader { path, given, engine, listeners, store, certificates, log, reloading }
+        let runtime = Handle::try_current().ok();
+        Reloader { path, given, engine, listeners, store, certificates, log, runtime, reloading }
     }
 
     /// The same, for doors that show these certificates.
@@ -139,6 +144,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Reloader<C> {
             (config.listeners != self.listeners, "where it listens"),
             (config.store != self.store, "where it keeps its counts"),
         ];
+        let _runtime = self.runtime.as_ref().map(Handle::enter);
         let diff = self.engine.replace(Compiled::new(config.rules));
         let diff = diff.map_err(|invalid| Unread::Rules(invalid.to_string()))?;
         Ok((diff, changes.iter().filter(|(changed, _)| *changed).map(|(_, what)| *what).collect()))
@@ -184,6 +190,15 @@ impl Watching {
     pub(crate) fn of(path: &Path) -> Self {
         let now = look(path);
         Watching { path: path.to_owned(), read: now, last: now }
+    }
+
+    /// Whether it was there at the last look.
+    pub(super) fn is_there(&self) -> bool {
+        self.last.is_some()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether it is to be read: because somebody said so, or because it is another one than was last read, and has

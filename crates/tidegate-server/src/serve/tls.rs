@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use super::reload::{Look, look};
+use crate::config::command::in_time;
 use crate::config::{Protocol, Tls};
 use crate::log::Log;
 
@@ -45,7 +46,7 @@ impl Certificates {
     /// [`Unusable`] if a file cannot be read, holds something else, or the key is not that of the certificate.
     pub fn read(files: &Tls, protocol: Protocol) -> Result<Self, Unusable> {
         let seen = looks(files);
-        let config = ArcSwap::from_pointee(config(files, protocol)?);
+        let config = ArcSwap::from_pointee(config_in_time(files, protocol)?);
         Ok(Certificates { files: files.clone(), protocol, config, looks: Mutex::new([seen.clone(), seen]) })
     }
 
@@ -76,7 +77,7 @@ impl Certificates {
     /// Reads them again, and changes nothing yet.
     pub(super) fn anew(&self) -> Result<ServerConfig, Unusable> {
         let _ = self.is_due(true); // whatever comes of it, what is there now has been read
-        config(&self.files, self.protocol)
+        config_in_time(&self.files, self.protocol)
     }
 
     /// Shows them to everybody who connects from now on.
@@ -85,6 +86,11 @@ impl Certificates {
         let (path, protocol) = (self.files.cert.display().to_string(), self.protocol.name());
         let message = format!("the certificate {path} is in force");
         log.info(message).with("file", path).with("protocol", protocol).say();
+    }
+
+    /// Whether callers need a certificate, too.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.files.client_ca.is_some()
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
@@ -98,6 +104,18 @@ fn looks(files: &Tls) -> Vec<Look> {
         .flatten()
         .map(|path| look(path))
         .collect()
+}
+
+/// A path may lead to something that blocks whoever opens it.
+fn config_in_time(files: &Tls, protocol: Protocol) -> Result<ServerConfig, Unusable> {
+    let its = files.clone();
+    in_time(move || Ok(config(&its, protocol))).unwrap_or_else(|error| {
+        Err(Unusable {
+            protocol,
+            path: files.cert.clone(),
+            why: format!("it, or a file beside it, cannot be read: {error}"),
+        })
+    })
 }
 
 fn config(files: &Tls, protocol: Protocol) -> Result<ServerConfig, Unusable> {

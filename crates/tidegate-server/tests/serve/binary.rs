@@ -149,8 +149,11 @@ fn what_nothing_could_be_done_with_is_a_sentence() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let off = ["--http", "off", "--grpc", "off", "--resp", "off", "--admin", "off"];
-    let sentence = "tidegate: every listener is off, so nobody could ask anything; leave one of them on\n";
-    assert_eq!(run(&off), (Some(1), sentence.to_owned()));
+    let (code, said) = run(&off);
+    assert!(
+        code == Some(1) && said.contains("every listener is off, so nobody could ask anything"),
+        "{said}"
+    );
     let rows = [
         (["--threads", "1000000"], "invalid value '1000000' for '--threads <N>': 1000000 is not in 0..=1024"),
         (["--connections", "0"], "invalid value '0' for '--connections <N>': 0 is not in 1..=4294967295"),

@@ -249,6 +249,24 @@ fn health_is_told_until_the_end() {
     assert_eq!(server.child.wait().expect("an end").code(), Some(0));
 }
 
+/// Load balancers are to send nobody new, before the connections go.
+#[test]
+fn health_says_while_draining_that_it_does_not_serve() {
+    let file = crate::http::file(RULES);
+    let server =
+        Binary::start(&["serve", "--notice", "600", "--config", file.path().to_str().expect("a name")]);
+    let mut client = Client::new(server.grpc);
+    let path = "/grpc.health.v1.Health/Watch";
+    let mut watching = client.stream::<_, Number>(path, vec![Name::default()]).expect("a stream");
+    let mut next = |client: &Client| client.runtime.block_on(watching.message()).expect("a message");
+    assert_eq!(next(&client).map(|told| told.number), Some(1));
+    server.signal("-TERM");
+    assert_eq!(next(&client).map(|told| told.number), Some(2));
+    let told: Number = client.call("/grpc.health.v1.Health/Check", Name::default()).expect("an answer");
+    assert_eq!(told.number, 2);
+    assert_eq!(client.check(&["user=alice"]).overall_code, OK, "who is there is answered");
+}
+
 #[test]
 fn reflection_tells_every_file_there_is() {
     with(RULES, |client| {

@@ -163,6 +163,21 @@ fn who_ends_gives_everything_back() {
     assert_eq!(other.check("alice")["source"], json!("strict"));
 }
 
+/// The connections of the new rules must not end with the thread that has answered the administrator.
+#[test]
+fn who_ends_after_an_administrator_has_reloaded_gives_everything_back() {
+    let redis = Redis::start();
+    let mut one = Served::start(&redis, &rule("500/day", LONG));
+    fs::write(&one.path, file(&one.url, &rule("1000/day", LONG))).expect("written");
+    post(one.binary.admin, "/admin/reload", &json!({}));
+    assert_eq!(one.passed("alice", 100), 100);
+    assert!(one.left("alice") < 900, "some is held");
+    one.binary.signal("-TERM");
+    assert_eq!(one.binary.child.wait().expect("an end").code(), Some(0));
+    let other = Served::start(&redis, &rule("1000/day", "off"));
+    assert_eq!(other.left("alice"), 900);
+}
+
 #[test]
 fn all_verbs_know_what_is_held_here() {
     let redis = Redis::start();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::binary::Binary;
 use crate::http::{connect, exchange, post};
+use crate::metrics::scrape;
 
 fn rules(limit: u32) -> String {
     format!("rules: [{{name: user, key: user, missing: shared, quota: {limit}/day}}]\n")
@@ -118,4 +119,57 @@ fn a_hundred_reloads_under_load() {
         asking.join().expect("every request is answered")
     });
     assert_eq!(passed, LIMIT, "of {asked}");
+}
+
+#[test]
+fn a_file_that_is_gone_is_said_once_and_the_rules_stay() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("tidegate.yaml");
+    fs::write(&path, rules(2)).expect("written");
+    let mut server = serving(&path);
+    let mut said = BufReader::new(server.child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    fs::remove_file(&path).expect("removed");
+    said.read_line(&mut line).expect("a line");
+    assert!(line.ends_with("is gone; the rules in force stay\n"), "{line}");
+    assert_eq!(scrape(server.admin)["tidegate_config_file_missing"], 1.0);
+    assert_eq!(check(&server), (true, 2));
+    fs::write(&path, rules(3)).expect("written");
+    assert!(server.line().ends_with("is there again\n"));
+    assert!(server.line().contains("is in force: 0 kept, 1 changed"));
+    assert_eq!(scrape(server.admin)["tidegate_config_file_missing"], 0.0);
+}
+
+/// Whoever opens a pipe without a writer waits for one.
+#[test]
+fn a_path_that_blocks_is_a_sentence_and_holds_up_nothing() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let (path, pipe) = (folder.path().join("tidegate.yaml"), folder.path().join("pipe"));
+    fs::write(&path, rules(2)).expect("written");
+    let mut server = serving(&path);
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    fs::rename(&pipe, &path).expect("exchanged");
+    let (status, _, told) = exchange(&mut connect(server.admin), "POST /admin/reload", "");
+    assert!(status == 422 && told.contains("no regular file"), "{status} {told}");
+    assert_eq!(check(&server), (true, 2));
+    server.signal("-INT");
+    assert_eq!(server.child.wait().expect("an end").code(), Some(0));
+}
+
+/// What `config check` lets pass the service does, too, and the other way round.
+#[test]
+fn a_file_without_listeners_is_refused_by_the_check_and_by_the_service() {
+    let file = crate::http::file(
+        "listeners: {http: off, grpc: off, resp: off, admin: off}\nrules: [{name: a, quota: 1/s}]",
+    );
+    let path = file.path().to_str().expect("a name");
+    for command in [&["config", "check", path][..], &["serve", "--config", path]] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(command)
+            .output()
+            .expect("the binary");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("every listener is off"), "{said}");
+    }
 }

@@ -245,3 +245,47 @@ fn certificates_that_cannot_be_used_are_a_sentence() {
         assert!(!said.contains("PRIVATE"), "{said}");
     }
 }
+
+/// Certificates of clients are credentials, too: `config check` says so, and the service.
+#[test]
+fn administration_for_others_may_ask_for_certificates_instead_of_a_token() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path();
+    root(path);
+    signed(path, "server");
+    signed(path, "client");
+    let at = |name: &str| path.join(name).display().to_string();
+    let tls =
+        format!("{{cert: {}, key: {}, client_ca: {}}}", at("server.pem"), at("server.key"), at("root.pem"));
+    let text = format!(
+        "listeners: {{admin: {{address: '0.0.0.0:0', tls: {tls}}}}}\nrules: [{{name: a, quota: 1/s}}]\n"
+    );
+    let file = crate::http::file(&text);
+    let config = file.path().to_str().expect("a name").to_owned();
+    let tidegate = || Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    assert!(tidegate().args(["config", "check", &config]).output().expect("the binary").status.success());
+    // The address of the file counts, so none is given beside it.
+    let command = tidegate()
+        .args(["serve", "--config", &config, "--http", "off", "--grpc", "off", "--resp", "off"])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut child = command.expect("the binary");
+    let mut said = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    let port = loop {
+        let mut line = String::new();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("a line") > 0, "it does not serve");
+        if let Some(place) = line.trim_end().strip_prefix("tidegate: admin on 0.0.0.0:") {
+            break place.parse::<u16>().expect("a port");
+        }
+    };
+    let mut client = encrypted(([127, 0, 0, 1], port).into(), path, Some("client"), &[]);
+    client.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut told = String::new();
+    let _ = client.read_to_string(&mut told); // the end may come without a word
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    let mut stranger = encrypted(([127, 0, 0, 1], port).into(), path, None, &[]);
+    let _ = stranger.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(stranger.read(&mut [0; 10]).is_err(), "nobody without a certificate");
+    child.kill().expect("killed");
+    child.wait().expect("an end");
+}

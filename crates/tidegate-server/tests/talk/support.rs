@@ -70,7 +70,12 @@ impl Talk {
                     assert!(needs > rest.len(), "what needs {needs} bytes has them");
                     return (all, true);
                 }
-                Then::Later(_) => panic!("in memory everything is ready"),
+                // In memory everything is ready, but the reply to a wrong password.
+                Then::Later(replies) => {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                    all.extend(runtime.expect("a runtime").block_on(replies.wait()));
+                    assert!(shown(&all).starts_with("-WRONGPASS"), "{}", shown(&all));
+                }
             }
         }
     }
