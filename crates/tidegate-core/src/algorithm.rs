@@ -49,7 +49,8 @@ pub trait Algorithm {
     /// back all it owed is as if never seen, wherever the clock goes from there.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32);
 
-    /// Pulls a state back that no honest history could have produced, because the clock stepped back.
+    /// Pulls a state back that no honest history could have produced, because the clock stepped back; and writes down
+    /// that the clock has come again, if the state remembers where it stepped back from.
     /// Leaves every other state as it is.
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros);
 

@@ -50,6 +50,7 @@ mod policy;
 mod quota;
 mod rule;
 mod setting;
+mod shift;
 mod sliding_log;
 mod sliding_window;
 mod stepped_bucket;

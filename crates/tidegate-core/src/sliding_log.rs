@@ -15,9 +15,23 @@
 //! precision for very much less.
 //!
 //! The entries lie in a ring, oldest first, and since they are in order the first that still counts is found by
-//! halving. A clock that stepped back leaves entries in the future; they are read as made now, so they
-//! leave one period from now at the latest. If the clock comes again they have left: a clock that steps back by a period or more
-//! and comes again n times admits at most n limits more.
+//! halving.
+//!
+//! A clock that has stepped back is before the newest entry. If that lies less than a period ahead, the key waits: until the
+//! clock has come again, everything is decided as of the newest entry. A longer step is *far*. Then all entries move back
+//! with the clock and keep their ages, and the key remembers the instant that the clock stepped back from:
+//!
+//! ```text
+//!   reading ┤ ●●┐ stepped back from here: high    ●●──●  from here on time counts again
+//!           │   │                                ┌┘      entries move ahead: their ages are those of the newest entry ○
+//!           │   │              ●────●────○ ─ ─ ─ ┘       here time counts: the clock may have been set right
+//!           │   └─────────── ●●
+//!           ┼──────────────────────────────────► visits
+//! ```
+//!
+//! So the time from the newest entry up to that instant does not count, and a clock that steps back and comes again frees nothing,
+//! however often. When the instant has come again, it is forgotten. No state grows for it: an entry takes 53 bits of its
+//! word, and the instant lies in bits that are clear otherwise.
 //!
 //! A refund takes back the *oldest* entries that still count. Taking the newest would let the others leave too early,
 //! and more than the limit could pass within a period.
@@ -27,6 +41,7 @@ use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::setting::Setting;
+use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in any period, exactly. The burst of the quota plays no part.
@@ -66,6 +81,32 @@ impl Ring {
         self.len - self.gone
     }
 }
+
+/// A state as it reads at an instant.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    ring: Ring,
+    now: u64,
+    /// Where a far step back, or the return from one, moves the entries to.
+    shift: Shift,
+    /// When the newest entry was made, after the shift; 0 if there is none.
+    newest: u64,
+    /// The instant to decide at: `now`, or that of the newest entry if a small step back has to be waited out.
+    at: u64,
+    /// The instant that the clock stepped back from and that has not come again; 0 if there is none.
+    high: u64,
+}
+
+const LEN_BITS: u32 = 15;
+const HEAD_BITS: u32 = 14;
+const LEN: u64 = (1 << LEN_BITS) - 1;
+const HEAD: u64 = (1 << HEAD_BITS) - 1;
+/// How many bits an instant takes.
+const INSTANT_BITS: u32 = 53;
+const INSTANT: u64 = Micros::MAX.get();
+/// How many bits of `high` the first word and the first entry have. The rest lies in the second entry.
+const HIGH_IN_FIRST: u32 = u64::BITS - LEN_BITS - HEAD_BITS;
+const HIGH_IN_SECOND: u32 = u64::BITS - INSTANT_BITS;
 
 impl SlidingLog {
     /// The largest limit a log may have; each unit of it takes one word of memory per key.
@@ -116,25 +157,58 @@ impl SlidingLog {
         Setting::new(b'l', [self.limit, self.period])
     }
 
-    fn ring<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Ring {
+    /// All entries.
+    fn ring<S: Words + ?Sized>(&self, state: &S) -> Ring {
         let word = state.get(0);
-        let mut ring = Ring { head: word >> 32, len: word & 0xFFFF_FFFF, gone: 0 };
-        // Halving: everything before `gone` has left, everything from `counts` on has not.
-        let mut counts = ring.len;
-        while ring.gone < counts {
-            let middle = ring.gone + (counts - ring.gone) / 2;
-            if self.has_left(self.entry(state, ring, middle), now) {
-                ring.gone = middle + 1;
+        let head = if self.room == 1 { 0 } else { word >> LEN_BITS & HEAD };
+        Ring { head, len: word & LEN, gone: 0 }
+    }
+
+    fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
+        let (ring, now, high) = (self.ring(state), now.get(), self.high(state));
+        if ring.len == 0 {
+            return View { ring, now, shift: Shift::None, newest: 0, at: now, high: 0 };
+        }
+        let newest = self.entry(state, ring, ring.len - 1);
+        // No entry moves to before the beginning of the time line.
+        let back_to = now.max(self.period);
+        let (shift, high) = if high > 0 && now >= high {
+            (Shift::Ahead(high - newest), 0)
+        } else if newest >= back_to + self.period {
+            (Shift::Back(newest - back_to), high.max(newest))
+        } else {
+            (Shift::None, high)
+        };
+        let newest = shift.apply(newest);
+        let at = now.max(newest);
+        let gone = self.count_gone(state, ring, shift, at);
+        View { ring: Ring { gone, ..ring }, now, shift, newest, at, high }
+    }
+
+    /// How many entries have left at `at`, by halving.
+    fn count_gone<S: Words + ?Sized>(&self, state: &S, ring: Ring, shift: Shift, at: u64) -> u64 {
+        // Everything before `gone` has left, everything from `counts` on has not.
+        let (mut gone, mut counts) = (0, ring.len);
+        while gone < counts {
+            let middle = gone + (counts - gone) / 2;
+            if shift.apply(self.entry(state, ring, middle)) + self.period <= at {
+                gone = middle + 1;
             } else {
                 counts = middle;
             }
         }
-        ring
+        gone
     }
 
     /// When the entry at `position` from the oldest was made.
     fn entry<S: Words + ?Sized>(&self, state: &S, ring: Ring, position: u64) -> u64 {
-        state.get(self.place(ring, position))
+        state.get(self.place(ring, position)) & INSTANT
+    }
+
+    /// Writes an entry beside what its word holds of `high`.
+    fn set_entry<S: WordsMut + ?Sized>(&self, state: &mut S, ring: Ring, position: u64, made: u64) {
+        let place = self.place(ring, position);
+        state.set(place, state.get(place) & !INSTANT | made);
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "places are below room, which is at most MOST")]
@@ -142,29 +216,113 @@ impl SlidingLog {
         1 + ((ring.head + position) % self.room) as usize
     }
 
-    fn has_left(&self, made: u64, now: Micros) -> bool {
-        made + self.period <= now.get()
+    /// The instant that the clock stepped back from; 0 if there is none.
+    fn high<S: Words + ?Sized>(&self, state: &S) -> u64 {
+        let first = state.get(0);
+        // One entry alone has no use for a head.
+        let top = if self.room == 1 { first >> LEN_BITS & HEAD } else { state.get(2) >> INSTANT_BITS };
+        first >> (LEN_BITS + HEAD_BITS)
+            | state.get(1) >> INSTANT_BITS << HIGH_IN_FIRST
+            | top << (HIGH_IN_FIRST + HIGH_IN_SECOND)
+    }
+
+    #[cold]
+    fn set_high<S: WordsMut + ?Sized>(&self, state: &mut S, high: u64) {
+        let (word, top) = (state.get(0), high >> (HIGH_IN_FIRST + HIGH_IN_SECOND));
+        let low = high << (LEN_BITS + HEAD_BITS);
+        if self.room == 1 {
+            state.set(0, low | top << LEN_BITS | word & LEN);
+        } else {
+            state.set(0, low | word & (HEAD << LEN_BITS | LEN));
+            state.set(2, top << INSTANT_BITS | state.get(2) & INSTANT);
+        }
+        // What does not fit above the entry has been written already: the shift drops it.
+        state.set(1, high >> HIGH_IN_FIRST << INSTANT_BITS | state.get(1) & INSTANT);
+    }
+
+    /// How long from `view.now` until an entry leaves that is made at `made`, if the newest is made at `newest`.
+    fn until_left(&self, view: View, made: u64, newest: u64) -> u64 {
+        let leaves = made + self.period;
+        // What would leave only when the clock has come again leaves later by what does not count.
+        let lost = if view.high > 0 && leaves >= view.high { view.high - newest } else { 0 };
+        leaves + lost - view.now
     }
 
     /// How long until the `count` oldest entries that count have left.
-    fn until_left<S: Words + ?Sized>(&self, state: &S, ring: Ring, now: Micros, count: u64) -> u64 {
+    fn until_gone<S: Words + ?Sized>(&self, state: &S, view: View, count: u64) -> u64 {
         if count == 0 {
             return 0;
         }
-        let made = self.entry(state, ring, ring.gone + count - 1).min(now.get());
-        made + self.period - now.get()
+        let made = view.shift.apply(self.entry(state, view.ring, view.ring.gone + count - 1));
+        self.until_left(view, made, view.newest)
+    }
+
+    /// How long until all has left, once something is charged.
+    fn until_charge_left(&self, view: View) -> u64 {
+        self.until_left(view, view.at, view.at)
+    }
+
+    /// Writes down what a far step back, or the return from one, has made of the state.
+    fn commit<S: WordsMut + ?Sized>(&self, state: &mut S, view: &mut View) {
+        if view.shift == Shift::None {
+            return;
+        }
+        for position in view.ring.gone..view.ring.len {
+            let made = view.shift.apply(self.entry(state, view.ring, position));
+            self.set_entry(state, view.ring, position, made);
+        }
+        view.shift = Shift::None;
+        self.set_high(state, view.high);
+        self.write_ring(state, view.ring);
     }
 
     /// Writes the ring without its first `gone` entries.
     fn write_ring<S: WordsMut + ?Sized>(&self, state: &mut S, ring: Ring) {
-        let head = if ring.live() == 0 { 0 } else { (ring.head + ring.gone) % self.room };
-        state.set(0, head << 32 | ring.live());
+        if ring.live() == 0 {
+            self.set_high(state, 0);
+            return state.set(0, 0);
+        }
+        let head = (ring.head + ring.gone) % self.room;
+        let own = if self.room == 1 { LEN } else { HEAD << LEN_BITS | LEN };
+        state.set(0, state.get(0) & !own | head << LEN_BITS | ring.live());
     }
 
-    fn refusal<S: Words + ?Sized>(&self, state: &S, ring: Ring, now: Micros, cost: u64) -> Outcome {
+    fn refusal<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Outcome {
         // Debt may be larger than the log has room for; then it is as if all of it were the oldest.
-        let over = (ring.live() + cost - self.limit).min(ring.live());
-        Outcome::RetryAfter(Wait::micros(self.until_left(state, ring, now, over)))
+        let live = view.ring.live();
+        let over = (live + cost - self.limit).min(live);
+        Outcome::RetryAfter(Wait::micros(self.until_gone(state, view, over)))
+    }
+
+    fn judge<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Decision {
+        let (now, live) = (Micros::new(view.now), view.ring.live());
+        if cost > 0 && live + cost <= self.limit {
+            return self.decision(Outcome::Allowed, now, live + cost, self.until_charge_left(view));
+        }
+        let reset = self.until_gone(state, view, live);
+        if cost > self.limit {
+            self.decision(Outcome::Never, now, live, reset)
+        } else if cost == 0 {
+            self.decision(Outcome::Allowed, now, live, reset)
+        } else {
+            self.decision(self.refusal(state, view, cost), now, live, reset)
+        }
+    }
+
+    /// Charges a cost, which is not 0, whether or not it fits.
+    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, mut view: View, cost: u32) -> Decision {
+        self.commit(state, &mut view);
+        let mut ring = view.ring;
+        for _ in 0..u64::from(cost).min(self.room) {
+            if ring.live() == self.room {
+                ring.gone += 1; // the oldest makes room for the newest, which counts for longer
+            }
+            self.set_entry(state, ring, ring.len, view.at);
+            ring.len += 1;
+        }
+        self.write_ring(state, ring);
+        let reset = self.until_charge_left(view);
+        self.decision(Outcome::Allowed, Micros::new(view.now), ring.live(), reset)
     }
 
     fn decision(&self, outcome: Outcome, now: Micros, count: u64, reset: u64) -> Decision {
@@ -180,18 +338,19 @@ impl Algorithm for SlidingLog {
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let ring = self.ring(state, now);
-        let (live, cost) = (ring.live(), u64::from(cost));
-        let reset = self.until_left(state, ring, now, live);
-        if cost > self.limit {
-            self.decision(Outcome::Never, now, live, reset)
-        } else if cost == 0 {
-            self.decision(Outcome::Allowed, now, live, reset)
-        } else if live + cost <= self.limit {
-            self.decision(Outcome::Allowed, now, live + cost, self.period)
-        } else {
-            self.decision(self.refusal(state, ring, now, cost), now, live, reset)
+        self.judge(state, self.view(state, now), u64::from(cost))
+    }
+
+    fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
+        let mut view = self.view(state, now);
+        if cost > 0 && view.ring.live() + u64::from(cost) <= self.limit {
+            return self.charge(state, view, cost);
         }
+        let found = self.judge(state, view, u64::from(cost));
+        if cost > 0 {
+            self.commit(state, &mut view);
+        }
+        found
     }
 
     /// Debt is remembered as far as there is room: a log in debt is full, and stays full for one period.
@@ -199,52 +358,44 @@ impl Algorithm for SlidingLog {
         if cost == 0 {
             return self.peek(state, now, 0);
         }
-        self.settle(state, now);
-        let mut ring = self.ring(state, now);
-        for _ in 0..u64::from(cost).min(self.room) {
-            if ring.live() == self.room {
-                ring.gone += 1; // the oldest makes room for the newest, which counts for longer
-            }
-            state.set(self.place(ring, ring.len), now.get());
-            ring.len += 1;
-        }
-        self.write_ring(state, ring);
-        self.decision(Outcome::Allowed, now, ring.live(), self.until_left(state, ring, now, ring.live()))
+        let view = self.view(state, now);
+        self.charge(state, view, cost)
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
-        if cost == 0 {
+        let mut view = self.view(state, now);
+        if cost == 0 || view.ring.live() == 0 {
             return;
         }
-        self.settle(state, now);
-        let mut ring = self.ring(state, now);
-        if ring.live() > 0 {
-            ring.gone += ring.live().min(u64::from(cost));
-            self.write_ring(state, ring);
-        }
+        self.commit(state, &mut view);
+        view.ring.gone += view.ring.live().min(u64::from(cost));
+        self.write_ring(state, view.ring);
     }
 
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        let ring = self.ring(state, now);
-        let newest_first = (0..ring.len).rev();
-        for position in newest_first.take_while(|&position| position >= ring.gone) {
-            if self.entry(state, ring, position) <= now.get() {
-                break;
-            }
-            state.set(self.place(ring, position), now.get());
-        }
+        let mut view = self.view(state, now);
+        self.commit(state, &mut view);
     }
 
+    /// While the log remembers an instant that the clock stepped back from, one period after that: when it comes again,
+    /// entries count that have left below it.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let ring = self.ring(state, Micros::ZERO);
-        if ring.len == 0 {
-            return Micros::ZERO;
+        let high = self.high(state);
+        if high > 0 {
+            return Micros::new(high).plus(self.period);
         }
-        Micros::new(self.entry(state, ring, ring.len - 1)).plus(self.period)
+        match self.ring(state) {
+            Ring { len: 0, .. } => Micros::ZERO,
+            ring => Micros::new(self.entry(state, ring, ring.len - 1)).plus(self.period),
+        }
     }
 
+    /// The instant of the newest entry. Not the one that the clock stepped back from: that one is to come.
     fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.idle_at(state).minus(self.period)
+        match self.ring(state) {
+            Ring { len: 0, .. } => Micros::ZERO,
+            ring => Micros::new(self.entry(state, ring, ring.len - 1)),
+        }
     }
 
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
@@ -252,12 +403,17 @@ impl Algorithm for SlidingLog {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let was = old.ring(from, now);
-        let kept = was.live().min(self.room);
+        let was = old.view(from, now);
+        // Until the clock has come again, what has left may count again.
+        let live = if was.high > 0 { was.ring.len } else { was.ring.live() };
         let mut ring = Ring { head: 0, len: 0, gone: 0 };
-        for position in was.len - kept..was.len {
-            state.set(self.place(ring, ring.len), old.entry(from, was, position));
+        for position in was.ring.len - live.min(self.room)..was.ring.len {
+            let made = was.shift.apply(old.entry(from, was.ring, position));
+            self.set_entry(state, ring, ring.len, made);
             ring.len += 1;
+        }
+        if was.high > 0 {
+            self.set_high(state, was.high);
         }
         self.write_ring(state, ring);
     }

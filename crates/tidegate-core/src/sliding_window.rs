@@ -25,9 +25,17 @@
 //! Five per second in cells of 0.2 s, and five requests at 0.9 s: *plain* lets five more pass at 1.8 s,
 //! *strict* at 2.0 s, when the cell has left whole; *interpolated* lets them back in one by one between.
 //!
-//! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell. A clock that stepped back
-//! finds cells in the future; what they hold is counted in the current cell. If the clock comes again that has left: n times
-//! back and forth admit at most n limits more.
+//! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell.
+//!
+//! A clock that has stepped back is before the newest cell. If that lies fewer than n cells ahead, the key waits: until the clock
+//! has come again, everything is decided as at the start of the newest cell. A longer step is *far*. Then all counts move
+//! back with the clock, by whole cells, and the key remembers the cell that the clock stepped back from. When it comes again, the
+//! counts move ahead: they are what they were in the newest cell, and the cells from there up to the remembered one do not
+//! count as time. So a clock that steps back and comes again frees nothing, however often. ([`SlidingLog`](crate::SlidingLog)
+//! has the drawing.)
+//!
+//! How far ahead that cell lies is written in the bits which the number of the newest cell leaves free in its word: 11 for cells of
+//! a microsecond, and one more each time that the length of a cell doubles.
 
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
@@ -35,6 +43,7 @@ use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::divisor::Divisor;
 use crate::invalid::{InvalidQuota, Reason};
 use crate::setting::Setting;
+use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in a period that slides on cell by cell. The burst of the quota plays no part.
@@ -56,6 +65,8 @@ pub struct SlidingWindow {
     cells: Divisor,
     /// As many as are remembered: one more than the cells of a window.
     ring: Divisor,
+    /// How many bits the number of a cell takes. Above them lies how far ahead the cell is that the clock stepped back from.
+    number_bits: u32,
     oldest: Cells,
 }
 
@@ -117,12 +128,14 @@ impl SlidingWindow {
                 Err(Reason::CellTooShort { cells, period: quota.period() })
             }
             Ok(period) => {
-                let (period, ring) = (Divisor::new(period), Divisor::new(cells as u64 + 1));
+                let cells = cells as u64;
+                let last = Micros::MAX.get() * cells / period; // below 2⁵³ · 1000, which fits
                 Ok(SlidingWindow {
                     limit,
-                    period,
-                    cells: Divisor::new(cells as u64),
-                    ring,
+                    period: Divisor::new(period),
+                    cells: Divisor::new(cells),
+                    ring: Divisor::new(cells + 1),
+                    number_bits: u64::BITS - last.leading_zeros(),
                     oldest: Cells::Strict,
                 })
             }
@@ -179,30 +192,84 @@ impl SlidingWindow {
 
     #[inline]
     fn set_count<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64, count: u64) {
-        let (word, shift) = self.place(cell);
-        let others = state.get(word) & !(HALF << shift);
-        state.set(word, others | count.min(HALF) << shift);
+        set_half(state, self.place(cell), count.min(HALF));
     }
 
     /// The word that holds the count of `cell`, and where in it.
     #[inline]
     fn place(&self, cell: u64) -> (usize, u32) {
-        let place = self.ring.remainder(cell);
-        (1 + (place / 2) as usize, (place % 2) as u32 * 32)
+        half(self.ring.remainder(cell))
     }
 
-    /// What counts at `now`, which lies in cell `current`.
+    /// The number of the newest cell, and how far ahead of it the cell lies that the clock stepped back from; 0 if it did not.
     #[inline]
-    fn usage<S: Words + ?Sized>(&self, state: &S, now: Micros, current: u64) -> Usage {
-        // The ring holds the cells up to the newest; those after the current one, which a clock that has
-        // stepped back leaves behind, count as current. So everything counts, except what is too old.
-        let (newest, total) = (state.get(0), self.total(state));
-        let (gone, oldest) = if newest == current {
-            self.gone_of_one(state, current)
+    fn newest<S: Words + ?Sized>(&self, state: &S) -> (u64, u64) {
+        let word = state.get(0);
+        (word & ((1 << self.number_bits) - 1), word >> self.number_bits)
+    }
+
+    fn set_newest<S: WordsMut + ?Sized>(&self, state: &mut S, newest: u64, high: u64) {
+        state.set(0, newest | high.saturating_sub(newest) << self.number_bits);
+    }
+
+    /// The furthest ahead that a cell can be remembered.
+    const fn furthest_ahead(&self) -> u64 {
+        u64::MAX >> self.number_bits
+    }
+
+    /// The state as it reads at `now`.
+    fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
+        self.view_in(state, now, self.cell(now))
+    }
+
+    /// The same, where the cell that `now` lies in is known.
+    #[inline]
+    fn view_in<S: Words + ?Sized>(&self, state: &S, now: Micros, cell: u64) -> View {
+        let (newest, ahead) = self.newest(state);
+        if newest <= cell && ahead == 0 {
+            let shift = Shift::None;
+            return View { newest, ring_cell: cell, cell, at: now, now, shift, high: 0 };
+        }
+        self.view_after_a_step_back(now, cell, newest, ahead)
+    }
+
+    #[cold]
+    fn view_after_a_step_back(&self, now: Micros, cell: u64, newest: u64, ahead: u64) -> View {
+        let high = if ahead > 0 { newest + ahead } else { 0 };
+        // Where the oldest cell counts in proportion, it must not count for less only because it is later in a cell now: the counts
+        // move to the next cell, and the key waits for that. And no cell moves to before the beginning of the time line.
+        let back_to = (cell + u64::from(self.oldest == Cells::Interpolated)).max(self.cells());
+        if high > 0 && cell >= high {
+            let shift = Shift::Ahead(ahead);
+            View { newest, ring_cell: cell - ahead, cell, at: now, now, shift, high: 0 }
+        } else if newest >= back_to + self.cells() {
+            let shift = Shift::Back(newest - back_to);
+            let high = high.max(newest).min(back_to + self.furthest_ahead());
+            let at = self.not_before(now, cell, back_to);
+            View { newest, ring_cell: newest, cell: back_to, at, now, shift, high }
         } else {
-            self.gone(state, newest, current)
+            let at = self.not_before(now, cell, newest);
+            let cell = cell.max(newest);
+            View { newest, ring_cell: cell, cell, at, now, shift: Shift::None, high }
+        }
+    }
+
+    /// `now`, which lies in cell `cell`, or the start of `earliest` if that cell is later.
+    fn not_before(&self, now: Micros, cell: u64, earliest: u64) -> Micros {
+        if cell < earliest { Micros::new(self.start(earliest)) } else { now }
+    }
+
+    /// What counts in a view.
+    #[inline]
+    fn usage<S: Words + ?Sized>(&self, state: &S, view: View) -> Usage {
+        // The ring holds the cells up to the newest, and none is later than the current one. So everything counts, except what
+        // is too old.
+        let (gone, oldest) = if view.newest == view.ring_cell {
+            self.gone_of_one(state, view.newest)
+        } else {
+            self.gone(state, view.newest, view.ring_cell)
         };
-        Usage { full: total - gone, oldest, left: self.left(now, current) }
+        Usage { full: self.total(state) - gone, oldest, left: self.left(view.at, view.cell) }
     }
 
     /// What no longer counts in full, and how much of that is in the oldest cell: nearly always the ring ends with the current cell,
@@ -216,7 +283,7 @@ impl SlidingWindow {
         (oldest, oldest)
     }
 
-    /// The same, for a ring that ended earlier or ends later.
+    /// The same, for a ring that ended earlier.
     fn gone<S: Words + ?Sized>(&self, state: &S, newest: u64, current: u64) -> (u64, u64) {
         let (mut gone, mut oldest) = (0, 0);
         let too_old = newest.saturating_sub(self.cells())..=newest;
@@ -248,25 +315,32 @@ impl SlidingWindow {
         }
     }
 
-    /// The first instant from `now` on at which at most `most` is used, if nobody takes.
-    fn when_at_most<S: Words + ?Sized>(&self, state: &S, now: Micros, most: u64) -> u64 {
-        let (newest, at_now) = (state.get(0), self.cell(now));
-        let (mut usage, mut current, mut at) = (self.usage(state, now, at_now), at_now, now);
+    /// How long until at most `most` is used, if the clock runs on and nothing is charged.
+    fn until_at_most<S: Words + ?Sized>(&self, state: &S, view: View, most: u64) -> u64 {
+        let View { mut ring_cell, mut cell, mut at, mut high, .. } = view;
+        let mut usage = self.usage(state, view);
+        if most.checked_sub(usage.full).is_some_and(|spare| usage.fits(spare, self.period())) {
+            return 0;
+        }
         loop {
-            if let Some(instant) = self.within_cell(usage, current, at, most) {
-                return instant;
+            if let Some(instant) = self.within_cell(usage, cell, at, most) {
+                return instant.saturating_sub(view.now.get());
             }
-            // On to the next cell: one that counted in full becomes the oldest.
-            current += 1;
-            at = Micros::new(self.start(current));
-            let oldest = match (current - self.cells().min(current)).cmp(&at_now) {
-                core::cmp::Ordering::Less => self.count(state, newest, current.saturating_sub(self.cells())),
-                // Whatever is left lies in the cell of `now`, or counts as if it did.
-                core::cmp::Ordering::Equal => usage.full,
-                core::cmp::Ordering::Greater => 0,
-            };
-            let oldest = if current < self.cells() { 0 } else { oldest };
-            usage = Usage { full: usage.full - oldest, oldest, left: self.left(at, current) };
+            cell += 1;
+            at = Micros::new(self.start(cell));
+            if cell == high {
+                // The clock has come again: what counts is what counted in the newest cell.
+                (ring_cell, high) = (view.newest, 0);
+                usage = self.usage(state, View { ring_cell, cell, at, ..view });
+            } else {
+                // One that counted in full becomes the oldest.
+                ring_cell += 1;
+                let oldest = match ring_cell.checked_sub(self.cells()) {
+                    Some(leaving) => self.count(state, view.newest, leaving),
+                    None => 0,
+                };
+                usage = Usage { full: usage.full - oldest, oldest, left: self.left(at, cell) };
+            }
         }
     }
 
@@ -294,10 +368,14 @@ impl SlidingWindow {
 
     /// The decision on a cost that passes, once it is charged to the current cell.
     #[inline]
-    fn allowed(&self, usage: Usage, now: Micros, current: u64, cost: u64) -> Decision {
+    fn allowed(&self, usage: Usage, view: View, cost: u64) -> Decision {
         let (limit, remaining) = (self.limit, usage.plus(cost).remaining(self.limit, self.period()));
-        let reset = self.start(current + self.cells_until_gone()).saturating_sub(now.get());
-        Decision::new(Outcome::Allowed, now, Level::Counted { limit, remaining, reset })
+        let mut gone = view.cell + self.cells_until_gone();
+        if view.high > 0 && gone >= view.high {
+            gone += view.high - view.cell; // the cells up to the one that the clock stepped back from will not count
+        }
+        let reset = self.start(gone).saturating_sub(view.now.get());
+        Decision::new(Outcome::Allowed, view.now, Level::Counted { limit, remaining, reset })
     }
 
     /// A decision that charges nothing.
@@ -305,57 +383,108 @@ impl SlidingWindow {
         &self,
         outcome: Outcome,
         state: &S,
-        now: Micros,
+        view: View,
         usage: Usage,
     ) -> Decision {
         let (limit, remaining) = (self.limit, usage.remaining(self.limit, self.period()));
-        let reset = self.when_at_most(state, now, 0) - now.get();
-        Decision::new(outcome, now, Level::Counted { limit, remaining, reset })
+        let reset = self.until_at_most(state, view, 0);
+        Decision::new(outcome, view.now, Level::Counted { limit, remaining, reset })
     }
 
-    fn refused<S: Words + ?Sized>(&self, state: &S, now: Micros, usage: Usage, cost: u64) -> Decision {
+    fn refused<S: Words + ?Sized>(&self, state: &S, view: View, usage: Usage, cost: u64) -> Decision {
         let Some(most) = self.limit.checked_sub(cost) else {
-            return self.unchanged(Outcome::Never, state, now, usage);
+            return self.unchanged(Outcome::Never, state, view, usage);
         };
-        let wait = self.when_at_most(state, now, most) - now.get();
-        self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, now, usage)
+        let wait = self.until_at_most(state, view, most);
+        self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, view, usage)
     }
 
-    #[inline]
-    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, current: u64, cost: u64) {
-        if state.get(0) != current {
-            self.settle_in(state, current);
-            self.advance(state, current);
+    /// The decision on a cost, in a view that is known.
+    #[inline(always)]
+    fn peek_in<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Decision {
+        let usage = self.usage(state, view);
+        if cost == 0 {
+            self.unchanged(Outcome::Allowed, state, view, usage)
+        } else if self.admits(usage, cost) {
+            self.allowed(usage, view, cost)
+        } else {
+            self.refused(state, view, usage, cost)
         }
-        let (word, shift) = self.place(current);
+    }
+
+    #[inline(always)]
+    fn decide_in<S: WordsMut + ?Sized>(&self, state: &mut S, view: View, cost: u64) -> Decision {
+        let usage = self.usage(state, view);
+        if cost == 0 {
+            return self.unchanged(Outcome::Allowed, state, view, usage);
+        }
+        if self.admits(usage, cost) {
+            self.charge(state, view, cost);
+            return self.allowed(usage, view, cost);
+        }
+        let refused = self.refused(state, view, usage, cost);
+        self.commit(state, view);
+        refused
+    }
+
+    #[inline(never)]
+    fn peek_in_other_cell<S: Words + ?Sized>(
+        &self,
+        state: &S,
+        now: Micros,
+        cell: u64,
+        cost: u64,
+    ) -> Decision {
+        self.peek_in(state, self.view_in(state, now, cell), cost)
+    }
+
+    #[inline(never)]
+    fn decide_in_other_cell<S>(&self, state: &mut S, now: Micros, cell: u64, cost: u64) -> Decision
+    where
+        S: WordsMut + ?Sized,
+    {
+        self.decide_in(state, self.view_in(state, now, cell), cost)
+    }
+
+    #[inline(always)]
+    fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, view: View, cost: u64) {
+        if state.get(0) != view.cell {
+            self.commit(state, view);
+            self.advance(state, view.cell, view.high);
+        }
+        let (word, shift) = self.place(view.cell);
         let found = state.get(word);
         let count = (found >> shift & HALF) + cost;
         state.set(word, found & !(HALF << shift) | count.min(HALF) << shift);
     }
 
-    /// Moves what a clock that has stepped back left behind in later cells into the current one.
-    fn settle_in<S: WordsMut + ?Sized>(&self, state: &mut S, current: u64) {
-        let newest = state.get(0);
-        if newest <= current {
-            return;
+    /// Writes down what a far step back, or the return from one, has made of the state.
+    fn commit<S: WordsMut + ?Sized>(&self, state: &mut S, view: View) {
+        let size = self.ring.get();
+        match view.shift {
+            Shift::None => return,
+            Shift::Back(by) => self.rotate(state, size - self.ring.remainder(by)),
+            Shift::Ahead(by) => self.rotate(state, self.ring.remainder(by)),
         }
-        let mut moved = self.count(state, newest, current);
-        for cell in (current + 1).max(newest.saturating_sub(self.cells()))..=newest {
-            moved += self.count(state, newest, cell);
-            self.set_count(state, cell, 0);
-        }
-        state.set(0, current);
-        self.set_count(state, current, moved);
+        self.set_newest(state, view.shift.apply(view.newest), view.high);
     }
 
-    /// Makes `cell` the newest one, clearing what it takes the place of.
-    fn advance<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64) {
-        let newest = state.get(0);
+    /// Moves each count `by` places ahead in the ring, at most once around.
+    fn rotate<S: WordsMut + ?Sized>(&self, state: &mut S, by: u64) {
+        let size = self.ring.get();
+        reverse(state, 0, size);
+        reverse(state, 0, by);
+        reverse(state, by, size);
+    }
+
+    /// Makes `cell` the newest one, clearing what it takes the place of; the clock stepped back from `high`, if that is later.
+    fn advance<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64, high: u64) {
+        let (newest, _) = self.newest(state);
         if cell > newest {
             for passed in (newest + 1).max(cell.saturating_sub(self.cells()))..=cell {
                 self.set_count(state, passed, 0);
             }
-            state.set(0, cell);
+            self.set_newest(state, cell, high);
         }
     }
 
@@ -370,6 +499,32 @@ impl SlidingWindow {
     }
 }
 
+/// A state as it reads at an instant.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// The newest cell of the ring.
+    newest: u64,
+    /// The current cell as the ring numbers it, never before the newest.
+    ring_cell: u64,
+    /// The current cell by the clock, or the newest one if a small step back has to be waited out.
+    cell: u64,
+    /// The instant to decide at, in that cell.
+    at: Micros,
+    now: Micros,
+    /// Where a far step back, or the return from one, moves the cells of the ring to.
+    shift: Shift,
+    /// The cell that the clock stepped back from and that has not come again; 0 if there is none.
+    high: u64,
+}
+
+impl View {
+    /// The view in the newest cell, if the clock has not stepped back.
+    #[inline(always)]
+    const fn in_newest(cell: u64, now: Micros) -> Self {
+        View { newest: cell, ring_cell: cell, cell, at: now, now, shift: Shift::None, high: 0 }
+    }
+}
+
 /// How much counts at an instant.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
@@ -381,6 +536,28 @@ struct Usage {
 }
 
 const HALF: u64 = 0xFFFF_FFFF;
+
+/// The word that holds the half at `place` in the ring, and where in it.
+#[inline]
+const fn half(place: u64) -> (usize, u32) {
+    (1 + (place / 2) as usize, (place % 2) as u32 * 32)
+}
+
+#[inline]
+fn set_half<S: WordsMut + ?Sized>(state: &mut S, (word, shift): (usize, u32), count: u64) {
+    let others = state.get(word) & !(HALF << shift);
+    state.set(word, others | count << shift);
+}
+
+/// Reverses the halves of a ring from place `from` up to but not including `end`.
+fn reverse<S: WordsMut + ?Sized>(state: &mut S, from: u64, end: u64) {
+    for step in 0..end.saturating_sub(from) / 2 {
+        let (low, high) = (half(from + step), half(end - 1 - step));
+        let [one, other] = [low, high].map(|(word, shift)| state.get(word) >> shift & HALF);
+        set_half(state, low, other);
+        set_half(state, high, one);
+    }
+}
 
 impl Usage {
     /// Whether the oldest cell counts for at most `spare`, each of its units having `whole` parts.
@@ -418,48 +595,43 @@ impl Algorithm for SlidingWindow {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let (current, cost) = (self.cell(now), u64::from(cost));
-        let usage = self.usage(state, now, current);
-        if cost == 0 {
-            self.unchanged(Outcome::Allowed, state, now, usage)
-        } else if self.admits(usage, cost) {
-            self.allowed(usage, now, current, cost)
-        } else {
-            self.refused(state, now, usage, cost)
+        // Nearly always the newest cell is the current one. A remembered cell makes the word larger than any number.
+        let (cell, cost) = (self.cell(now), u64::from(cost));
+        if state.get(0) == cell {
+            return self.peek_in(state, View::in_newest(cell, now), cost);
         }
+        self.peek_in_other_cell(state, now, cell, cost)
     }
 
     #[inline]
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let (current, units) = (self.cell(now), u64::from(cost));
-        let usage = self.usage(state, now, current);
-        if cost == 0 {
-            return self.unchanged(Outcome::Allowed, state, now, usage);
+        let (cell, cost) = (self.cell(now), u64::from(cost));
+        if state.get(0) == cell {
+            return self.decide_in(state, View::in_newest(cell, now), cost);
         }
-        if self.admits(usage, units) {
-            self.charge(state, current, units);
-            return self.allowed(usage, now, current, units);
-        }
-        self.settle(state, now);
-        self.refused(state, now, usage, units)
+        self.decide_in_other_cell(state, now, cell, cost)
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         if cost > 0 {
-            self.charge(state, self.cell(now), u64::from(cost));
+            let view = self.view(state, now);
+            self.charge(state, view, u64::from(cost));
         }
         self.peek(state, now, 0)
     }
 
     /// Takes back from the oldest cells first, as a log does.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
-        if cost == 0 {
+        let view = self.view(state, now);
+        let (newest, mut due) = (view.newest, u64::from(cost));
+        let first = (view.ring_cell + 1).saturating_sub(self.cells_until_gone());
+        let counted: u64 = (first..=newest).map(|cell| self.count(state, newest, cell)).sum();
+        if due == 0 || counted == 0 {
             return;
         }
-        self.settle(state, now);
-        let (newest, current, mut due) = (state.get(0), self.cell(now), u64::from(cost));
-        let first = (current + 1).saturating_sub(self.cells_until_gone());
-        let mut counted = 0;
+        if counted <= due {
+            return self.reset(state); // cells that have left would count again if the clock stepped back
+        }
         for cell in first..=newest {
             let count = self.count(state, newest, cell);
             let back = count.min(due);
@@ -467,28 +639,28 @@ impl Algorithm for SlidingWindow {
                 self.set_count(state, cell, count - back);
                 due -= back;
             }
-            counted += count;
         }
-        if counted > 0 && counted <= u64::from(cost) {
-            self.reset(state); // cells that have left would count again if the clock stepped back
-        }
+        self.commit(state, view);
     }
 
     fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.settle_in(state, self.cell(now));
+        self.commit(state, self.view(state, now));
     }
 
+    /// While the window remembers a cell that the clock stepped back from, as if it had been charged there: when that cell comes
+    /// again, counts are back that have left below it.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let newest = state.get(0);
+        let (newest, ahead) = self.newest(state);
         let first = newest.saturating_sub(self.cells());
         match (first..=newest).rev().find(|&cell| self.count(state, newest, cell) > 0) {
-            Some(cell) => Micros::new(self.start(cell + self.cells_until_gone())),
+            Some(cell) => Micros::new(self.start(cell + self.cells_until_gone() + ahead)),
             None => Micros::ZERO,
         }
     }
 
+    /// The start of the newest cell. Not the one that the clock stepped back from: that one is to come.
     fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        Micros::new(self.start(state.get(0)))
+        Micros::new(self.start(self.newest(state).0))
     }
 
     fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
@@ -496,16 +668,18 @@ impl Algorithm for SlidingWindow {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let newest = from.get(0);
-        // Nothing lies before the ring, and after a step back of the clock all of the ring may lie far ahead.
-        let first = old.cell(now).max(newest).saturating_sub(old.cells());
-        for cell in first..=newest {
-            let count = old.count(from, newest, cell);
-            // Where the cells are the same each count stays in its own; else all of them count as made now.
-            let into = if self.same_cells(old) { cell } else { self.cell(now) };
-            self.advance(state, into);
-            let sum = self.count(state, into, into) + count;
-            self.set_count(state, into, sum);
+        if self.same_cells(old) {
+            return (0..self.words()).for_each(|word| state.set(word, from.get(word)));
+        }
+        // Everything that still counts, counts as made now.
+        let view = old.view(from, now);
+        let first = view.ring_cell.saturating_sub(old.cells());
+        let counted: u64 = (first..=view.newest).map(|cell| old.count(from, view.newest, cell)).sum();
+        if counted > 0 {
+            let cell = self.cell(now);
+            let high = if view.high > 0 { self.cell(Micros::new(old.start(view.high))) } else { 0 };
+            self.set_newest(state, cell, high.min(cell + self.furthest_ahead()));
+            self.set_count(state, cell, counted);
         }
     }
 }

@@ -129,3 +129,36 @@ fn a_state_from_far_ahead_is_adopted_as_quickly_as_any_other() {
     new.adopt(&old, &before[..], &mut after[..], Micros::ZERO);
     assert_eq!(new.peek(&after[..], Micros::ZERO, 0).remaining(), 0);
 }
+
+/// Whether the change comes while the clock is behind, or when it has come again, what was used above is used there.
+#[test]
+fn a_changed_log_or_window_remembers_where_the_clock_stepped_back_from() {
+    let at = |seconds: u64| Micros::new(1_760_000_000_000_000 + seconds * 1_000_000);
+    for (old, new) in [
+        ("sliding_log 4/s", "sliding_log 4/s"),
+        ("sliding_log 4/s", "sliding_log 3 per 2s"),
+        ("sliding_window 4/s cells 10", "sliding_window 3/s cells 10 plain"),
+        ("sliding_window 4/s cells 10", "sliding_window 4/s cells 5"),
+        ("sliding_window 4/s cells 5", "sliding_window 4 per 2s cells 3 interpolated"),
+        ("sliding_window 4/s cells 5 interpolated", "sliding_window 4/s cells 1 plain"),
+    ] {
+        let (old, new) = (rule(old), rule(new));
+        for (settled, changed) in [(90, 90), (90, 100), (100, 90)] {
+            let (mut before, mut state) = (fresh(&old), fresh(&new));
+            assert!(old.decide(&mut before[..], at(100), 4).is_allowed());
+            assert!(!old.decide(&mut before[..], at(settled), 1).is_allowed());
+            new.adopt(&old, &before[..], &mut state[..], at(changed));
+            for seconds in [changed, 100, 90, 100] {
+                let decision = new.decide(&mut state[..], at(seconds), 1);
+                assert!(!decision.is_allowed(), "{old:?} to {new:?}, {settled} {changed}: {seconds}");
+            }
+        }
+    }
+    // A log that nothing was asked for a while: all has left below, and is back where the clock stepped back from.
+    let (old, new) = (rule("sliding_log 4/s"), rule("sliding_log 5/s"));
+    let (mut before, mut state) = (fresh(&old), fresh(&new));
+    assert!(old.decide(&mut before[..], at(100), 4).is_allowed());
+    old.settle(&mut before[..], at(90));
+    new.adopt(&old, &before[..], &mut state[..], at(95));
+    assert_eq!([95, 100].map(|seconds| new.peek(&state[..], at(seconds), 0).remaining()), [5, 1]);
+}

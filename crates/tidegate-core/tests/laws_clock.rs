@@ -7,7 +7,7 @@ mod wander;
 use std::time::Duration;
 
 use random::Random;
-use tidegate_core::{Algorithm, Micros, Quota, Rule, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate_core::{Algorithm, Cells, Micros, Quota, Rule, SlidingLog, SlidingWindow, TokenBucket};
 use wander::{RULES, Verbs, assert_bound, draw_cost, fresh, micros, rule, rules, steady_rules, wander};
 
 #[test]
@@ -24,7 +24,7 @@ fn a_step_back_mints_nothing() {
 #[test]
 fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
     for (text, longest) in RULES {
-        let rule = rule(text);
+        let (rule, longest) = (rule(text), longest + next_cell(text));
         wander(&rule, Verbs::WithoutDebt, |mut it| {
             let cost = draw_cost(&rule, &mut it);
             let back = Micros::new(it.random.below(it.now.get()));
@@ -41,11 +41,19 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
     }
 }
 
+/// After a far step back an interpolated window waits for its next cell. How long that is in microseconds.
+fn next_cell(text: &str) -> u64 {
+    match rule(text).setting().numbers() {
+        [_, period, cells, _] if text.contains("interpolated") => period.div_ceil(*cells),
+        _ => 0,
+    }
+}
+
 /// Until the clock has come again nothing of a step that is shorter than a refill counts, so it is waited for as well.
 #[test]
-fn a_step_back_that_is_shorter_than_a_refill_of_a_bucket_is_waited_for_at_most_once() {
-    for (text, longest) in RULES.into_iter().filter(|(text, _)| is_bucket(&rule(text))) {
-        let (rule, mut waited) = (rule(text), 0);
+fn a_step_back_that_is_shorter_than_a_refill_or_a_window_is_waited_for_at_most_once() {
+    for (text, longest) in RULES.into_iter().filter(|(text, _)| remembers(&rule(text))) {
+        let (rule, longest, mut waited) = (rule(text), longest + next_cell(text), 0);
         wander(&rule, Verbs::WithoutDebt, |mut it| {
             let cost = draw_cost(&rule, &mut it);
             let step = it.random.below(3 * longest);
@@ -111,8 +119,23 @@ fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows()
 
 // === A clock that flickers ===
 
-fn is_bucket(rule: &Rule) -> bool {
-    matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_))
+/// Whether a rule remembers where the clock stepped back from.
+fn remembers(rule: &Rule) -> bool {
+    let bucket = matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) && rule.words() == 3;
+    bucket || matches!(rule, Rule::SlidingLog(_) | Rule::SlidingWindow(_))
+}
+
+/// The longest step back that a rule remembers, in microseconds.
+fn furthest_back(rule: &Rule) -> u64 {
+    match (rule, rule.setting().numbers()) {
+        (Rule::SlidingWindow(_), [_, period, cells, _]) => {
+            let numbers = (u128::from(Micros::MAX.get()) * u128::from(*cells) / u128::from(*period) + 1)
+                .next_power_of_two();
+            let furthest = ((1 << 64) / numbers - 1) * u128::from(*period) / u128::from(*cells);
+            u64::try_from(furthest).unwrap_or(u64::MAX)
+        }
+        _ => u64::MAX,
+    }
 }
 
 /// How much passes of each rule at each of these instants, if all that is there is taken.
@@ -125,12 +148,15 @@ fn passed_at<A: Algorithm>(limit: &A, state: &mut [u64], instants: &[u64]) -> Ve
 }
 
 #[test]
-fn a_clock_that_flickers_mints_nothing_from_a_bucket() {
+fn a_clock_that_flickers_mints_nothing() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
     let (there, back) = (1_000_000_000, 990_000_000);
     assert_eq!(passed_at(&bucket, &mut [0; 3], &[there, back, there, back, there]), [4, 0, 0, 0, 0]);
-    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+    for rule in rules().filter(remembers) {
         for step in [1_000, 10_000_000, 3_600_000_000, 1_000_000_000_000_000] {
+            if step > furthest_back(&rule) {
+                continue;
+            }
             let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
             let flicker = [there, there - step].repeat(5);
             let passed = passed_at(&rule, &mut state, &flicker);
@@ -146,10 +172,28 @@ fn a_clock_that_flickers_mints_nothing_from_a_bucket() {
     }
 }
 
+/// Ten seconds back and forth, five times. A cell of a day is far longer than that, one of 10 us far shorter.
+#[test]
+fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
+    let (there, back) = (1_760_000_000_000_000, 1_759_999_990_000_000);
+    let flicker = [there, back].repeat(5);
+    for text in ["1/s", "7/s", "5 per 10s", "30/min", "3/day"] {
+        let limit = |rule: &Rule| rule.peek(&fresh(rule)[..], Micros::ZERO, 0).limit();
+        let kinds = ["strict", "interpolated", "plain"];
+        let cells = [1, 2, 5, 10, 60].into_iter().flat_map(|cells| kinds.map(|kind| (cells, kind)));
+        let windows = cells.map(|(cells, kind)| format!("sliding_window {text} cells {cells} {kind}"));
+        for text in windows.chain([format!("sliding_log {text}")]) {
+            let rule = rule(&text);
+            let passed = passed_at(&rule, &mut fresh(&rule), &flicker);
+            assert_eq!(u64::from(passed.iter().sum::<u32>()), limit(&rule), "{text}: {passed:?}");
+        }
+    }
+}
+
 /// Every other algorithm starts anew where the clock comes again: n steps back hand out its limit n times more, and no more often.
 #[test]
 fn n_steps_back_mint_at_most_n_limits_of_any_other_algorithm() {
-    for rule in rules().filter(|rule| !is_bucket(rule)) {
+    for rule in rules().filter(|rule| !remembers(rule)) {
         let (there, mut state) = (1_760_000_000_000_000, fresh(&rule));
         let flicker = [there, there - 200_000_000].repeat(5);
         let passed = passed_at(&rule, &mut state, &flicker);
@@ -190,6 +234,96 @@ fn what_passes_on_any_clock_is_bounded_by_the_way_forward_that_was_not_gone_befo
     assert!(most_used > 80, "the bound is met by {most_used}% only");
 }
 
+/// Which visits of a clock that jumps about count as such.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visits {
+    All,
+    /// Only visits at which the state changes. A refusal that finds that the clock has come again writes that, and not what lies beyond.
+    Written,
+}
+
+/// What passes on a clock that jumps about, each with what has counted as time before it, in units of `unit`.
+fn passed_by_counted_time<A: Algorithm>(
+    limit: &A,
+    seed: u64,
+    period: u64,
+    unit: u64,
+    visits: Visits,
+) -> Vec<(u64, u64)> {
+    let (mut random, mut state) = (Random::seeded(seed), fresh(limit));
+    let (mut now, mut time, mut passed) = (1_000_000_000_000_u64, 0, Vec::new());
+    let (mut latest, mut last, mut latest_counted) = (now, now / unit, now / unit);
+    for _ in 0..300 {
+        let before = state.clone();
+        let amount = passed_at(limit, &mut state, &[now])[0];
+        if visits == Visits::All || state != before {
+            let beyond = amount > 0 || visits == Visits::All;
+            let this = if beyond { now / unit } else { (now / unit).min(latest_counted) };
+            time += if this >= latest_counted { this - latest_counted } else { this.saturating_sub(last) };
+            (last, latest_counted) = (this, latest_counted.max(this));
+            passed.push((time, u64::from(amount)));
+        }
+        now = match random.below(6) {
+            0 => now - random.below(period * 10),
+            1 => latest,
+            2 => latest.max(now) + random.below(period),
+            3 => now - random.below(period / 4),
+            _ => now + random.below(period / 2),
+        };
+        latest = latest.max(now);
+    }
+    passed
+}
+
+/// The same bound for logs: the limit, and as often again as periods have counted. For windows, cells are what is counted.
+#[test]
+fn what_passes_on_any_clock_is_a_limit_and_one_for_each_period_that_counts() {
+    let (quota, period) = (Quota::per_second(7), 1_000_000);
+    let cells = |cells, kind| SlidingWindow::new(quota, cells).oldest(kind);
+    let windows =
+        [cells(1, Cells::Strict), cells(5, Cells::Strict), cells(1, Cells::Plain), cells(5, Cells::Plain)];
+    let cells = [(1, 2), (5, 6), (1, 1), (5, 5)];
+    let mut most_used = 0;
+    let mut assert_total = |about: &str, passed: &[(u64, u64)], whole: u64| {
+        let mut sum = 0;
+        for (time, amount) in passed {
+            sum += amount;
+            let bound = 7 * (time / whole + 1);
+            assert!(sum <= bound, "{about}: {sum} in {time}");
+            most_used = most_used.max(if sum > 70 { sum * 100 / bound } else { 0 });
+        }
+    };
+    for seed in 0..200 {
+        let log = SlidingLog::new(quota);
+        assert_total("log", &passed_by_counted_time(&log, seed, period, 1, Visits::All), period);
+        for (window, (cells, whole)) in windows.iter().zip(cells) {
+            let passed = passed_by_counted_time(window, seed, period, period / cells, Visits::All);
+            assert_total(&format!("{window:?}"), &passed, whole);
+        }
+    }
+    assert!(most_used > 80, "the bound is met by {most_used}% only");
+}
+
+/// And none of these periods holds more than the limit, wherever it begins, if refusals are no visits: they are not written down.
+#[test]
+fn what_passes_on_any_clock_in_a_period_that_counts_is_at_most_the_limit() {
+    let (quota, period) = (Quota::per_second(7), 1_000_000);
+    for seed in 0..200 {
+        let log = SlidingLog::new(quota);
+        let passed = passed_by_counted_time(&log, seed, period, 1, Visits::Written);
+        assert_bound(&log, &passed, |stretch| if stretch < period { 7 } else { u64::MAX });
+        for (cells, kind) in
+            [(1, Cells::Strict), (5, Cells::Strict), (5, Cells::Interpolated), (5, Cells::Plain)]
+        {
+            let window = SlidingWindow::new(quota, cells).oldest(kind);
+            let full = u64::from(cells) + u64::from(kind == Cells::Strict);
+            let unit = period / u64::from(cells);
+            let passed = passed_by_counted_time(&window, seed, period, unit, Visits::Written);
+            assert_bound(&window, &passed, |stretch| if stretch < full { 7 } else { u64::MAX });
+        }
+    }
+}
+
 #[test]
 fn after_a_clock_was_set_back_time_passes_as_ever() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
@@ -213,9 +347,73 @@ fn two_clocks_that_take_turns_refill_a_bucket_at_its_pace() {
     assert_eq!(passed, 4 + 99);
 }
 
+/// The same for logs and cells: once a second a limit passes, whichever clock is read.
+#[test]
+fn two_clocks_that_take_turns_free_logs_and_cells_at_their_pace() {
+    let turns =
+        |apart: u64| -> Vec<u64> { (0..2_000).map(|n| 1_000_000_000 + n * 10_000 - n % 2 * apart).collect() };
+    for apart in [7_000, 300_000, 990_000, 1_000_000, 10_000_000] {
+        let passed = |rule: &str| -> u32 {
+            let rule = rule.parse::<Rule>().expect("a rule");
+            passed_at(&rule, &mut fresh(&rule), &turns(apart)).iter().sum()
+        };
+        // In 20 s. Greedy demand takes all at once, so strict cells of a fifth let a limit pass each 1.2 s.
+        assert_eq!(passed("sliding_log 5/s"), 20 * 5, "{apart} us apart");
+        assert_eq!(passed("sliding_window 5/s cells 5"), 17 * 5, "{apart} us apart");
+        assert_eq!(passed("sliding_window 5/s cells 5 plain"), 20 * 5, "{apart} us apart");
+        let interpolated = passed("sliding_window 5/s cells 5 interpolated");
+        assert!((15 * 5..=20 * 5).contains(&interpolated), "{apart} us apart: {interpolated}");
+    }
+}
+
+#[test]
+fn after_a_clock_was_set_back_logs_and_cells_slide_on_as_ever() {
+    let (noon, hour) = (43_200_000_000, 3_600_000_000);
+    let every_100ms: Vec<u64> = (1..=100).map(|n| noon - hour + n * 100_000).collect();
+    for (text, of_every_100ms) in [
+        ("sliding_log 5/s", 50),
+        ("sliding_window 5/s cells 5", 40),
+        ("sliding_window 5/s cells 5 plain", 50),
+    ] {
+        let rule = rule(text);
+        let mut state = fresh(&rule);
+        assert_eq!(passed_at(&rule, &mut state, &[noon, noon - hour]), [5, 0], "{text}");
+        let passed: u32 = passed_at(&rule, &mut state, &every_100ms).iter().sum();
+        assert_eq!(passed, of_every_100ms, "{text}");
+        // Nothing is asked for the rest of the hour, and it does not count: what was taken last leaves a window after noon.
+        let after = [noon, noon + 900_000, noon + 1_200_000];
+        assert_eq!(passed_at(&rule, &mut state, &after), [0, 0, 5], "{text}");
+    }
+}
+
+/// The longest step that a window remembers, and one cell more: a return from there frees one cell too early.
+#[test]
+fn how_far_back_a_step_is_remembered_depends_on_the_length_of_a_cell() {
+    let there = 1_760_000_000_000_000;
+    for (text, cell, furthest) in [
+        ("sliding_window 3 per 5us cells 5", 1, 2_047),
+        ("sliding_window 3 per 10us cells 5", 2, 4_095),
+        ("sliding_window 3/s cells 10", 100_000, (1 << 27) - 1),
+    ] {
+        let rule = rule(text);
+        let at = |cells: u64| there - cells * cell;
+        let flicker = [there, at(furthest), there, at(furthest), there];
+        assert_eq!(passed_at(&rule, &mut fresh(&rule), &flicker), [3, 0, 0, 0, 0], "{text}");
+        let too_far = [there, at(furthest + 11), there];
+        assert_eq!(passed_at(&rule, &mut fresh(&rule), &too_far), [3, 0, 3], "{text}");
+    }
+    // A log remembers any, whatever its limit.
+    for limit in [1, 2, 3, 40] {
+        let log = SlidingLog::new(Quota::per_second(limit));
+        let (all, last) = (u32::try_from(limit).expect("a limit"), Micros::MAX.get() - 10);
+        let flicker = [last, 2_000_000, last, 3_000_000, last];
+        assert_eq!(passed_at(&log, &mut fresh(&log), &flicker), [all, 0, 0, 0, 0], "{limit}");
+    }
+}
+
 #[test]
 fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
-    for rule in rules().filter(is_bucket).filter(|rule| rule.words() == 3) {
+    for rule in rules().filter(remembers) {
         wander(&rule, Verbs::All, |mut it| {
             let cost = draw_cost(&rule, &mut it);
             let (back, mut state) = (it.now.minus(it.random.below(5_000_000)), it.state.to_vec());
@@ -246,6 +444,30 @@ fn how_far_back_a_step_is_remembered_depends_on_the_parts_of_a_microsecond() {
     }
     let passed = passed_at(&finest, &mut [0; 3], &[there, there - 5 * hour, there]);
     assert_eq!(passed, [3, 0, 3], "further back it is as after a step of as far as it can remember");
+}
+
+/// A table forgets a key at that instant. Below the one that the clock stepped back from everything may have left, and is back there.
+#[test]
+fn logs_and_cells_make_a_difference_until_they_are_idle_and_not_from_then_on() {
+    for rule in rules().filter(|rule| matches!(rule, Rule::SlidingLog(_) | Rule::SlidingWindow(_))) {
+        let longest = furthest_back(&rule).min(200_000_000);
+        wander(&rule, Verbs::All, |it| {
+            let (back, mut state) = (it.now.minus(it.random.below(longest)), it.state.to_vec());
+            rule.settle(&mut state[..], back);
+            if it.random.one_in(2) {
+                let _ = rule.decide(&mut state[..], back.plus(it.random.below(longest)), 1);
+            }
+            let idle_at = rule.idle_at(&state[..]);
+            if idle_at > Micros::ZERO {
+                let used = |at| {
+                    let found = rule.peek(&state[..], at, 0);
+                    found.limit() - found.remaining()
+                };
+                let around = (used(idle_at.minus(1)) > 0, used(idle_at), used(idle_at.plus(1)));
+                assert_eq!(around, (true, 0, 0), "{rule:?} from {} to {back}, idle at {idle_at}", it.now);
+            }
+        });
+    }
 }
 
 // === Refunds ===

@@ -35,8 +35,10 @@
 --   2  stepped bucket  number, first instant of the step, used
 --   3  fixed window    number and end, count: 7 + 5 bytes, or 7 + 7   by the clock
 --   4                  number, opened, length, count                  from the first hit
---   5  sliding log     number, instants, the oldest first
---   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest
+--   5  sliding log     number, instants, the oldest first. After a far step back of the clock the lowest bit of the number's
+--                      byte is set, and the instant it stepped back from lies before the others
+--   6  sliding window  number, period, cells, newest cell, counts of cells of 4 bytes up to the newest. After a far step back
+--                      the lowest bit is set, and the cell it stepped back from lies before the counts, in 7 bytes
 --   7  places          number, sum of costs, entries: expires, cost, id
 --
 -- A bucket of 7 + 7 + 7 bytes or more may be followed by grants and reservations, of 7 + 4 + 16 bytes each: expires, amount,
@@ -936,6 +938,8 @@ end
 -- == Sliding log ===============================================================================================
 
 local function sliding_log()
+  local PLAIN, STEPPED = 160, 161 -- the first byte of a value, and that of one with an instant that the clock stepped back from
+
   -- The instants lie end to end in a string, 7 bytes each, the oldest first. This is the one at a position from 1.
   local function entry(entries, position)
     return (struct.unpack('>I7', entries, position * 7 - 6))
@@ -966,21 +970,53 @@ local function sliding_log()
     rule.entries = from_position(entries, #entries / 7 - rule.live + 1)
   end
 
-  local function read(rule, value)
-    local entries = value and string.sub(value, 2) or ''
-    entries = from_position(entries, up_to(entries, now - rule.period) + 1)
-    local past = up_to(entries, now)
-    local ahead = #entries / 7 - past
-    if ahead > 0 then -- the clock has stepped back; they count as made now
-      entries = string.sub(entries, 1, past * 7) .. string.rep(struct.pack('>I7', now), ahead)
-      rule.pulled = true
+  -- The entries, each moved by as much. None moves to before the beginning of the time line.
+  local function moved(entries, by)
+    local parts = {}
+    for position = 1, #entries / 7 do
+      parts[position] = struct.pack('>I7', at_least_zero(entry(entries, position) + by))
     end
-    keep(rule, entries)
+    return table.concat(parts)
+  end
+
+  -- The entries of a value, and the instant that the clock stepped back from.
+  local function entries_of(value)
+    if string.byte(value) == STEPPED then
+      return string.sub(value, 9), (struct.unpack('>I7', value, 2))
+    end
+    return string.sub(value, 2)
+  end
+
+  local function read(rule, value)
+    local entries, high = '', nil
+    if value then
+      entries, high = entries_of(value)
+    end
+    local newest, back_to = entries ~= '' and entry(entries, #entries / 7) or 0, math.max(now, rule.period)
+    if high and now >= high then -- the clock has come again: from the newest entry up to there was no time
+      entries, newest, high, rule.pulled = moved(entries, high - newest), high, nil, true
+    elseif newest - back_to >= rule.period then -- it has stepped back far, and the entries with it
+      high = math.max(high or 0, newest)
+      entries, newest, rule.pulled = moved(entries, back_to - newest), back_to, true
+    end
+    -- A small step back is waited out.
+    rule.high, rule.at = high, math.max(now, newest)
+    keep(rule, from_position(entries, up_to(entries, rule.at - rule.period) + 1))
+  end
+
+  -- How long until an entry leaves that was made at `made`, if the newest was made at `newest`. What leaves only when the clock has
+  -- come again leaves later by what does not count.
+  local function until_left(rule, made, newest)
+    local wait = made - now + rule.period
+    if rule.high and wait >= rule.high - now then
+      wait = wait + rule.high - newest
+    end
+    return wait
   end
 
   -- How long until the `count` oldest entries have left.
-  local function until_left(rule, count)
-    return count == 0 and 0 or entry(rule.entries, count) + rule.period - now
+  local function until_gone(rule, count)
+    return count == 0 and 0 or until_left(rule, entry(rule.entries, count), entry(rule.entries, rule.live))
   end
 
   local function decision(rule, outcome, wait, live, reset)
@@ -988,7 +1024,7 @@ local function sliding_log()
   end
 
   local function peek(rule, cost)
-    local reset = until_left(rule, rule.live)
+    local reset = until_gone(rule, rule.live)
     if cost > rule.limit then
       return decision(rule, NEVER, 0, rule.live, reset)
     end
@@ -996,15 +1032,15 @@ local function sliding_log()
       return decision(rule, ALLOWED, 0, rule.live, reset)
     end
     if rule.live + cost <= rule.limit then
-      return decision(rule, ALLOWED, 0, rule.live + cost, rule.period)
+      return decision(rule, ALLOWED, 0, rule.live + cost, until_left(rule, rule.at, rule.at))
     end
     local over = math.min(rule.live + cost - rule.limit, rule.live)
-    return decision(rule, RETRY, until_left(rule, over), rule.live, reset)
+    return decision(rule, RETRY, until_gone(rule, over), rule.live, reset)
   end
 
   local function force(rule, cost)
-    keep(rule, rule.entries .. string.rep(struct.pack('>I7', now), math.min(cost, rule.limit)))
-    return decision(rule, ALLOWED, 0, rule.live, until_left(rule, rule.live))
+    keep(rule, rule.entries .. string.rep(struct.pack('>I7', rule.at), math.min(cost, rule.limit)))
+    return decision(rule, ALLOWED, 0, rule.live, until_gone(rule, rule.live))
   end
 
   -- The oldest: taking back the newest would let the others leave too early.
@@ -1015,8 +1051,10 @@ local function sliding_log()
   end
 
   local function store(rule)
-    if rule.live > 0 then
-      return string.char(160) .. rule.entries, instant(entry(rule.entries, rule.live) + rule.period)
+    if rule.live > 0 and rule.high then
+      return struct.pack('>BI7', STEPPED, rule.high) .. rule.entries, instant(rule.high + rule.period)
+    elseif rule.live > 0 then
+      return string.char(PLAIN) .. rule.entries, instant(entry(rule.entries, rule.live) + rule.period)
     end
   end
 
@@ -1025,7 +1063,7 @@ local function sliding_log()
   end
 
   local function used(value)
-    return (#value - 1) / 7
+    return #entries_of(value) / 7
   end
 
   return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
@@ -1035,6 +1073,7 @@ end
 
 local function sliding_window()
   local STRICT, INTERPOLATED, PLAIN = 0, 1, 2
+  local HEAD, STEPPED = 192, 193 -- the first byte of a value, and that of one with a cell that the clock stepped back from
   local MOST_IN_CELL = 4294967295 -- a larger count is not told from it
 
   -- The number of the cell that an instant lies in. By whole periods first, because at · cells may not be exact.
@@ -1105,64 +1144,97 @@ local function sliding_window()
     return rest > 0 and whole + 1 or whole
   end
 
-  -- The cells of a value as { number = count }, with the number of the newest.
+  -- The cells of a value as { number = count }, with the number of the newest and that which the clock stepped back from.
   local function cells_of(value)
-    local period, many, newest = struct.unpack('>xI7I2I7', value)
-    local counts, length = {}, (#value - 17) / 4
-    local list = { struct.unpack('>' .. string.rep('I4', length), value, 18) }
+    local first, period, many, newest = struct.unpack('>BI7I2I7', value)
+    local at, high = 18, nil
+    if first == STEPPED then
+      at, high = 25, (struct.unpack('>I7', value, 18))
+    end
+    local counts, length = {}, (#value + 1 - at) / 4
+    local list = { struct.unpack('>' .. string.rep('I4', length), value, at) }
     for i = 1, length do
       counts[newest - length + i] = list[i]
     end
-    return { period = period, cells = many, newest = newest, counts = counts }
+    return { period = period, cells = many, newest = newest, counts = counts, high = high }
   end
 
-  -- Everything in a ring that still counts at `now`, at least in part.
-  local function cells_sum(ring)
+  -- Everything in a ring that counts while `current` is the current cell, at least in part.
+  local function cells_sum(ring, current)
     local sum = 0
-    for number = math.max(cell(ring, now), ring.newest) - ring.cells, ring.newest do
+    for number = current - ring.cells, ring.newest do
       sum = sum + cell_count(ring, number)
     end
     return sum
   end
 
-  -- Moves what a clock that has stepped back left behind in later cells into the current one.
-  local function settle(rule)
-    local counts, moved = {}, 0
-    for number = rule.newest - rule.cells, rule.newest do
-      if number < rule.current then
-        counts[number] = rule.counts[number]
-      else
-        moved = moved + cell_count(rule, number)
-      end
+  -- The furthest ahead that the core can remember a cell: the number of a cell and the way ahead share 64 bits.
+  local function furthest_ahead(rule)
+    local numbers = 1
+    while numbers <= cell(rule, END) do
+      numbers = numbers * 2
     end
-    counts[rule.current] = moved
-    rule.newest, rule.counts, rule.pulled = rule.current, counts, true
+    return 2 ^ 64 / numbers - 1
+  end
+
+  -- Makes another cell the newest, and moves all counts with it.
+  local function move(ring, newest)
+    local counts = {}
+    for number, count in pairs(ring.counts) do
+      counts[number + newest - ring.newest] = count
+    end
+    ring.newest, ring.counts = newest, counts
+  end
+
+  -- Where the clock has come again, or has stepped back far, the counts move with it. Returns whether it has, and the cell that is
+  -- current: the newest one while a small step back is waited out.
+  local function follow_clock(ring, oldest)
+    local current = cell(ring, now)
+    local back_to = math.max(oldest == INTERPOLATED and current + 1 or current, ring.cells)
+    local follows = true
+    if ring.high and current >= ring.high then
+      move(ring, ring.high)
+      ring.high = nil
+    elseif ring.newest - back_to >= ring.cells then
+      ring.high = math.min(math.max(ring.high or 0, ring.newest), back_to + furthest_ahead(ring))
+      move(ring, back_to)
+    else
+      follows = false
+    end
+    return follows, math.max(current, ring.newest)
   end
 
   local function read(rule, value)
     local current = cell(rule, now)
-    rule.current, rule.newest, rule.counts = current, current, {}
+    rule.current, rule.newest, rule.counts, rule.at = current, current, {}, now
     if not value then
       return
     end
     local ring = cells_of(value)
-    if ring.period ~= rule.period or ring.cells ~= rule.cells then
-      rule.counts[current], rule.pulled = cells_sum(ring), true
+    if ring.period ~= rule.period or ring.cells ~= rule.cells then -- everything that still counts, counts as made now
+      local _, their_current = follow_clock(ring, rule.oldest)
+      local sum = cells_sum(ring, their_current)
+      local high = ring.high and cell(rule, cell_start(ring, ring.high)) or 0
+      if sum > 0 and high > current then
+        rule.high = math.min(high, current + furthest_ahead(rule))
+      end
+      rule.counts[current], rule.pulled = sum, true
       return
     end
-    rule.newest, rule.counts = ring.newest, ring.counts
-    if ring.newest > current then
-      settle(rule)
+    rule.pulled, rule.current = follow_clock(ring, rule.oldest)
+    rule.newest, rule.counts, rule.high = ring.newest, ring.counts, ring.high
+    if current < rule.current then
+      rule.at = cell_start(rule, rule.current)
     end
   end
 
-  -- What counts in full at `now`, and what the oldest cell holds.
-  local function usage(rule)
+  -- What counts in full while `current` is the current cell, and what the oldest cell holds.
+  local function usage(rule, current)
     local full = 0
-    for number = rule.current - rule.cells + 1, rule.newest do
+    for number = current - rule.cells + 1, rule.newest do
       full = full + cell_count(rule, number)
     end
-    return full, cell_count(rule, rule.current - rule.cells)
+    return full, cell_count(rule, current - rule.cells)
   end
 
   -- The first instant from `at` on, still in cell `current`, at which at most `most` is used.
@@ -1183,25 +1255,28 @@ local function sliding_window()
     return found < cell_start(rule, current + 1) and found or nil
   end
 
-  -- The first instant from `now` on at which at most `most` is used, if nobody takes.
-  local function when_at_most(rule, most)
-    local full, oldest = usage(rule)
-    local current, at = rule.current, now
+  -- How long until at most `most` is used, if the clock runs on and nothing is charged.
+  local function until_at_most(rule, most)
+    local full, oldest = usage(rule, rule.current)
+    local current, at, high, ring_cell = rule.current, rule.at, rule.high, rule.current
+    if full <= most and weighed(rule, oldest, cell_left(rule, at)) <= most - full then
+      return 0
+    end
     while true do
       local found = within_cell(rule, full, oldest, current, at, most)
       if found then
-        return found
+        return found - now
       end
-      -- On to the next cell: one that counted in full becomes the oldest.
       current = current + 1
       at = cell_start(rule, current)
-      local leaving = current - rule.cells
-      if leaving == rule.current then
-        oldest = full -- whatever is left lies in the cell of `now`
-      else
-        oldest = leaving < rule.current and cell_count(rule, leaving) or 0
+      if current == high then -- the clock has come again: what counts is what counted in the newest cell
+        ring_cell = rule.newest
+        full, oldest = usage(rule, ring_cell)
+      else -- one that counted in full becomes the oldest
+        ring_cell = ring_cell + 1
+        oldest = cell_count(rule, ring_cell - rule.cells)
+        full = full - oldest
       end
-      full = full - oldest
     end
   end
 
@@ -1212,24 +1287,28 @@ local function sliding_window()
 
   -- Remaining and reset as they are.
   local function unchanged(rule, outcome, wait)
-    local full, oldest = usage(rule)
-    local remaining = at_least_zero(rule.limit - full - weighed(rule, oldest, cell_left(rule, now)))
-    return outcome, remaining, wait, when_at_most(rule, 0) - now
+    local full, oldest = usage(rule, rule.current)
+    local remaining = at_least_zero(rule.limit - full - weighed(rule, oldest, cell_left(rule, rule.at)))
+    return outcome, remaining, wait, until_at_most(rule, 0)
   end
 
   local function peek(rule, cost)
     if cost == 0 then
       return unchanged(rule, ALLOWED, 0)
     end
-    local full, oldest = usage(rule)
-    local remaining = rule.limit - full - weighed(rule, oldest, cell_left(rule, now)) - cost
+    local full, oldest = usage(rule, rule.current)
+    local remaining = rule.limit - full - weighed(rule, oldest, cell_left(rule, rule.at)) - cost
     if remaining >= 0 then
-      return ALLOWED, remaining, 0, cell_start(rule, rule.current + cells_until_gone(rule)) - now
+      local gone = rule.current + cells_until_gone(rule)
+      if rule.high and gone >= rule.high then -- the cells up to the one that the clock stepped back from will not count
+        gone = gone + rule.high - rule.current
+      end
+      return ALLOWED, remaining, 0, cell_start(rule, gone) - now
     end
     if cost > rule.limit then
       return unchanged(rule, NEVER, 0)
     end
-    return unchanged(rule, RETRY, when_at_most(rule, rule.limit - cost) - now)
+    return unchanged(rule, RETRY, until_at_most(rule, rule.limit - cost))
   end
 
   local function force(rule, cost)
@@ -1241,18 +1320,22 @@ local function sliding_window()
     return unchanged(rule, ALLOWED, 0)
   end
 
-  -- From the oldest cells first, as a log does.
+  -- From the oldest cells first, as a log does. A key that has all back is as if never seen.
   local function refund(rule, cost)
     if rule.counts[rule.current] then
       rule.counts[rule.current] = math.min(rule.counts[rule.current], MOST_IN_CELL)
     end
-    local owes = false
+    local owes, left = false, false
     for number = rule.current + 1 - cells_until_gone(rule), rule.newest do
       local count = cell_count(rule, number)
       local back = math.min(count, cost)
       if back > 0 then
         rule.counts[number], cost, owes = count - back, cost - back, true
       end
+      left = left or count > back
+    end
+    if owes and not left then
+      rule.counts = {}
     end
     return owes
   end
@@ -1269,9 +1352,11 @@ local function sliding_window()
       end
     end
     if last then
-      local head = struct.pack('>BI7I2I7', 192, rule.period, rule.cells, rule.newest)
-      local value = head .. struct.pack('>' .. string.rep('I4', #list), unpack(list))
-      return value, instant(cell_start(rule, last + cells_until_gone(rule)))
+      local head = struct.pack('>BI7I2I7', rule.high and STEPPED or HEAD, rule.period, rule.cells, rule.newest)
+      local stepped = rule.high and struct.pack('>I7', rule.high) or ''
+      local value = head .. stepped .. struct.pack('>' .. string.rep('I4', #list), unpack(list))
+      local ahead = rule.high and rule.high - rule.newest or 0
+      return value, instant(cell_start(rule, last + cells_until_gone(rule) + ahead))
     end
   end
 
@@ -1280,7 +1365,9 @@ local function sliding_window()
   end
 
   local function used(value)
-    return cells_sum(cells_of(value))
+    local ring = cells_of(value)
+    local _, current = follow_clock(ring, STRICT)
+    return cells_sum(ring, current)
   end
 
   return { read = read, peek = peek, force = force, refund = refund, store = store, most = most, used = used }
@@ -1475,7 +1562,7 @@ local function number_of(value)
   elseif number == 5 then
     fits = length % 7 == 1
   elseif number == 6 then
-    fits = length >= 17 and length % 4 == 1
+    fits = length >= 17 and length % 4 == 1 or (length >= 24 and length % 4 == 0 and string.byte(value) == 193)
   else
     fits = length % 27 == 8
   end

@@ -1,12 +1,12 @@
-//! A sliding window as a table: the number of each cell, and what was counted in it.
+//! A sliding window as a table: of how many cells before the newest one, and what was counted in it.
 //!
 //! With `n` cells in a period, cell `c` is the stretch from c·period/n up to (c+1)·period/n, as real numbers. An
 //! instant lies in the cell it lies in; no boundary is ever rounded to a microsecond here.
 
 use std::collections::BTreeMap;
 
-use super::{Model, Time, first_instant};
-use tidegate_core::Quota;
+use super::{Model, Time, ceil_div, first_of_two};
+use tidegate_core::{Micros, Quota};
 
 /// What the oldest cell counts for, of which a part has left the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,29 +22,59 @@ pub(crate) struct CellCounts {
     period: Time,
     cells: i128,
     oldest: Oldest,
+    /// By how many cells before `newest` they were counted.
     counts: BTreeMap<i128, i128>,
+    newest: i128,
+    /// The cell that the clock stepped back from, far, and that has not come again.
+    high: Option<i128>,
+    /// The furthest ahead of the newest cell that one is remembered.
+    furthest: i128,
     now: Time,
 }
 
 impl CellCounts {
     pub(crate) fn new(quota: Quota, cells: u32, oldest: Oldest) -> Self {
-        CellCounts {
+        let it = CellCounts {
             limit: i128::from(quota.limit()),
             period: i128::try_from(quota.period().as_micros()).expect("a period that fits"),
             cells: i128::from(cells),
             oldest,
             counts: BTreeMap::new(),
+            newest: 0,
+            high: None,
+            furthest: 0,
             now: 0,
+        };
+        // The number of a cell and the way ahead share 64 bits.
+        let numbers = it.cell_of(i128::from(Micros::MAX.get())) + 1;
+        let mut furthest: i128 = 1 << 64;
+        while furthest * numbers > 1 << 64 {
+            furthest /= 2;
         }
+        CellCounts { furthest: furthest - 1, ..it }
     }
 
     fn cell_of(&self, when: Time) -> i128 {
         (when * self.cells).div_euclid(self.period)
     }
 
-    /// How much of the window's reach into `cell` is left at `when`, in parts of which a whole cell has `period`.
-    fn parts(&self, cell: i128, when: Time) -> i128 {
-        let age = self.cell_of(when) - cell;
+    /// The first microsecond of a cell.
+    fn start(&self, cell: i128) -> Time {
+        ceil_div(cell * self.period, self.cells)
+    }
+
+    /// How many cells count from the newest one until `when`: none before it, and none up to where the clock stepped back from.
+    fn counted(&self, when: Time) -> i128 {
+        match self.high {
+            Some(high) if self.cell_of(when) >= high => self.cell_of(when) - high,
+            _ => (self.cell_of(when) - self.newest).max(0),
+        }
+    }
+
+    /// How much of the window's reach into a cell is left at `when`, in parts of which a whole cell has `period`. The cell was
+    /// so many before the newest one.
+    fn parts(&self, before: i128, when: Time) -> i128 {
+        let age = before + self.counted(when);
         if age < self.cells {
             return self.period;
         }
@@ -54,20 +84,26 @@ impl CellCounts {
         match self.oldest {
             Oldest::InFull => self.period,
             Oldest::NotAtAll => 0,
-            // The window begins at `when − period`; the cell ends at (cell + 1)·period/n; n of such parts are a
-            // microsecond.
-            Oldest::InProportion => (cell + 1) * self.period - (when - self.period) * self.cells,
+            // As much of it is left as is left of the current cell; n parts are a microsecond. While the clock is a little
+            // behind, the current cell has just begun.
+            Oldest::InProportion => {
+                let when = when.max(self.start(self.newest));
+                (self.cell_of(when) + 1) * self.period - when * self.cells
+            }
         }
     }
 
     /// What is used at `when`, in parts of which a unit has `period`.
     fn used(&self, when: Time) -> i128 {
-        self.counts.iter().map(|(&cell, count)| count * self.parts(cell, when)).sum()
+        self.counts.iter().map(|(&before, count)| count * self.parts(before, when)).sum()
     }
 
+    /// How long until that holds. Below the cell that the clock stepped back from counts leave, and there they are back.
     fn time_until(&self, passes: impl Fn(Time) -> bool) -> Time {
+        let high = self.high.map(|high| self.start(high));
         // Everything is gone two periods after it came, however few cells there are.
-        first_instant(self.now, self.now + 2 * self.period, passes) - self.now
+        let latest = self.now.max(self.start(self.newest)).max(high.unwrap_or(0)) + 2 * self.period + 1;
+        first_of_two(self.now, high, latest, passes) - self.now
     }
 }
 
@@ -76,12 +112,19 @@ impl Model for CellCounts {
         self.limit
     }
 
+    /// Once the clock has come again, the newest cell is the one that it stepped back from. After a far step back it is the
+    /// current one, but no earlier than a period after time began. In proportion it is the next one, at whose start all of the
+    /// oldest cell counts. A small step back changes nothing.
     fn forgive(&mut self, now: Time) {
         let current = self.cell_of(now);
-        let future = self.counts.split_off(&(current + 1));
-        let moved: i128 = future.values().sum();
-        if moved > 0 {
-            *self.counts.entry(current).or_default() += moved;
+        let next = i128::from(self.oldest == Oldest::InProportion);
+        let back_to = (current + next).max(self.cells);
+        if let Some(high) = self.high.filter(|&high| current >= high) {
+            (self.newest, self.high) = (high, None);
+        } else if !self.counts.is_empty() && self.newest - back_to >= self.cells {
+            let high = self.high.unwrap_or(0).max(self.newest);
+            self.high = Some(high.min(back_to + self.furthest));
+            self.newest = back_to;
         }
     }
 
@@ -104,19 +147,22 @@ impl Model for CellCounts {
     /// What is too old to count is forgotten when something new is written down, not before: should the clock step
     /// back meanwhile, it counts again.
     fn spend(&mut self, cost: i128) {
-        let current = self.cell_of(self.now);
-        if cost > 0 {
-            self.counts.retain(|&cell, _| cell >= current - self.cells);
-            *self.counts.entry(current).or_default() += cost;
+        if cost == 0 {
+            return;
         }
+        let (current, counted) = (self.cell_of(self.now), self.counted(self.now));
+        let aged = self.counts.iter().map(|(before, count)| (before + counted, *count));
+        self.counts = aged.filter(|(before, _)| *before <= self.cells).collect();
+        self.newest = if self.counts.is_empty() { current } else { self.newest.max(current) };
+        *self.counts.entry(0).or_default() += cost;
     }
 
     /// Whole units, from the oldest cell that still counts for something.
     fn give_back(&mut self, cost: i128) {
         let mut owed = cost;
         let counting: Vec<i128> =
-            self.counts.keys().copied().filter(|&cell| self.parts(cell, self.now) > 0).collect();
-        for cell in counting {
+            self.counts.keys().copied().filter(|&before| self.parts(before, self.now) > 0).collect();
+        for cell in counting.into_iter().rev() {
             let count = self.counts.get_mut(&cell).expect("a cell just listed");
             let returned = owed.min(*count);
             *count -= returned;
@@ -131,5 +177,6 @@ impl Model for CellCounts {
 
     fn forget(&mut self) {
         self.counts.clear();
+        (self.newest, self.high) = (0, None);
     }
 }

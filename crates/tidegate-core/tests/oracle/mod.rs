@@ -203,3 +203,12 @@ fn first_instant(from: Time, latest: Time, passes: impl Fn(Time) -> bool) -> Tim
     }
     late
 }
+
+/// As [`first_instant`], where `passes` may hold before `from_anew` and no longer there.
+fn first_of_two(from: Time, from_anew: Option<Time>, latest: Time, passes: impl Fn(Time) -> bool) -> Time {
+    match from_anew {
+        Some(anew) if from < anew && passes(anew - 1) => first_instant(from, anew - 1, passes),
+        Some(anew) => first_instant(from.max(anew), latest, passes),
+        None => first_instant(from, latest, passes),
+    }
+}

@@ -6,14 +6,15 @@ use tidegate_core::{Micros, Rule};
 
 use crate::clocked::Clocked;
 use crate::reference::Reference;
-use crate::walk::RULES;
+use crate::walk::{RULES, Random};
 use crate::wire::{Ask, Told};
 
 const NOON: Micros = Micros::new(1_700_000_000_000_000);
 const SECOND: u64 = 1_000_000;
 
-fn is_bucket(rule: &Rule) -> bool {
-    matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_))
+/// Whether a rule remembers where the clock stepped back from.
+fn remembers(rule: &Rule) -> bool {
+    !matches!(rule, Rule::FixedWindow(_) | Rule::SteppedBucket(_) | Rule::NginxQueue(_))
 }
 
 fn ask(clocked: &mut Clocked, at: Micros, verb: char, cost: &str, rule: &Rule, id: Option<&[u8]>) -> Told {
@@ -26,12 +27,12 @@ fn length(clocked: &mut Clocked) -> u64 {
 }
 
 #[test]
-fn a_clock_that_flickers_mints_nothing_from_buckets_and_queues() {
+fn a_clock_that_flickers_mints_nothing() {
     let mut clocked = Clocked::start();
     clocked.forget(true);
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
-        if !is_bucket(&rule) {
+        if !remembers(&rule) {
             continue;
         }
         let all = ask(&mut clocked, NOON, 'x', "0", &rule, None).remaining.to_string();
@@ -70,6 +71,153 @@ fn a_value_is_longer_only_while_the_clock_is_behind() {
     assert_eq!(visit(NOON.minus(10 * SECOND), "1"), 35);
     assert_eq!(visit(NOON.minus(9 * SECOND), "1"), 35);
     assert_eq!(visit(NOON, "1"), 12);
+}
+
+/// Ten seconds back and forth, five times.
+#[test]
+fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
+    let mut clocked = Clocked::start();
+    for kind in ["sliding_log 5/s", "sliding_window 5/s cells 10", "sliding_window 5/s cells 5 interpolated"]
+    {
+        admits_one_limit(&mut clocked, kind);
+    }
+    for kind in
+        ["sliding_window 5 per 10s cells 1 plain", "sliding_window 5 per 3s cells 7", "sliding_log 5/h"]
+    {
+        admits_one_limit(&mut clocked, kind);
+    }
+}
+
+fn admits_one_limit(clocked: &mut Clocked, text: &str) {
+    clocked.clear();
+    let (rule, mut passed) = (text.parse().expect("a rule"), 0);
+    for _ in 0..5 {
+        for at in [NOON, NOON.minus(10 * SECOND)] {
+            let told = (0..10).map(|_| ask(clocked, at, 'c', "1", &rule, None).outcome);
+            passed += told.filter(|outcome| *outcome == 0).count();
+        }
+    }
+    assert_eq!(passed, 5, "{text}");
+}
+
+#[test]
+fn the_value_of_a_log_or_of_cells_is_longer_only_while_the_clock_is_behind() {
+    for (text, length_of_one) in [("sliding_log 4/s", 8), ("sliding_window 4/s cells 10", 21)] {
+        let (mut clocked, rule) = (Clocked::start(), text.parse().expect("a rule"));
+        let mut visit = |at: Micros, cost: &str| {
+            ask(&mut clocked, at, 'c', cost, &rule, None);
+            length(&mut clocked)
+        };
+        assert_eq!(visit(NOON, "1"), length_of_one, "{text}");
+        assert_eq!(visit(NOON.minus(SECOND / 2), "5"), length_of_one, "{text}: a small step");
+        assert_eq!(visit(NOON.minus(10 * SECOND), "5"), length_of_one + 7, "{text}: a far step");
+        assert_eq!(visit(NOON.minus(9 * SECOND), "5"), length_of_one + 7, "{text}");
+        assert_eq!(visit(NOON, "5"), length_of_one, "{text}");
+    }
+}
+
+/// A window that is changed to other cells, and a log that is changed to another period, while the clock is behind.
+#[test]
+fn a_changed_rule_remembers_where_the_clock_stepped_back_from() {
+    let changes = [
+        ("sliding_window 4/s cells 10", "sliding_window 4/s cells 5"),
+        ("sliding_window 4/s cells 10", "sliding_window 4 per 2s cells 3 interpolated"),
+        ("sliding_log 4/s", "sliding_log 4 per 2s"),
+        ("sliding_log 4/s", "sliding_log 3/s"),
+    ];
+    for (old, new) in changes {
+        let mut clocked = Clocked::start();
+        let [old, new]: [Rule; 2] = [old, new].map(|text| text.parse().expect("a rule"));
+        assert_eq!(ask(&mut clocked, NOON, 'c', "4", &old, None).outcome, 0);
+        assert_eq!(ask(&mut clocked, NOON.minus(10 * SECOND), 'c', "1", &old, None).outcome, 2);
+        for at in [NOON.minus(10 * SECOND), NOON, NOON.minus(10 * SECOND), NOON] {
+            assert_eq!(ask(&mut clocked, at, 'c', "1", &new, None).outcome, 2, "{new:?} at {at}");
+        }
+    }
+}
+
+#[test]
+fn another_algorithm_is_charged_what_was_used_and_not_the_mark() {
+    let new = "fixed_window 10/h".parse().expect("a rule");
+    for old in ["sliding_log 4/s", "sliding_window 4/s cells 10"] {
+        let (mut clocked, old) = (Clocked::start(), old.parse().expect("a rule"));
+        ask(&mut clocked, NOON, 'c', "3", &old, None);
+        let low = NOON.minus(10 * SECOND);
+        assert_eq!(ask(&mut clocked, low, 'c', "2", &old, None).remaining, 1);
+        assert_eq!(ask(&mut clocked, low, 'p', "0", &new, None).remaining, 7, "{old:?}");
+        assert_eq!(ask(&mut clocked, NOON, 'p', "0", &new, None).remaining, 7, "{old:?}");
+    }
+}
+
+/// The longest step that a window of such cells remembers, and two that are too long, as in the core.
+#[test]
+fn a_window_remembers_a_step_as_far_as_the_core_can() {
+    let mut clocked = Clocked::start();
+    for (text, cell, furthest) in [
+        ("sliding_window 3 per 10us cells 5", 2, 4_095),
+        ("sliding_window 3/s cells 10", 100_000, (1 << 27) - 1),
+    ] {
+        for step in [furthest, furthest + 1, furthest + 3, furthest + 12] {
+            clocked.clear();
+            let rule: Rule = text.parse().expect("a rule");
+            let mut core = Reference::new(&[rule], false);
+            let low = NOON.minus(step * cell);
+            for (at, cost) in [(NOON, 3), (low, 1), (low.plus(cell), 1), (NOON, 1), (NOON.plus(7 * cell), 1)]
+            {
+                let want = core.ask(at, 'c', &[cost]);
+                let asks = [Ask::new("key", cost, &rule)];
+                assert_eq!(clocked.ask(at, 'c', &asks, None), want, "{text}: {step} cells, {cost} at {at}");
+            }
+        }
+    }
+}
+
+/// The next reading of a clock that flickers, for a rule with windows of this length.
+fn flickered(at: Micros, latest: Micros, period: u64, random: &mut Random) -> Micros {
+    match random.below(12) {
+        0..3 => at,
+        3 => at.plus(random.below(period / 4)),
+        4 => at.plus(random.below(2 * period)),
+        5 => at.minus(random.below(period)),
+        6 => at.minus(period + random.below(3)),
+        7 => at.minus(random.below(20 * period)),
+        8 => latest,
+        9 => latest.plus(random.below(3)).minus(1),
+        10 => latest.plus(random.below(period)),
+        _ => latest.minus(random.below(period)),
+    }
+}
+
+/// Script and core side by side, on logs and cells alone and with many more steps back and returns than in `walk.rs`.
+#[test]
+fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
+    let (mut clocked, mut random) = (Clocked::start(), Random(0xF11C));
+    let sliding = RULES.iter().copied().filter(|text| text.starts_with("sliding"));
+    for text in
+        sliding.chain(["sliding_log 1/s", "sliding_log 3 per 10us", "sliding_window 6 per 20us cells 7"])
+    {
+        let rule: Rule = text.parse().expect("a rule");
+        let setting = rule.setting();
+        let &[limit, period, ..] = setting.numbers() else { panic!("{text} has no period") };
+        for forgets in [true, false] {
+            clocked.clear();
+            clocked.forget(forgets);
+            let (mut core, mut at) = (Reference::new(&[rule], forgets), NOON.plus(random.below(period)));
+            let mut latest = at;
+            for step in 0..400 {
+                at = flickered(at, latest, period, &mut random);
+                latest = latest.max(at);
+                let verb = random.one_of(&['c', 'c', 'c', 'c', 'c', 't', 'p', 'f', 'r']);
+                let cost = random.one_of(&[1, 1, limit, limit / 2 + 1, limit + 1]);
+                let cost = u32::try_from(cost).expect("a cost");
+                let want = core.ask(at, verb, &[cost]);
+                let got = clocked.ask(at, verb, &[Ask::new("key", cost, &rule)], None);
+                assert_eq!(got, want, "{text}: step {step}, {verb} {cost} at {at}");
+                let expiry = clocked.expiry("key");
+                assert_eq!(expiry, core.held[0].expiry(), "{text}: step {step}, {verb} {cost} at {at}");
+            }
+        }
+    }
 }
 
 /// Two of four are lent for a second, and two are taken.
