@@ -38,6 +38,7 @@
 mod answer;
 mod blocks;
 mod grants;
+mod id;
 pub mod in_force;
 mod inspect;
 mod lend;
@@ -75,6 +76,7 @@ pub use in_force::{InForce, Watched};
 pub use inspect::Left;
 use meter::Meter;
 use places::Places;
+pub(crate) use places::{MOST_PERMITS, MOST_PERMITS_OF_RULE};
 pub use places::{NoPlaceId, PlaceId};
 pub use question::Question;
 pub use refused::RefusedKey;
@@ -86,6 +88,9 @@ use throttles::Throttles;
 pub use verdict::{Acquired, Decided, Explanation, Fault, Lent, Loan, RuleExplained, Verdict};
 use window::Budget;
 pub(crate) use window::{Permit, in_order};
+
+/// So many bytes may a value of a request have, whichever the protocol.
+pub(crate) const LONGEST_VALUE: usize = 4 << 10;
 
 /// Decides for all clients.
 ///
@@ -205,7 +210,7 @@ impl<C: Clock> Engine<C> {
     /// Gives back all places whose lease is over. Whoever asks for a place here does so first; call it now and then
     /// where places are counted in Redis, for those who ask elsewhere.
     pub fn free_overdue(&self) {
-        self.places.free_overdue(self.clock.now());
+        while self.places.free_overdue(self.clock.now()) {}
         self.blocks.forget_overdue(self.clock.now());
     }
 
@@ -281,6 +286,16 @@ impl<C: Clock> Engine<C> {
     #[must_use]
     pub fn keys(&self) -> u64 {
         u64::try_from(self.throttles.len()).unwrap_or(u64::MAX)
+    }
+
+    /// How often permits were refused because too many are held.
+    pub(crate) fn permits_refused(&self) -> u64 {
+        self.places.refused()
+    }
+
+    /// No more ids than these hold permits: in all, and of each rule.
+    pub fn bound_permits(&self, all: usize, of_rule: usize) {
+        self.places.bound(all, of_rule);
     }
 
     /// How many requests hold places.

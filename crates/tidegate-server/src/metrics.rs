@@ -176,6 +176,9 @@ fn tables<C: Clock + Send + Sync + 'static>(lines: &mut Lines, engine: &Engine<C
     lines.one("tidegate_throttle_keys", &[], engine.keys());
     lines.family("tidegate_places", Kind::Gauge, "Requests that hold places at work.");
     lines.one("tidegate_places", &[], engine.places() as u64);
+    const NO_ROOM: &str = "tidegate_permits_refused_total";
+    lines.family(NO_ROOM, Kind::Counter, "Requests for permits that were refused because too many are held.");
+    lines.one(NO_ROOM, &[], engine.permits_refused());
     lines.family("tidegate_blocks", Kind::Gauge, "Keys that an administrator has blocked.");
     lines.one("tidegate_blocks", &[], engine.blocks().len() as u64);
 }

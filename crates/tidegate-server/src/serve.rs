@@ -17,6 +17,7 @@
 //! A client that never reads its replies is not read from either, as soon as the system takes no more of them; what waits for it is bounded by
 //! [`Session::run`](crate::resp::Session::run), and after [`Settings::stalled`] it is let go.
 
+mod addresses;
 mod attend;
 mod command;
 mod connection;
@@ -51,6 +52,7 @@ use crate::engine::meter::Meter;
 use crate::grpc;
 use crate::http;
 use crate::resp::Service;
+use addresses::{Addresses, Counted};
 pub use command::Serve;
 pub use reload::{Reloader, Unread};
 pub(crate) use talk::Talk;
@@ -65,6 +67,11 @@ pub struct Settings {
     pub threads: usize,
     /// More connections than this are turned away.
     pub connections: usize,
+    /// More connections than this from one address are turned away.
+    pub connections_per_address: usize,
+    /// So many bytes of requests that are not whole, and of replies that are not taken, are kept for all clients together. Who
+    /// would need more is let go.
+    pub unfinished: usize,
     /// Who asks nothing for so long is let go.
     pub idle: Duration,
     /// Who takes no replies for so long is let go.
@@ -119,7 +126,15 @@ impl Default for Settings {
     fn default() -> Self {
         let (idle, stalled, drain) = (300, 30, 5);
         let [idle, stalled, drain] = [idle, stalled, drain].map(Duration::from_secs);
-        Settings { threads: 0, connections: 10_000, idle, stalled, drain }
+        Settings {
+            threads: 0,
+            connections: 10_000,
+            connections_per_address: 5_000,
+            unfinished: 64 << 20,
+            idle,
+            stalled,
+            drain,
+        }
     }
 }
 
@@ -228,15 +243,20 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
     /// If the system gives us no threads.
     pub async fn run(self, end: impl Future<Output = ()>) -> io::Result<()> {
         let Server { settings, doors, .. } = self;
-        let workers = Worker::start_all(settings)?;
+        let hall = Hall {
+            workers: Worker::start_all(settings)?,
+            most: settings.connections,
+            addresses: Addresses::new(settings.connections_per_address),
+        };
         tokio::select! {
             () = end => {}
-            () = accept_all(&doors, &workers, settings.connections) => {}
+            () = accept_all(&doors, &hall) => {}
         }
         for door in &doors {
-            accept_the_last(door, &workers, settings.connections).await;
+            accept_the_last(door, &hall).await;
         }
         drop(doors);
+        let workers = hall.workers;
         tokio::task::spawn_blocking(|| workers.into_iter().for_each(Worker::end)).await?;
         Ok(())
     }
@@ -263,6 +283,15 @@ pub(crate) struct Guest<C> {
     pub(crate) speaks: Speaks<C>,
     /// What it is shown, if it is to be encrypted.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Counts it among those of its address.
+    pub(crate) counted: Option<Counted>,
+}
+
+/// Where guests are taken to, and how many may come.
+struct Hall<C> {
+    workers: Vec<Worker<C>>,
+    most: usize,
+    addresses: Addresses,
 }
 
 pub(crate) enum Stream {
@@ -270,8 +299,8 @@ pub(crate) enum Stream {
     Unix(std::os::unix::net::UnixStream),
 }
 
-async fn accept_all<C: Clock>(doors: &[Door<C>], workers: &[Worker<C>], most: usize) {
-    let doors = doors.iter().map(|door| Box::pin(accept(door, workers, most)));
+async fn accept_all<C: Clock>(doors: &[Door<C>], hall: &Hall<C>) {
+    let doors = doors.iter().map(|door| Box::pin(accept(door, hall)));
     let mut doors: Vec<_> = doors.collect();
     std::future::poll_fn(|cx| {
         doors.iter_mut().for_each(|door| {
@@ -282,10 +311,10 @@ async fn accept_all<C: Clock>(doors: &[Door<C>], workers: &[Worker<C>], most: us
     .await
 }
 
-async fn accept<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept<C: Clock>(door: &Door<C>, hall: &Hall<C>) {
     loop {
         match door.next().await {
-            Ok(guest) => hand_over(guest, workers, most),
+            Ok(guest) => hall.hand_over(guest),
             // No more files, most likely: those who are there may go, so wait a little and try again.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
@@ -293,21 +322,29 @@ async fn accept<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
 }
 
 /// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
-async fn accept_the_last<C: Clock>(door: &Door<C>, workers: &[Worker<C>], most: usize) {
+async fn accept_the_last<C: Clock>(door: &Door<C>, hall: &Hall<C>) {
     const MOMENT: Duration = Duration::from_millis(5);
     // No more than can stand there: who comes now could come for ever.
     for _ in 0..1_024 {
         let Ok(Ok(guest)) = tokio::time::timeout(MOMENT, door.next()).await else { return };
-        hand_over(guest, workers, most);
+        hall.hand_over(guest);
     }
 }
 
-fn hand_over<C: Clock>(guest: Guest<C>, workers: &[Worker<C>], most: usize) {
-    let open: usize = workers.iter().map(Worker::open).sum();
-    let most = most.saturating_add(guest.speaks.beyond());
-    match workers.iter().min_by_key(|worker| worker.open()) {
-        Some(quietest) if open < most => quietest.take(guest),
-        _ => guest.turn_away(),
+impl<C: Clock> Hall<C> {
+    fn hand_over(&self, mut guest: Guest<C>) {
+        let open: usize = self.workers.iter().map(Worker::open).sum();
+        let most = self.most.saturating_add(guest.speaks.beyond());
+        if let Stream::Tcp(_, address) = &guest.stream {
+            match self.addresses.count(address.ip()) {
+                Some(counted) => guest.counted = Some(counted),
+                None => return guest.turn_away(),
+            }
+        }
+        match self.workers.iter().min_by_key(|worker| worker.open()) {
+            Some(quietest) if open < most => quietest.take(guest),
+            _ => guest.turn_away(),
+        }
     }
 }
 
@@ -357,7 +394,7 @@ impl<C> Door<C> {
             Listening::Unix(listener, _) => Stream::Unix(listener.accept().await?.0.into_std()?),
         };
         let tls = self.tls.as_ref().map(|certificates| certificates.config());
-        Ok(Guest { stream, speaks: self.speaks.clone(), tls })
+        Ok(Guest { stream, speaks: self.speaks.clone(), tls, counted: None })
     }
 }
 

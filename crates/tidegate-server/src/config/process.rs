@@ -11,6 +11,7 @@ use clap::{ArgMatches, Args, ValueEnum};
 
 use super::flags::origin;
 use super::show::{Origin, Shown};
+use crate::engine::{MOST_PERMITS, MOST_PERMITS_OF_RULE};
 
 /// What it is told on the command line or by the environment, and nowhere else.
 #[derive(Args, Clone, Debug)]
@@ -42,6 +43,15 @@ pub struct Process {
     /// More connections than this are turned away.
     #[arg(long, value_name = "N", env = "TIDEGATE_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
+    /// More connections than this from one address are turned away.
+    #[arg(long, value_name = "N", env = "TIDEGATE_CONNECTIONS_PER_ADDRESS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_per_address: u32,
+    /// More permits than this are not held at once, in all rules together. Each takes about 400 bytes.
+    #[arg(long, value_name = "N", env = "TIDEGATE_PERMITS", default_value_t = MOST_PERMITS as u64)]
+    pub permits: u64,
+    /// More permits than this are not held at once of one rule, of all its keys together.
+    #[arg(long, value_name = "N", env = "TIDEGATE_PERMITS_PER_RULE", default_value_t = MOST_PERMITS_OF_RULE as u64)]
+    pub permits_per_rule: u64,
     /// Seconds after which a client that asks nothing is let go.
     #[arg(long, value_name = "SECONDS", env = "TIDEGATE_IDLE", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub idle: u64,
@@ -78,6 +88,9 @@ impl Process {
             ("user", has_password.then(|| self.user.clone())),
             ("threads", Some(self.threads.to_string())),
             ("connections", Some(self.connections.to_string())),
+            ("connections_per_address", Some(self.connections_per_address.to_string())),
+            ("permits", Some(self.permits.to_string())),
+            ("permits_per_rule", Some(self.permits_per_rule.to_string())),
             ("idle", Some(format!("{}s", self.idle))),
             ("notice", Some(format!("{}s", self.notice))),
             ("log_format", Some(log_format.to_owned())),

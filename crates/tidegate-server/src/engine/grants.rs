@@ -8,9 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidegate::Micros;
@@ -23,9 +21,6 @@ pub struct GrantId(u128);
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     out: Mutex<Out>,
-    made: AtomicU64,
-    /// Two of them, because each makes 64 bits.
-    secrets: [RandomState; 2],
 }
 
 #[derive(Debug, Default)]
@@ -64,9 +59,7 @@ const MOST: usize = 1 << 20;
 impl Grants {
     /// One that no other grant has.
     pub(super) fn id(&self) -> GrantId {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let [high, low] = self.secrets.each_ref().map(|secret| u128::from(secret.hash_one(number)));
-        GrantId(high << 64 | low)
+        GrantId(super::id::random())
     }
 
     /// What is out of a key, for as long as `act` decides whether more is; nothing comes in between.

@@ -5,6 +5,7 @@
 use tidegate::{Clock, Decision, InvalidRequest, Part, Policy, Rule as Rate};
 
 use super::in_force::InForce;
+use super::places::Room;
 use super::question::{Found, Question, merge, within_bounds};
 use super::verdict::{Acquired, Decided, Explanation, Fault, Verdict};
 use crate::rules::{Hit, Matched};
@@ -51,14 +52,30 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     }
 
     pub(super) fn acquire_now(&self, policy: &Memory<C>) -> Result<Acquired, Fault> {
-        self.free_overdue();
+        let mut may_be_more = self.free_overdue();
+        loop {
+            let acquired = self.room().and_then(|room| self.acquire_in(room, policy));
+            let is_full = match &acquired {
+                Ok(acquired) => !acquired.decided.verdict.is_allowed(),
+                Err(fault) => matches!(fault, Fault::TooManyHeld { .. }),
+            };
+            if !(is_full && may_be_more) {
+                return acquired
+                    .inspect(|acquired| self.force.count(&acquired.decided, self.matched().parts()));
+            }
+            // Nobody is refused for want of a permit whose lease is over.
+            while self.free_overdue() {}
+            may_be_more = false;
+        }
+    }
+
+    fn acquire_in(&self, room: Option<Room>, policy: &Memory<C>) -> Result<Acquired, Fault> {
         let mut permits = tidegate::Permits::none();
         let verdict = self.verdict(self.matched().parts(), |parts| {
             let admission = policy.check(parts)?;
             permits = admission.permits;
             Ok(admission.decision)
         })?;
-        self.force.count(&Decided::by(verdict), self.matched().parts());
         if !verdict.is_allowed() {
             return Ok(Acquired { decided: Decided::by(verdict), place: None });
         }
@@ -75,8 +92,9 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
             };
         }
         let lease = self.lease().filter(|_| !permits.is_empty());
-        let place =
-            lease.map(|lease| (self.force.places.hold(permits, lease, self.force.clock.now()), lease));
+        let place = lease.zip(room).map(|(lease, room)| {
+            (self.force.places.hold(permits, room, lease, self.force.clock.now()), lease)
+        });
         Ok(Acquired { decided: Decided { verdict, would_refuse }, place })
     }
 

@@ -31,6 +31,7 @@ use tidegate_redis::Leased;
 
 use super::in_force::{InForce, Store};
 use super::memory::Memory;
+use super::places::{Full, Room};
 use super::verdict::{Acquired, Decided, Explanation, Fault, RuleExplained, Verdict};
 use super::{Answer, redis};
 use crate::rules::{Call, Hit, Listed, Matched, Refusal, Scratch, Why};
@@ -321,10 +322,21 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
         matched.parts().filter_map(leases).min().or_else(|| matched.shadow_parts().filter_map(leases).min())
     }
 
-    pub(super) fn free_overdue(&self) {
-        if self.lease().is_some() {
-            self.force.places.free_overdue(self.force.clock.now());
-        }
+    /// Frees some permits whose lease is over; whether there may be more.
+    pub(super) fn free_overdue(&self) -> bool {
+        self.lease().is_some() && self.force.places.free_overdue(self.force.clock.now())
+    }
+
+    /// Room for the permits that are asked for, if any are.
+    pub(super) fn room(&self) -> Result<Option<Room>, Fault> {
+        let matched = self.matched();
+        let mut parts = matched.parts().chain(matched.shadow_parts()).filter(|part| self.is_place(part));
+        let Some(part) = parts.next() else { return Ok(None) };
+        let rule = self.force.name(part.rule);
+        self.force.places.room(rule).map(Some).map_err(|full| match full {
+            Full::OfRule(most) => Fault::TooManyHeld { rule: Some(rule.to_owned()), most },
+            Full::All(most) => Fault::TooManyHeld { rule: None, most },
+        })
     }
 
     /// What is given back or forgotten: rates, those of rules that only watch too. A rule about places that was named

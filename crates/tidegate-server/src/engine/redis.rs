@@ -181,7 +181,7 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
     gate: Leased,
 ) -> Answer<Result<Acquired, Fault>> {
     question.free_overdue();
-    let asked = match enforced(question) {
+    let (asked, room) = match enforced(question).and_then(|asked| Ok((asked, question.room()?))) {
         Ok(asked) => asked,
         Err(fault) => return Answer::Ready(Err(fault)),
     };
@@ -197,7 +197,8 @@ pub(super) fn acquire<C: Clock + Send + Sync + 'static>(
         let (would_refuse, others) = watched(&gate, &force, &watching, verdict.is_allowed(), deadline).await;
         let permits = permits.and(others);
         let lease = lease.filter(|_| verdict.is_allowed() && !permits.is_empty());
-        let place = lease.map(|lease| (force.places.hold(permits, lease, now), lease));
+        let place =
+            lease.zip(room).map(|(lease, room)| (force.places.hold(permits, room, lease, now), lease));
         Ok(Acquired { decided: Decided { verdict, would_refuse }, place })
     }))
 }

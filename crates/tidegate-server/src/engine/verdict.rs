@@ -112,6 +112,13 @@ pub enum Fault {
     NoPlaces,
     /// It asks to hold places, but none of them.
     NothingToHold,
+    /// So many permits are held that there is no room for more.
+    TooManyHeld {
+        /// The name of the rule, if there are so many of it, and not in all.
+        rule: Option<String>,
+        /// How many may be.
+        most: usize,
+    },
     /// More limits at once than are decided on together.
     TooMany {
         /// How many.
@@ -200,6 +207,17 @@ impl fmt::Display for Fault {
             }
             Fault::NoPlaces => {
                 f.write_str("no rule of the request is about places at work; check it instead")
+            }
+            Fault::TooManyHeld { rule: Some(rule), most } => write!(
+                f,
+                "{most} permits of rule \"{rule}\" are held, and there is room for no more; release some, or raise \
+                 --permits-per-rule"
+            ),
+            Fault::TooManyHeld { rule: None, most } => {
+                write!(
+                    f,
+                    "{most} permits are held, and there is room for no more; release some, or raise --permits"
+                )
             }
             Fault::TooMany { parts, most } => {
                 write!(

@@ -6,6 +6,7 @@
 use super::brought::Brought;
 use super::generated::messages::{RateLimitDescriptor, RateLimitRequest};
 use super::status::{Code, Status};
+use crate::engine::LONGEST_VALUE;
 use crate::rules::Descriptor;
 
 /// What one descriptor wants.
@@ -57,6 +58,12 @@ fn wanted_by(asked: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Resu
     }
     if let Some(place) = entries.iter().position(|entry| entry.key.is_empty()) {
         return Err(format!(".entries[{place}].key is empty; name what the value is about"));
+    }
+    let is_long = |text: &str| text.len() > LONGEST_VALUE;
+    if let Some(place) = entries.iter().position(|entry| is_long(&entry.key) || is_long(&entry.value)) {
+        return Err(format!(
+            ".entries[{place}] has a text of more than {LONGEST_VALUE} bytes; send a shorter one"
+        ));
     }
     let cost = cost(asked, descriptor)?;
     if let Some(limit) = &descriptor.limit {

@@ -42,7 +42,33 @@ pub(super) async fn answer<C: Clock + Send + Sync + 'static>(
     if request.method() != Method::POST || !is_grpc(kind) {
         return Reply::not_understood();
     }
-    called(service, request, ending).await.unwrap_or_else(|status| Reply::failed(&status))
+    let within = request.headers().get("grpc-timeout").and_then(|value| in_words(value.as_bytes()));
+    let called = called(service, request, ending);
+    let called = match within {
+        None => called.await,
+        Some(within) => timeout(within, called).await.unwrap_or_else(|_| {
+            Err(Status::new(Code::DeadlineExceeded, "it took longer than the call may take; allow for more"))
+        }),
+    };
+    called.unwrap_or_else(|status| Reply::failed(&status))
+}
+
+/// How long a call may take, as clients write it: up to eight digits, and a letter for the unit.
+fn in_words(text: &[u8]) -> Option<Duration> {
+    let (unit, digits) = text.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3_600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 async fn called<C: Clock + Send + Sync + 'static>(
@@ -75,4 +101,26 @@ async fn in_time<M: Message>(messages: Messages) -> Result<M, Status> {
     let late =
         |_| Status::new(Code::DeadlineExceeded, "the message did not arrive in time; send all of it at once");
     timeout(PATIENCE, messages.only()).await.map_err(late)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        let rows: [(&str, Option<u64>); 8] = [
+            ("1S", Some(1_000_000)),
+            ("20m", Some(20_000)),
+            ("99999999u", Some(99_999_999)),
+            ("2M", Some(120_000_000)),
+            ("1H", Some(3_600_000_000)),
+            ("999999999S", None),
+            ("S", None),
+            ("-1S", None),
+        ];
+        for (text, micros) in rows {
+            assert_eq!(in_words(text.as_bytes()), micros.map(Duration::from_micros), "{text}");
+        }
+    }
 }

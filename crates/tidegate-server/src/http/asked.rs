@@ -12,7 +12,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use tidegate::Clock;
 
 use super::problem::Problem;
-use crate::engine::{GrantId, InForce, PlaceId, Question};
+use crate::engine::{GrantId, InForce, LONGEST_VALUE, PlaceId, Question};
 use crate::rules::{Call, Descriptor};
 
 /// One request.
@@ -145,6 +145,14 @@ pub(crate) fn lease(body: &[u8]) -> Result<Leasing<'_>, Problem> {
 /// What is given back.
 pub(crate) fn returned(body: &[u8]) -> Result<Returned<'_>, Problem> {
     serde_json::from_slice(body).map_err(no_json)
+}
+
+/// A value may be as long as in every other protocol.
+fn short<E: de::Error>(text: &str) -> Result<(), E> {
+    match text.len() {
+        ..=LONGEST_VALUE => Ok(()),
+        bytes => Err(E::custom(format!("a text of {bytes} bytes; send at most {LONGEST_VALUE}"))),
+    }
 }
 
 fn no_json(error: serde_json::Error) -> Problem {
@@ -337,11 +345,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 f.write_str("a text")
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                short(text)?;
                 Ok(Text(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+                short(text)?;
                 Ok(Text(Cow::Owned(text.to_owned())))
             }
         }
@@ -382,11 +392,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
                 f.write_str("a text, or a list of texts")
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Key<'de>, E> {
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Key<'de>, E> {
+                short(text)?;
                 Ok(Key::One(Text(Cow::Borrowed(text))))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Key<'de>, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key<'de>, E> {
+                short(text)?;
                 Ok(Key::One(Text(Cow::Owned(text.to_owned()))))
             }
 

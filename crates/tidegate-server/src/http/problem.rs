@@ -34,7 +34,7 @@ impl Problem {
 impl From<Fault> for Problem {
     fn from(fault: Fault) -> Self {
         let status = match fault {
-            Fault::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::Store(_) | Fault::TooManyHeld { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Fault::NeedsPlace { .. } | Fault::NoPlaces => StatusCode::CONFLICT,
             _ => StatusCode::BAD_REQUEST,
         };

@@ -85,7 +85,7 @@ enum Step {
 }
 
 /// When so many bytes of answers are waiting they go out before anything else is answered.
-const ENOUGH: usize = 64 << 10;
+const ENOUGH: usize = 16 << 10;
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<S: Answers> Talk for Session<S> {
@@ -118,6 +118,10 @@ impl<S: Answers> Talk for Session<S> {
         if self.end == End::No {
             self.end = End::Near;
         }
+    }
+
+    fn kept(&self) -> usize {
+        self.chunked.as_ref().map_or(0, |(_, _, chunks)| chunks.body.capacity())
     }
 
     /// Who has begun a request has to finish it in time.

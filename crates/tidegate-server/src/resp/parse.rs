@@ -17,6 +17,8 @@
 
 use std::fmt;
 
+use crate::engine::LONGEST_VALUE;
+
 /// How much a request may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -76,7 +78,7 @@ const NUMBER: usize = 23;
 
 impl Default for Bounds {
     fn default() -> Self {
-        Bounds { args: 1024, arg: 4 << 10, request: 1 << 20, line: 4 << 10 }
+        Bounds { args: 1024, arg: LONGEST_VALUE, request: 1 << 20, line: 4 << 10 }
     }
 }
 

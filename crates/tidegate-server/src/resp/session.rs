@@ -97,7 +97,7 @@ impl Flow {
 }
 
 /// When so many bytes of replies are waiting they go out before anything else is answered.
-const ENOUGH: usize = 64 << 10;
+const ENOUGH: usize = 16 << 10;
 
 // === impl Service ===
 
@@ -254,6 +254,11 @@ impl<C: Clock + Send + Sync + 'static> Session<C> {
     /// A permit to send a command before the commands ahead of it are answered.
     fn permit(&self, request: Request<'_>) -> Option<Permit> {
         self.service.engine.permit(overlapping(request)?)
+    }
+
+    /// How many bytes it keeps of a transaction.
+    pub(crate) fn kept(&self) -> usize {
+        self.transaction.as_ref().map_or(0, Transaction::bytes)
     }
 
     #[inline]

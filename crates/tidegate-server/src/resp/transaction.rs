@@ -26,6 +26,13 @@ pub(crate) struct Queued {
     lengths: Vec<usize>,
 }
 
+impl Transaction {
+    /// About how much memory its commands take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 impl Queued {
     fn of(request: Request<'_>) -> Self {
         Queued {

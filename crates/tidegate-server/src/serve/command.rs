@@ -132,6 +132,8 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     watching: Option<Watching>,
 ) -> Result<(), Box<dyn Error>> {
     let (engine, log) = (Arc::new(engine), Log::from(serve.process.log_format));
+    let bound = |permits: u64| usize::try_from(permits).unwrap_or(usize::MAX);
+    engine.bound_permits(bound(serve.process.permits), bound(serve.process.permits_per_rule));
     let certificates = certificates(&config)?;
     let reloader = serve.file().map(|path| {
         let (listeners, store) = (config.listeners.clone(), config.store.clone());
@@ -283,6 +285,7 @@ fn settings(serve: &Serve) -> Settings {
     Settings {
         threads: serve.process.threads as usize,
         connections: serve.process.connections as usize,
+        connections_per_address: serve.process.connections_per_address as usize,
         idle: Duration::from_secs(serve.process.idle),
         ..Settings::default()
     }

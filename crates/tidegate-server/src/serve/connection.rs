@@ -38,6 +38,8 @@ pub(crate) struct Connection<T> {
     then: Next,
     /// When that was asked which is waited for.
     asked: Option<Instant>,
+    /// So many bytes are counted as unfinished.
+    unfinished: usize,
     watched: Arc<Watched>,
     floor: Arc<Floor>,
 }
@@ -57,7 +59,11 @@ enum Next {
 }
 
 /// So much is read at once.
-const READ: usize = 64 << 10;
+const READ: usize = 16 << 10;
+/// After so many turns it is the turn of others, however much has arrived.
+const TURNS: usize = 2;
+/// So much of each connection is not counted as unfinished.
+const FREE: usize = 16 << 10;
 /// Buffers that have grown beyond this are given back when they are empty.
 const KEEP: usize = 16 << 10;
 
@@ -79,20 +85,37 @@ impl<T: Talk> Connection<T> {
             sent: 0,
             then: Next::Read,
             asked,
+            unfinished: 0,
             watched,
             floor,
         }
     }
 
-    /// Goes on as far as it can. Ready when the connection is to be closed.
+    /// Goes on as far as it can, for a few turns. Ready when the connection is to be closed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
-        loop {
+        for _ in 0..TURNS {
             // An error of the socket is the end of the connection, and nobody is there to be told.
-            match ready!(self.turn(cx, scratch)) {
+            let turned = self.turn(cx, scratch);
+            if !self.has_room() {
+                return Poll::Ready(());
+            }
+            match ready!(turned) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
+        cx.waker().wake_by_ref(); // behind all others who have something to do
+        Poll::Pending
+    }
+
+    /// Counts what is kept for this connection until it goes on. `false` if that is more than there is room for.
+    fn has_room(&mut self) -> bool {
+        let kept = self.left.capacity() + self.unsent.capacity() + self.session.kept();
+        let before = std::mem::replace(&mut self.unfinished, kept.saturating_sub(FREE));
+        if self.unfinished == before {
+            return true;
+        }
+        self.floor.unfinished.count(before, self.unfinished)
     }
 
     /// One turn; whether another may follow.
@@ -177,6 +200,7 @@ impl<T: Talk> Connection<T> {
         self.begin(scratch);
         let ran = self.session.run(bytes, &mut scratch.places, &mut scratch.out);
         self.left.extend_from_slice(&bytes[ran.consumed..]);
+        self.went_on(ran.consumed);
         self.go_on(cx, ran.then, scratch)
     }
 
@@ -190,7 +214,15 @@ impl<T: Talk> Connection<T> {
         } else {
             self.left.drain(..ran.consumed);
         }
+        self.went_on(ran.consumed);
         self.go_on(cx, ran.then, scratch)
+    }
+
+    /// Who has finished a request has its time for the next one.
+    fn went_on(&self, consumed: usize) {
+        if consumed > 0 {
+            self.watched.moved(self.now());
+        }
     }
 
     fn begin(&mut self, scratch: &mut Scratch) {
@@ -283,6 +315,12 @@ impl<T: Talk> Connection<T> {
             self.unsent.shrink_to(KEEP);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<T> Drop for Connection<T> {
+    fn drop(&mut self) {
+        self.floor.unfinished.count(self.unfinished, 0);
     }
 }
 

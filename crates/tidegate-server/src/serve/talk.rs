@@ -20,6 +20,11 @@ pub(crate) trait Talk {
     /// The service is about to end: where the protocol has a word for it, the client is told with the next answer.
     fn finish(&mut self) {}
 
+    /// How many bytes it keeps of requests that have begun.
+    fn kept(&self) -> usize {
+        0
+    }
+
     /// Whether a request has begun that has to be finished in time, given what is left of what has arrived.
     fn has_begun(&self, left: &[u8]) -> bool {
         let _ = left;
@@ -35,5 +40,14 @@ impl<C: Clock + Send + Sync + 'static> Talk for Session<C> {
 
     fn door(&self) -> &DoorMeter {
         self.service.door()
+    }
+
+    fn kept(&self) -> usize {
+        Session::kept(self)
+    }
+
+    /// Who has begun a command, or a transaction, has to finish it in time.
+    fn has_begun(&self, left: &[u8]) -> bool {
+        !left.is_empty() || self.transaction.is_some()
     }
 }

@@ -25,7 +25,7 @@ use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::talk::Talk;
 use super::watch::{Ticks, Told, Watched};
-use super::{Guest, Settings, Speaks};
+use super::{Counted, Guest, Settings, Speaks};
 use crate::config::Protocol;
 use crate::engine::meter::Meter;
 use crate::grpc;
@@ -49,7 +49,37 @@ pub(crate) struct Floor {
     pub(crate) now: AtomicU64,
     /// How many have come.
     came: AtomicU64,
+    /// Of all threads.
+    pub(crate) unfinished: Arc<Unfinished>,
     watched: Mutex<HashMap<u64, Arc<Watched>>>,
+}
+
+/// After so many turns of connections it is looked which others have something to do.
+const EVENTS_EVERY: u32 = 16;
+
+/// How many bytes are kept of requests that are not whole, and of replies that are not taken.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    bytes: AtomicUsize,
+    most: usize,
+}
+
+impl Default for Unfinished {
+    fn default() -> Self {
+        Unfinished { bytes: AtomicUsize::new(0), most: usize::MAX }
+    }
+}
+
+impl Unfinished {
+    /// So many in the place of those before; whether there is room for them.
+    pub(crate) fn count(&self, before: usize, now: usize) -> bool {
+        if now <= before {
+            self.bytes.fetch_sub(before - now, Ordering::Relaxed);
+            return true;
+        }
+        let more = now - before;
+        self.bytes.fetch_add(more, Ordering::Relaxed) + more <= self.most
+    }
 }
 
 thread_local! {
@@ -59,12 +89,16 @@ thread_local! {
 
 impl<C: Clock + Send + Sync + 'static> Worker<C> {
     pub(crate) fn start_all(settings: Settings) -> io::Result<Vec<Self>> {
-        (0..settings.threads()).map(|number| Worker::start(settings, number)).collect()
+        let unfinished = Arc::new(Unfinished { bytes: AtomicUsize::new(0), most: settings.unfinished });
+        (0..settings.threads()).map(|number| Worker::start(settings, number, unfinished.clone())).collect()
     }
 
-    fn start(settings: Settings, number: usize) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let ((guests, arriving), floor) = (unbounded_channel(), Arc::new(Floor::default()));
+    fn start(settings: Settings, number: usize, unfinished: Arc<Unfinished>) -> io::Result<Self> {
+        // Sockets are looked at often: those who have just asked are not to wait for all who ask without end.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.event_interval(EVENTS_EVERY).enable_io().enable_time().build()?;
+        let ((guests, arriving), floor) =
+            (unbounded_channel(), Arc::new(Floor { unfinished, ..Floor::default() }));
         let name = format!("tidegate-{number}");
         let its_floor = floor.clone();
         let work = move || runtime.block_on(work(settings, arriving, &its_floor));
@@ -120,7 +154,7 @@ async fn work<C: Clock + Send + Sync + 'static>(
 }
 
 fn welcome<C: Clock + Send + Sync + 'static>(guest: Guest<C>, floor: &Arc<Floor>) {
-    let leaving = Leaving(floor.clone(), None, Present::new(&guest.speaks));
+    let leaving = Leaving(floor.clone(), None, Present::new(&guest.speaks, guest.counted));
     let Ok((socket, peer)) = Socket::new(guest.stream) else { return };
     let watched = Arc::new(Watched::new(floor.now.load(Ordering::Relaxed)));
     let number = floor.came.fetch_add(1, Ordering::Relaxed);
@@ -189,20 +223,24 @@ fn talk<T: Talk + Send + 'static>(session: T, socket: Socket, watched: Arc<Watch
 struct Leaving(Arc<Floor>, Option<u64>, #[expect(dead_code, reason = "counted until it is dropped")] Present);
 
 /// Counts a connection for as long as it is there.
-struct Present(Arc<Meter>, Protocol);
+struct Present {
+    meter: Arc<Meter>,
+    protocol: Protocol,
+    _counted: Option<Counted>,
+}
 
 impl Present {
-    fn new<C: Clock>(speaks: &Speaks<C>) -> Self {
+    fn new<C: Clock>(speaks: &Speaks<C>, counted: Option<Counted>) -> Self {
         let (meter, protocol) = (speaks.meter().clone(), speaks.protocol());
         meter.door(protocol).came.fetch_add(1, Ordering::Relaxed);
         meter.door(protocol).open.fetch_add(1, Ordering::Relaxed);
-        Present(meter, protocol)
+        Present { meter, protocol, _counted: counted }
     }
 }
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.0.door(self.1).open.fetch_sub(1, Ordering::Relaxed);
+        self.meter.door(self.protocol).open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::binary::Binary;
 use crate::http::{answer, connect, exchange, post, serving};
-use crate::running::{Running, settings};
+use crate::running::{Running, ping, settings};
 
 fn honest(address: SocketAddr) {
     assert_eq!(exchange(&mut connect(address), "GET /livez", "").0, 200, "an honest client is answered");
@@ -203,4 +203,120 @@ fn whatever_bytes_come_others_are_answered() {
     });
     ran.expect("an answer, or an end");
     honest(server.http);
+}
+
+/// Who has begun a command of the Redis protocol has to finish it in time, and all that has begun takes a bounded amount of memory.
+#[test]
+fn commands_that_are_never_finished_are_bounded_in_time_and_memory() {
+    let brief = settings(|it| it.stalled = Duration::from_millis(200));
+    let running = Running::new(brief);
+    for begun in [&b"*2\r\n$4\r\nECHO\r\n$100\r\nab"[..], b"PIN", b"MULTI\r\nPING\r\n"] {
+        let mut client = running.connect();
+        client.write_all(begun).expect("sent");
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).expect("it is let go");
+    }
+    let server = Binary::start(&["serve"]);
+    let before = memory(&server);
+    let mut clients = Vec::new();
+    for _ in 0..300 {
+        let mut client = server.connect();
+        let head =
+            format!("*200\r\n$4\r\nECHO\r\n{}", format!("$4000\r\n{}\r\n", "x".repeat(4_000)).repeat(150));
+        let _ = client.write_all(head.as_bytes()); // some are let go
+        clients.push(client);
+    }
+    ping(&mut server.connect());
+    let more = memory(&server) - before;
+    assert!(more < 150 << 10, "{more} kB more for 180 MB that were begun");
+}
+
+/// Nobody who asks without end keeps others from being answered.
+#[test]
+fn a_pipeline_without_end_leaves_others_their_turn() {
+    let server = Binary::start(&["serve", "--threads", "1"]);
+    let mut greedy = Vec::new();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for _ in 0..4 {
+        let (mut client, stop) = (server.connect(), stop.clone());
+        let mut reader = client.try_clone().expect("the same socket");
+        greedy.push(std::thread::spawn(move || {
+            let commands = b"PING\r\n".repeat(10_000);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) && client.write_all(&commands).is_ok() {}
+            let _ = client.shutdown(Shutdown::Both);
+        }));
+        greedy.push(std::thread::spawn(move || {
+            let _ = std::io::copy(&mut reader, &mut std::io::sink());
+        }));
+    }
+    for _ in 0..50 {
+        ping(&mut server.connect());
+        honest(server.http);
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    greedy.into_iter().for_each(|thread| thread.join().expect("an end"));
+}
+
+#[test]
+fn held_permits_are_bounded_and_the_bound_is_told() {
+    let rules = crate::http::file(
+        "rules:\n  - {name: a, key: user, missing: shared, quota: 1000000 at once}\n  - {name: b, key: job, missing: shared, quota: 10 at once}\n",
+    );
+    let config = rules.path().to_str().expect("a name");
+    let server = Binary::start(&["serve", "--config", config, "--permits", "60", "--permits-per-rule", "50"]);
+    let mut client = server.connect();
+    client.write_all(format!("{}QUIT\r\n", "TG.ACQUIRE a x\r\n".repeat(60)).as_bytes()).expect("sent");
+    let said = crate::running::rest(&mut client);
+    assert_eq!(said.matches("*10\r\n").count(), 50, "{said}");
+    assert_eq!(said.matches("-ERR 50 permits of rule \"a\" are held").count(), 10, "{said}");
+    let mut client = server.connect();
+    let commands: String = (0..15).map(|number| format!("TG.ACQUIRE b {number}\r\n")).collect();
+    client.write_all(format!("{commands}QUIT\r\n").as_bytes()).expect("sent");
+    let said = crate::running::rest(&mut client);
+    assert_eq!(said.matches("*10\r\n").count(), 10, "{said}");
+    assert_eq!(said.matches("-ERR 60 permits are held").count(), 5, "{said}");
+    let told = crate::metrics::scrape(server.admin);
+    assert_eq!((told["tidegate_places"], told["tidegate_permits_refused_total"]), (60.0, 15.0));
+    let asked = json!({"rule": "a", "key": "x"});
+    let (status, _, told) = exchange(&mut connect(server.http), "POST /v1/acquire", &asked.to_string());
+    assert!(status == 503 && told.contains("raise --permits"), "{status} {told}");
+}
+
+#[test]
+fn a_key_is_as_long_as_it_may_be_in_every_protocol() {
+    let (server, _file) = serving("rules: [{name: user, key: user, missing: shared, quota: 10/s}]");
+    for (length, fits) in [(4_096, true), (4_097, false)] {
+        let key = "k".repeat(length);
+        let asked = json!({"descriptors": {"user": key}});
+        let (status, _, told) = exchange(&mut connect(server.http), "POST /v1/check", &asked.to_string());
+        assert_eq!(status == 200, fits, "{told}");
+        let mut client = server.connect();
+        let command =
+            format!("*3\r\n$8\r\nTG.CHECK\r\n$4\r\nuser\r\n${length}\r\n{key}\r\n*1\r\n$4\r\nQUIT\r\n");
+        client.write_all(command.as_bytes()).expect("sent");
+        assert_eq!(crate::running::rest(&mut client).starts_with("*8"), fits);
+        let asked = crate::grpc_client::Asked {
+            domain: "edge".into(),
+            descriptors: vec![crate::grpc_client::descriptor(&format!("user={key}"))],
+            ..Default::default()
+        };
+        assert_eq!(crate::grpc_client::Client::new(server.grpc).ask(asked).is_ok(), fits);
+    }
+}
+
+#[test]
+fn one_address_does_not_take_the_room_of_all() {
+    let server = Binary::start(&["serve", "--connections-per-address", "5"]);
+    let mut clients: Vec<_> = (0..5).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| ping(client));
+    let mut one_more = server.connect();
+    assert!(crate::running::rest(&mut one_more).starts_with("-ERR max number of clients"));
+    clients.pop();
+    let room = || {
+        let mut client = server.connect();
+        let _ = client.write_all(b"PING\r\n");
+        let mut said = [0; 7];
+        (client.read_exact(&mut said).is_ok() && said == *b"+PONG\r\n").then_some(())
+    };
+    crate::shared::until("there is room again", room);
 }

@@ -38,6 +38,8 @@ use tidegate_core::Micros;
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
 /// So many locks, so that threads with different keys seldom meet.
 const SHARDS: u64 = 64;
+/// A shard with room for more keys than this gives memory back when most of them have gone.
+const LARGE: usize = 256;
 
 /// At most so many at once for each key.
 ///
@@ -537,6 +539,11 @@ impl Keys {
         if entry.visitors == 0 {
             found.remove();
             self.in_use.fetch_sub(1, Ordering::Relaxed);
+            // Many keys at once must not take memory for ever.
+            if shard.capacity() > LARGE && shard.len() < shard.capacity() / 8 {
+                let room = 2 * shard.len();
+                shard.shrink_to(room);
+            }
         }
         bell
     }
@@ -633,6 +640,17 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn memory_for_many_keys_comes_back_when_they_have_gone() {
+        let limiter = KeyedConcurrencyLimiter::<u64>::new(1);
+        let permits: Vec<_> = (0..100_000).map(|key| limiter.try_acquire(&key).expect("room")).collect();
+        let room =
+            || -> usize { limiter.keys.shards.iter().map(|shard| super::lock(shard).capacity()).sum() };
+        assert!(room() >= 100_000);
+        drop(permits);
+        assert!(room() <= 64 * 2 * super::LARGE, "room for {} keys", room());
     }
 
     #[test]
