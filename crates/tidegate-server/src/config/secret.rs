@@ -211,6 +211,51 @@ mod tests {
         assert_eq!(format!("{:?}", Secret::new("x")), "Secret(..)");
     }
 
+    const LISTENERS: &[&str] = &[
+        "auth: {tokn: hunter2}",
+        "auth: {Token: hunter2}",
+        "auth: {TOKEN: hunter2}",
+        "auth: hunter2",
+        "auth: [hunter2]",
+        "auth: {token: [hunter2]}",
+        "auth: {token: {value: hunter2}}",
+        "auth: {token: [{a: [hunter2]}]}",
+        "auth: {hunter2}",
+        "auth: {hunter2: token}",
+        "auth: {bearer: hunter2}",
+        "auth: {token hunter2}",
+        "auth: {passwrod: hunter2}",
+        "auth: {user: me, pass: hunter2}",
+        "Auth: {token: hunter2}",
+        "auht: {token: hunter2}",
+        "token: hunter2",
+        "tokne: hunter2",
+        "api_token: hunter2",
+        "change-token: hunter2",
+        "auth: {token: \"hunter2\", token: \"hunter2\"}",
+        "auth: {token: hunter2, token: hunter2",
+        "auth:\n      token: |\n        hunter2\n      nonsense: 1",
+        "auth:\n      tokn:\n        - hunter2\n  ]",
+        "auth: {token: 'hunter2}",
+        "auth: {token: !!int hunter2}",
+        "auth: {token: &a hunter2, password: *a}",
+        "auth: {token: ${X:-hunter2}, nonsense: 1}",
+    ];
+    const STORES: &[&str] = &[
+        "redis: {url: ':hunter2@localhost:6379'}",
+        "redis: {url: 'me:hunter2@localhost'}",
+        "redis: {url: '//me:hunter2@localhost'}",
+        "redis: {url: 'http://me:hunter2@localhost'}",
+        "redis: {url: 'redis://localhost?password=hunter2', nonsense: 1}",
+        "redis: {url: 'redis://me:hunter2@localhost:x'}",
+        "redis: {ulr: 'redis://me:hunter2@localhost'}",
+        "redis: {urls: [':hunter2@localhost']}",
+        "redis: {cluster: [':hunter2@a', 'x']}",
+        "redis: {password: hunter2}",
+        "redis: ':hunter2@localhost'",
+        "redis: [':hunter2@localhost'",
+    ];
+
     /// However a credential is written, no fault shows it, and neither does the line that is shown beside it.
     #[test]
     fn nothing_near_a_credential_is_shown() {
@@ -221,51 +266,7 @@ mod tests {
             )
         };
         let store = |text: &str| format!("store:\n  {text}\nrules: [{{name: a, quota: 1/s}}]\n");
-        let listeners = [
-            "auth: {tokn: hunter2}",
-            "auth: {Token: hunter2}",
-            "auth: {TOKEN: hunter2}",
-            "auth: hunter2",
-            "auth: [hunter2]",
-            "auth: {token: [hunter2]}",
-            "auth: {token: {value: hunter2}}",
-            "auth: {token: [{a: [hunter2]}]}",
-            "auth: {hunter2}",
-            "auth: {hunter2: token}",
-            "auth: {bearer: hunter2}",
-            "auth: {token hunter2}",
-            "auth: {passwrod: hunter2}",
-            "auth: {user: me, pass: hunter2}",
-            "Auth: {token: hunter2}",
-            "auht: {token: hunter2}",
-            "token: hunter2",
-            "tokne: hunter2",
-            "api_token: hunter2",
-            "change-token: hunter2",
-            "auth: {token: \"hunter2\", token: \"hunter2\"}",
-            "auth: {token: hunter2, token: hunter2",
-            "auth:\n      token: |\n        hunter2\n      nonsense: 1",
-            "auth:\n      tokn:\n        - hunter2\n  ]",
-            "auth: {token: 'hunter2}",
-            "auth: {token: !!int hunter2}",
-            "auth: {token: &a hunter2, password: *a}",
-            "auth: {token: ${X:-hunter2}, nonsense: 1}",
-        ];
-        let stores = [
-            "redis: {url: ':hunter2@localhost:6379'}",
-            "redis: {url: 'me:hunter2@localhost'}",
-            "redis: {url: '//me:hunter2@localhost'}",
-            "redis: {url: 'http://me:hunter2@localhost'}",
-            "redis: {url: 'redis://localhost?password=hunter2', nonsense: 1}",
-            "redis: {url: 'redis://me:hunter2@localhost:x'}",
-            "redis: {ulr: 'redis://me:hunter2@localhost'}",
-            "redis: {urls: [':hunter2@localhost']}",
-            "redis: {cluster: [':hunter2@a', 'x']}",
-            "redis: {password: hunter2}",
-            "redis: ':hunter2@localhost'",
-            "redis: [':hunter2@localhost'",
-        ];
-        let texts = listeners.iter().map(|text| listener(text)).chain(stores.iter().map(|text| store(text)));
+        let texts = LISTENERS.iter().map(|text| listener(text)).chain(STORES.iter().map(|text| store(text)));
         let mut faulty = 0;
         for text in texts {
             let loaded = Config::load("x", text.as_bytes(), Format::Yaml, &|_| None);

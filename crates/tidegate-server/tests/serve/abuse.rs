@@ -308,7 +308,7 @@ fn a_key_is_as_long_as_it_may_be_in_every_protocol() {
 fn one_address_does_not_take_the_room_of_all() {
     let server = Binary::start(&["serve", "--connections-per-address", "5"]);
     let mut clients: Vec<_> = (0..5).map(|_| server.connect()).collect();
-    clients.iter_mut().for_each(|client| ping(client));
+    clients.iter_mut().for_each(ping);
     let mut one_more = server.connect();
     assert!(crate::running::rest(&mut one_more).starts_with("-ERR max number of clients"));
     clients.pop();
