@@ -41,6 +41,7 @@ mod verbs;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::task::Waker;
 
 use crate::observer::Observer;
@@ -62,7 +63,10 @@ const SWEEP_EVERY: u64 = 1_000_000;
 /// Everything that is promised for later by one limiter.
 #[derive(Debug)]
 pub(crate) struct Ahead<A> {
-    shards: Box<[Mutex<Shard<A>>]>,
+    /// Made when somebody first waits, or the setting changes: most limiters never see either.
+    shards: OnceLock<Box<[Mutex<Shard<A>>]>>,
+    /// How many shards there are.
+    count: usize,
     /// How many states have an agenda. The mark is changed under this lock: it is set while there are any.
     agendas: Mutex<usize>,
     max_waiting: usize,
@@ -124,9 +128,9 @@ impl Ticket {
 
 impl<A> Ahead<A> {
     pub(crate) fn new(shards: usize, max_waiting: usize) -> Self {
-        let shard = || Shard { agendas: BTreeMap::new(), next: 0, calls: Calls::default() };
         Ahead {
-            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
+            shards: OnceLock::new(),
+            count: shards,
             agendas: Mutex::new(0),
             max_waiting,
             sweep_at: AtomicU64::new(0),
@@ -138,12 +142,22 @@ impl<A> Ahead<A> {
     }
 
     fn visit(&self, fingerprint: u64) -> Visit<'_, A> {
-        Visit::new(&self.shards[shard_of(fingerprint, self.shards.len())])
+        Visit::new(&self.shards()[shard_of(fingerprint, self.count)])
     }
 
     /// Locks everything, so that the setting can be changed: see [`adopt`].
     pub(crate) fn visit_all(&self) -> Vec<Visit<'_, A>> {
-        self.shards.iter().map(Visit::new).collect()
+        self.shards().iter().map(Visit::new).collect()
+    }
+
+    fn shards(&self) -> &[Mutex<Shard<A>>] {
+        let shard = || Shard { agendas: BTreeMap::new(), next: 0, calls: Calls::default() };
+        self.shards.get_or_init(|| (0..self.count).map(|_| Mutex::new(shard())).collect())
+    }
+
+    /// The memory of the shards, without what is promised in them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shards.get().map_or(0, |shards| size_of_val(&**shards))
     }
 }
 
@@ -306,7 +320,7 @@ fn sweep<H: Home>(home: &H, when: When) {
     {
         return;
     }
-    for shard in &home.ahead().shards {
+    for shard in home.ahead().shards() {
         let mut shard = Visit::new(shard);
         let keys: Vec<u64> = shard.agendas.keys().copied().collect();
         for fingerprint in keys {

@@ -20,9 +20,11 @@ pub(crate) struct Regimes<T> {
     first: T,
     /// How many came after the first. The lists double in length, so none ever moves.
     later: AtomicUsize,
-    lists: [OnceLock<Box<[OnceLock<T>]>>; usize::BITS as usize],
+    lists: [OnceLock<Box<[OnceLock<T>]>>; LISTS],
 }
 
+/// Enough for 2³² − 1 changes.
+const LISTS: usize = 32;
 /// The bit of a number that says: somebody has reserved ahead.
 const MARK: usize = 1 << (usize::BITS - 1);
 
@@ -34,11 +36,7 @@ pub(crate) fn is_marked(number: usize) -> bool {
 
 impl<T> Regimes<T> {
     pub(crate) fn new(first: T) -> Self {
-        Regimes {
-            first,
-            later: AtomicUsize::new(0),
-            lists: [const { OnceLock::new() }; usize::BITS as usize],
-        }
+        Regimes { first, later: AtomicUsize::new(0), lists: [const { OnceLock::new() }; LISTS] }
     }
 
     /// The number of the setting in force, with its mark.
@@ -63,6 +61,11 @@ impl<T> Regimes<T> {
             .get()
             .and_then(|list| list[index].get())
             .expect("a number is handed out after its setting")
+    }
+
+    /// Every setting, in the order in which they came into force.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+        (0..=self.current() & !MARK).map(|number| self.get(number))
     }
 
     /// Puts the next setting in force. Only one thread may do so at a time.

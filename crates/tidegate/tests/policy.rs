@@ -120,12 +120,14 @@ fn remaining(admission: &Admission) -> Vec<u64> {
 /// Each newcomer finds a place of its own, however many come with one request.
 #[test]
 fn a_crowd_of_newcomers_is_charged_each() {
-    let policy = policy(&ManualClock::new());
-    let keys: Vec<String> = (0..500).map(|number| number.to_string()).collect();
-    let request: Vec<Part<'_>> = keys.iter().map(|key| Part::of(USER).key(key)).collect();
-    assert!((0..2).all(|_| ask(&policy, &request).is_allowed()));
-    assert_eq!(left(&policy, &request), [0; 500]);
-    assert_eq!(policy.stats(USER).expect("a rate").keys, 500);
+    for crowd in [60, 64, 65, 500, 2_000] {
+        let policy = policy(&ManualClock::new());
+        let keys: Vec<String> = (0..crowd).map(|number| number.to_string()).collect();
+        let request: Vec<Part<'_>> = keys.iter().map(|key| Part::of(USER).key(key)).collect();
+        assert!((0..2).all(|_| ask(&policy, &request).is_allowed()), "of {crowd}");
+        assert_eq!(left(&policy, &request), vec![0; crowd]);
+        assert_eq!(policy.stats(USER).expect("a rate").keys, crowd);
+    }
 }
 
 /// With a bucket, newcomers without room share cells, and their requests are all or nothing still.

@@ -320,8 +320,8 @@ impl<C: Clock + Clone> Store<C> {
         match store {
             StoreConfig::Memory { .. } if compiled.limits().is_empty() => Ok(Store::Nothing),
             StoreConfig::Memory { max_keys } => {
-                let policy = builder(compiled, *max_keys).build().map_err(InvalidRules::Policy)?;
-                Ok(Store::Memory(policy.with_clock(clock.clone())))
+                let policy = builder(compiled, *max_keys).build_with_clock(clock.clone());
+                policy.map(Store::Memory).map_err(InvalidRules::Policy)
             }
             // Without rules, too: there are limits that come with the call.
             StoreConfig::Redis(config) => redis::gate(compiled, config, before).map(Store::Redis),

@@ -79,7 +79,20 @@ impl<A: Algorithm> Keyed<A> {
 
     pub(crate) fn stats(&self, now: Micros) -> Stats {
         let Regime { algorithm, table, .. } = self.current();
-        table.stats_with(table.sketch().stats(|cell| algorithm.idle_at(cell), now))
+        let stats = table.stats_with(table.sketch().stats(|cell| algorithm.idle_at(cell), now));
+        Stats { bytes: self.bytes(), ..stats }
+    }
+
+    /// The memory of the limiter, with the tables of earlier settings, which are kept.
+    fn bytes(&self) -> usize {
+        let (mut bytes, mut before) = (size_of::<Self>() + self.ahead.bytes(), None);
+        for Regime { table, .. } in self.regimes.all() {
+            if before.is_none_or(|before| !Arc::ptr_eq(before, table)) {
+                bytes += size_of::<Table>() + table.bytes();
+            }
+            before = Some(table);
+        }
+        bytes
     }
 
     /// The fingerprint of a request's key, for policies.

@@ -193,6 +193,16 @@ fn nearly_full(words: usize) -> Table {
     table
 }
 
+/// A table whose root of two lines is about to be replaced by one of four: of its eight slots seven are taken.
+fn nearly_full_root(words: usize) -> Table {
+    let table = Table::of_root(2, 16, words);
+    let others = (0..).map(|n| 100 + n).take(4);
+    for key in others.chain(LOW).chain([HIGH[0]]) {
+        assert_eq!(decide(&table, key, &charge(0, words)), Passed);
+    }
+    table
+}
+
 /// Runs a model with states of one word and with larger ones.
 fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
     model_within(INTERRUPTIONS, run);
@@ -213,6 +223,70 @@ fn a_key_brought_by_two_threads_lives_in_one_slot() {
         assert_eq!(both(&table, arrive, arrive), (Passed, Passed));
         assert_eq!(table.stats().keys, 1);
         assert_eq!(count(&table, LOW[0], words), 2);
+    });
+}
+
+/// Nothing is there yet: each of them may be the one that makes the root.
+#[test]
+fn the_first_keys_of_two_threads_are_both_kept() {
+    model_each(|words| {
+        let table = Arc::new(two_lines(2, words));
+        let came = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(0, words)),
+            move |table| decide(table, LOW[1], &charge(0, words)),
+        );
+        assert_eq!(came, (Passed, Passed));
+        assert_eq!(LOW.map(|key| count(&table, key, words)), [1, 1]);
+        assert_eq!(table.stats().keys, 2);
+    });
+}
+
+/// One makes the root; the other may be late to make it, when it has been filled and replaced.
+#[test]
+fn a_root_is_not_made_again_when_it_was_replaced() {
+    model_within(1, |words| {
+        let table = Arc::new(Table::of_root(2, 16, words));
+        let came = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(0, words)),
+            move |table| (1..=8).all(|n| decide(table, 4 * n + 1, &charge(0, words)) == Passed),
+        );
+        assert_eq!(came, (Passed, true));
+        assert_eq!(count(&table, LOW[0], words), 1);
+        assert!((1..=8).all(|n| count(&table, 4 * n + 1, words) == 1));
+        assert_eq!((table.stats().keys, table.stats().evicted), (9, 0));
+    });
+}
+
+#[test]
+fn a_key_is_charged_once_while_its_root_is_replaced() {
+    model_within(2, |words| {
+        let table = Arc::new(nearly_full_root(words));
+        let (stayed, came) = both(
+            &table,
+            move |table| decide(table, LOW[0], &charge(0, words)),
+            move |table| decide(table, HIGH[1], &charge(0, words)),
+        );
+        assert_eq!((stayed, came), (Passed, Passed));
+        assert_eq!(LOW.map(|key| count(&table, key, words)), [2, 1]);
+        assert_eq!(HIGH.map(|key| count(&table, key, words)), [1, 1, 0]);
+        assert_eq!((table.stats().keys, table.stats().evicted), (8, 0));
+    });
+}
+
+#[test]
+fn newcomers_find_their_places_while_the_root_is_replaced() {
+    model_within(2, |words| {
+        let table = Arc::new(nearly_full_root(words));
+        let came = both(
+            &table,
+            move |table| decide(table, HIGH[1], &charge(0, words)),
+            move |table| decide(table, HIGH[2], &charge(0, words)),
+        );
+        assert_eq!(came, (Passed, Passed));
+        assert_eq!(HIGH.map(|key| count(&table, key, words)), [1, 1, 1]);
+        assert_eq!(table.stats().keys, 9);
     });
 }
 
@@ -414,9 +488,13 @@ struct Changing {
 
 impl Changing {
     fn new(words: [usize; 2]) -> Self {
-        let tables = words.map(|words| two_lines(2, words));
-        assert_eq!(decide(&tables[0], LOW[0], &charge(0, words[0])), Passed);
-        Changing { tables, current: AtomicUsize::new(0) }
+        let changing = Changing::never_asked(words);
+        assert_eq!(decide(&changing.tables[0], LOW[0], &charge(0, words[0])), Passed);
+        changing
+    }
+
+    fn never_asked(words: [usize; 2]) -> Self {
+        Changing { tables: words.map(|words| two_lines(2, words)), current: AtomicUsize::new(0) }
     }
 
     /// A charge, under whichever setting is in force. Under the second a unit counts ten times.
@@ -471,6 +549,33 @@ fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
             assert_eq!(LOW.map(|key| count(&changing.tables[0], key, words)), expected);
         }
     });
+}
+
+/// A table without a root has no lock that keeps the first key out.
+#[test]
+fn the_first_key_while_the_setting_changes_counts_once() {
+    model_each(|words| {
+        let changing = Arc::new(Changing::never_asked([words, words]));
+        let (answer, ()) = both(
+            &changing,
+            move |changing| changing.decide(LOW[0], [1, 10], [words, words], [0, 0]),
+            |changing| changing.change_in_place(|count| count * 10),
+        );
+        assert_eq!(answer, Passed);
+        assert_eq!(count(&changing.tables[0], LOW[0], words), 10);
+    });
+    for words in [[1, 2], [2, 1]] {
+        model(INTERRUPTIONS, move || {
+            let changing = Arc::new(Changing::never_asked(words));
+            let (answer, ()) = both(
+                &changing,
+                move |changing| changing.decide(LOW[0], [1, 1], words, [0, 1]),
+                move |changing| changing.change_table(words),
+            );
+            assert_eq!(answer, Passed);
+            assert_eq!(count(&changing.tables[1], LOW[0], words[1]), 1);
+        });
+    }
 }
 
 /// One is one under both settings, two is twenty: the charge cannot tell from the word alone that it comes too late.

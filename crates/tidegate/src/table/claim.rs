@@ -78,7 +78,8 @@ impl<'a> Claim<'a> {
     #[inline]
     pub(crate) fn judge<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let table = self.table;
-        let Some(place) = table.segment(table.stretch(self.fingerprint)).find(self.fingerprint) else {
+        let found = table.segments.find(self.fingerprint).and_then(|segment| segment.find(self.fingerprint));
+        let Some(place) = found else {
             return self.judge_newcomer(step);
         };
         if table.words != 1 {
@@ -99,7 +100,7 @@ impl<'a> Claim<'a> {
     #[cold]
     fn judge_newcomer<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let mut locks = Locks::default();
-        let Locked { segment, .. } = locks.get(self.table.segment(self.table.stretch(self.fingerprint)))?;
+        let Locked { segment, .. } = locks.get(self.table.segments.of(self.fingerprint))?;
         if !self.is_absent_from(segment) || !step.is_current() {
             return None;
         }
@@ -109,7 +110,7 @@ impl<'a> Claim<'a> {
 
     /// Whether the key lives nowhere, given the segment that is locked.
     fn is_absent_from(&self, segment: &Segment) -> bool {
-        let home = self.table.segment(self.table.stretch(self.fingerprint));
+        let home = self.table.segments.of(self.fingerprint);
         std::ptr::eq(segment, home) && segment.find(self.fingerprint).is_none()
     }
 
@@ -123,7 +124,7 @@ impl<'a> Claim<'a> {
     #[cold]
     pub(crate) fn make_room<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> Option<T::Answer> {
         let (table, fingerprint) = (self.table, self.fingerprint);
-        let Locked { segment, owners, taken } = locks.get(table.segment(table.stretch(fingerprint)))?;
+        let Locked { segment, owners, taken } = locks.get(table.segments.of(fingerprint))?;
         // Only now is it certain: the segment may have divided, or the key arrived, before it was locked.
         if !self.is_absent_from(segment) || !step.is_current() {
             return None;
@@ -186,7 +187,7 @@ impl<'a> Claim<'a> {
 
     /// Whether somebody who was new still is. Does not wait for the lock: words may be held.
     fn is_still_absent<T: Step>(&self, locks: &mut Locks<'a>, step: &T) -> bool {
-        let segment = self.table.segment(self.table.stretch(self.fingerprint));
+        let segment = self.table.segments.of(self.fingerprint);
         locks.try_get(segment).is_some_and(|locked| self.is_absent_from(locked.segment)) && step.is_current()
     }
 

@@ -8,9 +8,21 @@
 //!        └──────low bits──────────────────────────► line            (4 slots, 64 bytes)
 //! ```
 //!
-//! **Growing** never moves the whole. A segment that is nearly full divides: a new segment takes over the upper half of
-//! its stretch of the directory, and the keys that belong there. That is a few microseconds of one thread's
-//! time, and the others go on deciding.
+//! **Starting small.** A table that was never asked has no segment and no directory. The first key makes the *root*, a
+//! segment of 1 KiB that holds all keys. A root that is nearly full is replaced by one of four times its size, until it
+//! has the size of every later segment:
+//!
+//! ```text
+//!   keys up to    0         56        224        896               more
+//!   new           nothing   1 KiB     4 KiB      16 KiB            the directory, and 16 KiB for each division
+//!                           root      root       root, full size   segments
+//! ```
+//!
+//! A root that was replaced is kept, empty, because a thread may be reading it.
+//!
+//! **Growing** never moves the whole. A segment of full size that is nearly full divides: a new segment takes over the
+//! upper half of its stretch of the directory, and the keys that belong there. That is a few microseconds of one
+//! thread's time, and the others go on deciding. See [`segments`].
 //!
 //! **Forgetting** costs nothing: a key that owes nothing is equal to a key never seen, so its slot is given to the next
 //! newcomer who wants it. Newcomers pay for that, never those who are already here.
@@ -24,6 +36,7 @@ mod line;
 mod newcomer;
 mod outlook;
 mod segment;
+mod segments;
 mod sketch;
 mod takeover;
 #[cfg(all(test, not(loom)))]
@@ -32,10 +45,13 @@ mod tests;
 use crate::hold::{HELD, Patience, release, try_hold};
 use crate::shared::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
+use std::ops::RangeInclusive;
+
 pub(crate) use claim::{Claim, Locks};
 use outlook::Outlook;
 pub(crate) use segment::Place;
-use segment::{Owners, Segment, Slot};
+use segment::{Owners, Segment};
+use segments::Segments;
 pub(crate) use sketch::Sketch;
 pub use sketch::{OnFull, SketchStats};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
@@ -83,14 +99,7 @@ pub(crate) trait Step {
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Which segment keeps the keys of each stretch of fingerprints.
-    directory: Box<[AtomicU32]>,
-    segments: Box<[Slot]>,
-    /// How many segments there are.
-    made: AtomicU32,
-    /// How often a segment can divide.
-    most_divisions: u32,
-    lines: usize,
+    segments: Segments,
     words: usize,
     max_keys: usize,
     keys: AtomicUsize,
@@ -117,7 +126,8 @@ pub struct Stats {
     pub evicted: u64,
     /// Decisions that were refused because there was no room for another key, since the beginning.
     pub refused: u64,
-    /// Bytes of memory that the states take, and the cells of the sketch.
+    /// Bytes of memory that the limiter takes: itself, the directory and the segments of its table, the cells of the
+    /// sketch, and tables of earlier settings.
     pub bytes: usize,
     /// What became of keys for which there was no room, where they share cells: [`KeyedLimiter::on_full`].
     ///
@@ -125,13 +135,16 @@ pub struct Stats {
     pub sketch: SketchStats,
 }
 
-/// No place.
-const NOWHERE: u64 = u64::MAX;
+/// No place: in no segment.
+const NOWHERE: u64 = (segments::NONE as u64) << 32;
 
-/// A segment takes about this much memory, but never has so few lines that chance would fill it early.
+/// A segment of full size takes about this much memory, but never has so few lines that chance would fill it early.
 const SEGMENT_BYTES: usize = 64 << 10;
 const FEWEST_LINES: usize = 16;
 const MOST_LINES: usize = 256;
+/// The first root takes about this much, but has at least one pair of lines.
+const FIRST_ROOT_BYTES: usize = 1 << 10;
+const FEWEST_LINES_OF_ROOT: usize = 2;
 
 impl Table {
     /// An empty table for at most `max_keys` states of `words` each.
@@ -159,26 +172,16 @@ impl Table {
         // Three quarters full at the cap, once every segment has divided as often as it can; small ones, among which the
         // keys spread less evenly, half full.
         let keys = lines * line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
-        let segments = (max_keys.div_ceil(keys) * room).clamp(1, u32::MAX as usize / 2);
-        let most_divisions = segments.ilog2().saturating_sub(2);
-        let first = segments.div_ceil(1 << most_divisions);
-        Table::of_segments(first, most_divisions, max_keys, words, lines)
+        let stretches = max_keys.div_ceil(keys).saturating_mul(room).clamp(1, segments::MOST);
+        let root = (FIRST_ROOT_BYTES / line_bytes(words)).clamp(FEWEST_LINES_OF_ROOT, lines);
+        Table::of_stretches(stretches, max_keys, words, 1 << root.ilog2()..=lines)
     }
 
-    pub(crate) fn of_segments(
-        first: usize,
-        most_divisions: u32,
-        max_keys: usize,
-        words: usize,
-        lines: usize,
-    ) -> Self {
-        let stretches = first << most_divisions;
-        let table = Table {
-            directory: (0..stretches).map(|n| AtomicU32::new(small(n >> most_divisions))).collect(),
-            segments: (0..stretches).map(|_| Slot::default()).collect(),
-            made: AtomicU32::new(small(first)),
-            most_divisions,
-            lines,
+    /// A table of at most so many segments. The first root has as many lines as the range begins with; a segment of full
+    /// size has as many as it ends with.
+    fn of_stretches(stretches: usize, max_keys: usize, words: usize, lines: RangeInclusive<usize>) -> Self {
+        Table {
+            segments: Segments::new(stretches, words, lines),
             words,
             max_keys,
             keys: AtomicUsize::new(0),
@@ -188,11 +191,31 @@ impl Table {
             evicted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             sketch: Sketch::new(max_keys, words, OnFull::default()),
-        };
-        for segment in &table.segments[..first] {
-            segment.get_or_init(|| Segment::new(lines, words, 0));
+        }
+    }
+
+    /// A table whose segments all have `lines` lines. It starts with `first` segments, one or two, and each of them can
+    /// divide so many times.
+    #[cfg(test)]
+    pub(crate) fn of_segments(
+        first: usize,
+        most_divisions: u32,
+        max_keys: usize,
+        words: usize,
+        lines: usize,
+    ) -> Self {
+        let table = Table::of_stretches(first << most_divisions, max_keys, words, lines..=lines);
+        if first == 2 {
+            let root = table.segments.of(0);
+            table.segments.grow(root, &mut lock(root));
         }
         table
+    }
+
+    /// A table with a root of `lines` lines that is replaced once, by one of twice its size, and never divides.
+    #[cfg(all(test, loom))]
+    pub(crate) fn of_root(lines: usize, max_keys: usize, words: usize) -> Self {
+        Table::of_stretches(1, max_keys, words, lines..=2 * lines)
     }
 
     /// The same table with another sketch.
@@ -212,6 +235,11 @@ impl Table {
         &self.sketch
     }
 
+    /// The memory that was allocated.
+    pub(crate) fn bytes(&self) -> usize {
+        self.segments.bytes() + self.sketch.bytes()
+    }
+
     /// What there is to tell without knowing when a state is idle: every cell that was ever used counts as in use.
     pub(crate) fn stats(&self) -> Stats {
         self.stats_with(self.sketch.stats(|_| Micros::MAX, Micros::ZERO))
@@ -219,13 +247,12 @@ impl Table {
 
     /// The same, with what is already known of the sketch: to look at all of its cells takes a while.
     pub(crate) fn stats_with(&self, sketch: SketchStats) -> Stats {
-        let line_bytes = line_bytes(self.words) + 1;
         Stats {
             keys: self.keys(),
             max_keys: self.max_keys,
             evicted: self.evicted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            bytes: self.made.load(Ordering::Relaxed) as usize * self.lines * line_bytes + self.sketch.bytes(),
+            bytes: self.bytes(),
             sketch,
         }
     }
@@ -259,7 +286,7 @@ impl Table {
         if self.words != 1 {
             return None;
         }
-        self.segment(self.stretch(fingerprint)).find_at_once(fingerprint)
+        self.segments.find(fingerprint)?.find_at_once(fingerprint)
     }
 
     /// The same for one key that is asked for very often: where it was found the last time, without looking. Whoever holds the
@@ -268,10 +295,9 @@ impl Table {
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits in one")]
     pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Place<'_>> {
         let remembered = self.remembered.load(Ordering::Relaxed);
-        let segment = (remembered >> 32) as u32 as usize;
         let number = (remembered as u32) as usize;
-        match self.segments.get(segment).and_then(Slot::get) {
-            Some(segment) if self.words == 1 && remembered != NOWHERE => Some(segment.place_of(number)),
+        match self.segments.get((remembered >> 32) as u32) {
+            Some(segment) if self.words == 1 => Some(segment.place_of(number)),
             _ => self.find_and_remember(fingerprint),
         }
     }
@@ -280,8 +306,8 @@ impl Table {
     #[inline(never)]
     fn find_and_remember(&self, fingerprint: u64) -> Option<Place<'_>> {
         let place = self.find_word(fingerprint)?;
-        let number = self.directory[self.stretch(fingerprint)].load(Ordering::Acquire);
-        if std::ptr::eq(self.segments[number as usize].get()?, place.segment) {
+        let number = self.segments.number(fingerprint);
+        if std::ptr::eq(self.segments.get(number)?, place.segment) {
             let remembered = u64::from(number) << 32 | u64::from(small(place.number_in_segment()));
             self.remembered.store(remembered, Ordering::Relaxed);
         }
@@ -297,14 +323,16 @@ impl Table {
     /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
     #[inline]
     pub(crate) fn send_for(&self, fingerprint: u64) {
-        self.segment(self.stretch(fingerprint)).send_for(fingerprint);
+        if let Some(segment) = self.segments.find(fingerprint) {
+            segment.send_for(fingerprint);
+        }
     }
 
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
     pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let mut patience = Patience::new();
         loop {
-            let segment = self.segment(self.stretch(fingerprint));
+            let segment = self.segments.of(fingerprint);
             let answer = match segment.find(fingerprint) {
                 Some(place) if self.words == 1 => apply_to_word(place, fingerprint, step),
                 Some(place) => apply_guarded(place, fingerprint, step),
@@ -322,25 +350,10 @@ impl Table {
 
     /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
     pub(crate) fn look_for_idle_again(&self, fingerprint: u64) {
-        lock(self.segment(self.stretch(fingerprint))).none_idle_before = Micros::ZERO;
+        if let Some(segment) = self.segments.find(fingerprint) {
+            lock(segment).none_idle_before = Micros::ZERO;
+        }
         self.outlook.idle_from(Micros::ZERO);
-    }
-
-    // --- finding
-
-    #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the high half of a product with a length is below it"
-    )]
-    fn stretch(&self, fingerprint: u64) -> usize {
-        ((u128::from(fingerprint) * self.directory.len() as u128) >> 64) as usize
-    }
-
-    #[inline]
-    fn segment(&self, stretch: usize) -> &Segment {
-        let number = self.directory[stretch].load(Ordering::Acquire);
-        self.segments[number as usize].get().expect("the directory names segments that exist")
     }
 }
 

@@ -37,11 +37,10 @@ impl Table {
     /// Decides for a key that has no state, and gives it one if the decision is worth remembering.
     #[inline(never)]
     pub(super) fn welcome<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
-        let stretch = self.stretch(fingerprint);
-        let segment = self.segment(stretch);
+        let segment = self.segments.of(fingerprint);
         let mut owners = lock(segment);
         // Only now is it certain: the segment may have divided, or the key arrived, while we waited.
-        if !std::ptr::eq(segment, self.segment(stretch))
+        if !std::ptr::eq(segment, self.segments.of(fingerprint))
             || segment.find(fingerprint).is_some()
             || !step.is_current()
         {
@@ -123,13 +122,19 @@ impl Table {
         if crowded || self.keys.load(Ordering::Relaxed) >= self.max_keys {
             self.gone(segment.sweep(owners, &|place| idle_at(place, step), step.now()));
         }
-        if owners.keys >= segment.slots() * 7 / 8 && owners.depth < self.most_divisions {
-            self.divide(segment, owners, self.stretch(fingerprint));
+        if owners.keys >= segment.slots() * 7 / 8 && self.segments.can_grow(segment, owners) {
+            self.segments.grow(segment, owners);
             return None;
         }
         let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
         let elsewhere = if at_the_cap { self.sweep_elsewhere(segment, owners, step) } else { Micros::MAX };
-        let place = segment.find_room(fingerprint, is_taken).filter(|_| self.reserve());
+        let place = segment.find_room(fingerprint, is_taken);
+        // One request may set aside more places than a small segment has.
+        if place.is_none() && !at_the_cap && self.segments.can_grow(segment, owners) {
+            self.segments.grow(segment, owners);
+            return None;
+        }
+        let place = place.filter(|_| self.reserve());
         Some(place.map_or(Room::NotBefore(owners.none_idle_before.min(elsewhere)), Room::At))
     }
 
@@ -156,7 +161,7 @@ impl Table {
             return self.outlook.none_idle_before();
         }
         let arrivals = self.outlook.arrivals();
-        let (made, first) = (self.made.load(Ordering::Relaxed), self.swept.load(Ordering::Relaxed));
+        let (made, first) = (self.segments.made(), self.swept.load(Ordering::Relaxed));
         let (mut next, mut everywhere) = (owners.none_idle_before, true);
         for number in (first..made).chain(0..first) {
             match self.sweep_other(number, own, step) {
@@ -176,7 +181,7 @@ impl Table {
 
     /// How many idle owners a segment let go, and when there can be more. `None` if it could not be looked into.
     fn sweep_other<T: Step>(&self, number: u32, own: &Segment, step: &T) -> Option<(usize, Micros)> {
-        let segment = self.segments[number as usize].get()?;
+        let segment = self.segments.nth(number)?;
         if std::ptr::eq(segment, own) {
             return Some((0, Micros::MAX));
         }
@@ -197,23 +202,6 @@ impl Table {
     fn gone(&self, keys: usize) {
         self.keys.fetch_sub(keys, Ordering::Relaxed);
         self.evicted.fetch_add(keys as u64, Ordering::Relaxed);
-    }
-
-    /// Gives the upper half of a segment's stretches to a new one.
-    pub(super) fn divide(&self, segment: &Segment, owners: &mut Owners, stretch: usize) {
-        owners.depth += 1;
-        let half = 1 << (self.most_divisions - owners.depth);
-        let upper = (stretch & !(2 * half - 1)) + half;
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        let other =
-            self.segments[number as usize].get_or_init(|| Segment::new(self.lines, self.words, owners.depth));
-        // Kept until the keys are there: who looked into it before would find it empty, and say so.
-        let mut others = lock(other);
-        (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
-        segment.divide(owners, other, &mut others, &|fingerprint| self.stretch(fingerprint) >= upper);
-        for entry in &self.directory[upper..upper + half] {
-            entry.store(number, Ordering::Release);
-        }
     }
 }
 

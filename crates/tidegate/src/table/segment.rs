@@ -17,9 +17,10 @@
 //!    belonged to its key.
 //!
 //! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
-//! given away half of its keys: it finds nothing, takes the lock, and is sent on.
+//! given away half of its keys, or all of them: it finds nothing, takes the lock, and is sent on.
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::line::{self, EMPTY, Line, SLOTS};
@@ -79,8 +80,8 @@ impl Slot {
 /// What only the holder of a segment's lock may know.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// How many times the table was divided to arrive at this segment.
-    pub(crate) depth: u32,
+    /// The stretches of the directory whose keys live here; none in a root that was replaced.
+    pub(crate) stretches: Range<usize>,
     /// How many slots have an owner.
     pub(crate) keys: usize,
     /// No owner can be idle before this.
@@ -99,10 +100,10 @@ pub(crate) struct Place<'a> {
 }
 
 impl Segment {
-    pub(crate) fn new(lines: usize, words: usize, depth: u32) -> Self {
+    pub(crate) fn new(lines: usize, words: usize, stretches: Range<usize>) -> Self {
         let stride = stride(words);
         let (group, large) = if is_large(words) { (1, lines * SLOTS * stride) } else { (1 + stride / 2, 0) };
-        let owners = Owners { depth, keys: 0, none_idle_before: Micros::ZERO, evicted_at: Micros::ZERO };
+        let owners = Owners { stretches, keys: 0, none_idle_before: Micros::ZERO, evicted_at: Micros::ZERO };
         let large = (0..large).map(|_| AtomicU64::new(0)).collect();
         Segment {
             lines: (0..lines * group).map(|_| Line::new()).collect(),
@@ -120,6 +121,16 @@ impl Segment {
 
     pub(crate) fn slots(&self) -> usize {
         self.homes.len() * SLOTS
+    }
+
+    pub(crate) fn lines(&self) -> usize {
+        self.homes.len()
+    }
+
+    /// The memory that it has allocated.
+    pub(crate) fn bytes(&self) -> usize {
+        let Segment { lines, homes, rest, .. } = self;
+        size_of_val(&**lines) + size_of_val(&**homes) + size_of_val(&**rest) + size_of_val(&*rest.large)
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 //! When the setting changes, every state is held at once, under all locks: nobody decides and nobody moves in. Then each is
 //! converted where it lies, or all of them are handed over to another table, in which nobody looks before it is in force.
 
-use super::segment::{Place, Segment, Slot};
+use super::segment::{Place, Segment};
 use super::{OwnersGuard, Table, lock};
 use crate::hold::{hold, release};
 use crate::sync::AtomicU64;
@@ -52,10 +52,9 @@ impl Table {
     /// Puts a state where no other thread can see the table yet. `false` if there is no room.
     pub(crate) fn plant(&self, fingerprint: u64, state: &[u64], idle_at: Micros) -> bool {
         loop {
-            let stretch = self.stretch(fingerprint);
-            let segment = self.segment(stretch);
+            let segment = self.segments.of(fingerprint);
             let mut owners = lock(segment);
-            if owners.keys < segment.slots() * 7 / 8 || owners.depth == self.most_divisions {
+            if owners.keys < segment.slots() * 7 / 8 || !self.segments.can_grow(segment, &owners) {
                 let Some(place) = segment.find_room(fingerprint, &|_| false) else { return false };
                 if !self.reserve() {
                     return false;
@@ -63,19 +62,20 @@ impl Table {
                 self.move_in(place, &mut owners, fingerprint, state, idle_at);
                 return true;
             }
-            self.divide(segment, &mut owners, stretch);
+            self.segments.grow(segment, &mut owners);
         }
     }
 
     fn occupied(&self) -> impl Iterator<Item = Place<'_>> {
-        let segments = self.segments.iter().filter_map(Slot::get);
-        segments.flat_map(Segment::places).filter(|place| !place.is_empty())
+        self.segments.all().flat_map(Segment::places).filter(|place| !place.is_empty())
     }
 
     fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
+        // A table without a root would have no lock, and the first key would arrive under the old setting meanwhile.
+        self.segments.make_root();
         // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
         let mut locks = Vec::new();
-        while let Some(segment) = self.segments.get(locks.len()).and_then(Slot::get) {
+        while let Some(segment) = u32::try_from(locks.len()).ok().and_then(|n| self.segments.nth(n)) {
             locks.push(lock(segment));
         }
         locks

@@ -1,0 +1,264 @@
+//! # The segments of a table: made one by one, found by number
+//!
+//! The directory names a segment for each *stretch* of fingerprints. A table has as many stretches as it can ever need
+//! segments; most tables need few of them. So nothing is allocated in advance:
+//!
+//! ```text
+//!   no key yet       root ─► nothing
+//!   few keys         root ─► segment 2          segments 0 and 1 were roots, too; they are empty now
+//!   more             directory  │ 2 │ 2 │ 3 │ 3 │ 3 │        segment 3 took over the upper half of the stretches
+//! ```
+//!
+//! Segments lie in lists, each four times as long as the one before, and a list is made when its first segment is. So no
+//! segment ever moves. Numbers are handed out as *list and place in it*, which costs less than working the list out.
+//!
+//! **Who makes what.** The root is made by the thread that brings the first key, under a lock. Every other segment, and the
+//! directory, is made under the lock of the segment that gives away its keys. Each is made before its number is
+//! published. A thread that has not seen the new number yet finds the old segment, takes its lock, and then sees it.
+
+use std::ops::{Range, RangeInclusive};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+
+use super::lock;
+use super::segment::{Owners, Segment, Slot};
+use crate::sync::{self, AtomicU32, Mutex, Ordering};
+use tidegate_core::Micros;
+
+#[derive(Debug)]
+pub(super) struct Segments {
+    /// The segment of all keys, or [`NONE`], or [`DIVIDED`].
+    root: AtomicU32,
+    /// Which segment keeps the keys of each stretch of fingerprints. Made when the root divides.
+    directory: OnceLock<Box<[AtomicU32]>>,
+    lists: [OnceLock<Box<[Slot]>>; LISTS],
+    /// How many stretches there are.
+    stretches: usize,
+    /// How many segments there are. Counts the first root even if there is none yet.
+    made: AtomicU32,
+    /// The lines of the first root, and those of a segment of full size.
+    lines: RangeInclusive<usize>,
+    words: usize,
+    /// Held to make the first root.
+    making_root: Mutex<()>,
+    /// What was allocated. Of `std` under loom, too: it is counted while a `OnceLock` is filled, where loom must not
+    /// switch threads.
+    bytes: AtomicUsize,
+}
+
+/// No segment.
+pub(super) const NONE: u32 = u32::MAX;
+/// In the place of a root: the root has divided, and there is a directory.
+const DIVIDED: u32 = u32::MAX - 1;
+/// How many stretches a table can have.
+pub(super) const MOST: usize = 1 << 27;
+/// A root is replaced by one of so many times its lines.
+pub(super) const GROWTH: usize = 4;
+/// The last list is that of [`NONE`] and [`DIVIDED`], and is never made. The others have room for more than [`MOST`].
+const LISTS: usize = 16;
+/// How many bits of a number are the place in the list.
+const PLACE_BITS: u32 = 28;
+/// List `n` has room for 8 · 4ⁿ segments.
+const FIRST_LIST: usize = 8;
+
+impl Segments {
+    pub(super) fn new(stretches: usize, words: usize, lines: RangeInclusive<usize>) -> Self {
+        Segments {
+            root: AtomicU32::new(NONE),
+            directory: OnceLock::new(),
+            lists: [const { OnceLock::new() }; LISTS],
+            stretches,
+            made: AtomicU32::new(1),
+            lines,
+            words,
+            making_root: Mutex::new(()),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// The memory that was allocated.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    // --- finding
+
+    /// The segment of a key, if there is any.
+    #[inline(always)]
+    pub(super) fn find(&self, fingerprint: u64) -> Option<&Segment> {
+        self.get(self.number(fingerprint))
+    }
+
+    /// The number of a key's segment.
+    #[inline(always)]
+    pub(super) fn number(&self, fingerprint: u64) -> u32 {
+        let root = self.root.load(Ordering::Acquire);
+        match self.directory.get() {
+            Some(directory) if root == DIVIDED => {
+                directory[stretch(fingerprint, directory.len())].load(Ordering::Acquire)
+            }
+            _ => root,
+        }
+    }
+
+    /// The segment with this number.
+    #[inline(always)]
+    pub(super) fn get(&self, number: u32) -> Option<&Segment> {
+        let list = self.lists[(number >> PLACE_BITS) as usize].get()?;
+        list.get((number & ((1 << PLACE_BITS) - 1)) as usize)?.get()
+    }
+
+    /// The segment of a key. Makes the root if there is none.
+    #[inline]
+    pub(super) fn of(&self, fingerprint: u64) -> &Segment {
+        self.find(fingerprint).unwrap_or_else(|| self.first_of(fingerprint))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn first_of(&self, fingerprint: u64) -> &Segment {
+        self.make_root();
+        self.find(fingerprint).expect("there is a root")
+    }
+
+    /// How many segments there are.
+    pub(super) fn made(&self) -> u32 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// A segment, by when it was made.
+    pub(super) fn nth(&self, n: u32) -> Option<&Segment> {
+        self.get(number(n))
+    }
+
+    /// Every segment.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Segment> {
+        self.lists.iter().filter_map(OnceLock::get).flat_map(|list| list.iter().filter_map(Slot::get))
+    }
+
+    // --- making
+
+    /// Makes the root if there is none.
+    pub(super) fn make_root(&self) {
+        let _making_root = sync::lock(&self.making_root);
+        // Another thread may have made it, and replaced it since.
+        if self.root.load(Ordering::Acquire) == NONE {
+            self.make(0, *self.lines.start(), 0..self.stretches);
+            self.root.store(number(0), Ordering::Release);
+        }
+    }
+
+    /// Makes the `n`th segment. Nobody else makes the same.
+    fn make(&self, n: u32, lines: usize, stretches: Range<usize>) -> &Segment {
+        let number = number(n);
+        let (list, place) = ((number >> PLACE_BITS) as usize, number & ((1 << PLACE_BITS) - 1));
+        let slots = self.lists[list].get_or_init(|| {
+            let slots: Box<[Slot]> = (0..self.length(list)).map(|_| Slot::default()).collect();
+            self.allocated(size_of_val(&*slots));
+            slots
+        });
+        slots[place as usize].get_or_init(|| {
+            let segment = Segment::new(lines, self.words, stretches);
+            self.allocated(segment.bytes());
+            segment
+        })
+    }
+
+    fn allocated(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The length of a list: no longer than all segments need that there can be.
+    fn length(&self, list: usize) -> usize {
+        let roots = (self.lines.end() / self.lines.start()).ilog2().div_ceil(GROWTH.ilog2()) as usize;
+        let before = FIRST_LIST * ((1 << (2 * list)) - 1) / 3;
+        (self.stretches + roots - before).min(FIRST_LIST << (2 * list))
+    }
+
+    /// Whether a segment can give keys away: it is a root that is not of full size yet, or has several stretches.
+    pub(super) fn can_grow(&self, segment: &Segment, owners: &Owners) -> bool {
+        segment.lines() < *self.lines.end() || owners.stretches.len() > 1
+    }
+
+    /// Makes a segment for keys of `segment`, which is locked by the caller and is that of its stretches, and moves them
+    /// there: all of them from a root that is not of full size yet, else those of the upper half of the stretches.
+    pub(super) fn grow(&self, segment: &Segment, owners: &mut Owners) {
+        let Range { start, end } = owners.stretches;
+        let lines = (segment.lines() * GROWTH).min(*self.lines.end());
+        let is_replaced = segment.lines() < lines;
+        let first = if is_replaced { start } else { start + (end - start).div_ceil(2) };
+        let n = self.made.fetch_add(1, Ordering::Relaxed);
+        let other = self.make(n, lines, first..end);
+        // Kept until the keys are there: who looked into it before would find it empty, and say so.
+        let mut others = lock(other);
+        (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
+        owners.stretches.end = first;
+        segment
+            .divide(owners, other, &mut others, &|fingerprint| stretch(fingerprint, self.stretches) >= first);
+        if is_replaced {
+            owners.none_idle_before = Micros::MAX;
+            self.root.store(number(n), Ordering::Release);
+            return;
+        }
+        let root = self.root.load(Ordering::Acquire);
+        for entry in &self.directory(root)[first..end] {
+            entry.store(number(n), Ordering::Release);
+        }
+        if root != DIVIDED {
+            self.root.store(DIVIDED, Ordering::Release);
+        }
+    }
+
+    /// The directory. If it is new, with the root in every entry.
+    fn directory(&self, root: u32) -> &[AtomicU32] {
+        self.directory.get_or_init(|| {
+            let directory: Box<[_]> = (0..self.stretches).map(|_| AtomicU32::new(root)).collect();
+            self.allocated(size_of_val(&*directory));
+            directory
+        })
+    }
+}
+
+/// The stretch of a fingerprint, of so many.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the high half of a product with a length is below it")]
+fn stretch(fingerprint: u64, stretches: usize) -> usize {
+    ((u128::from(fingerprint) * stretches as u128) >> 64) as usize
+}
+
+/// The number of the `n`th segment: its list, and its place there.
+fn number(n: u32) -> u32 {
+    // List `l` begins at 8 · (4ˡ − 1) / 3.
+    let list = (3 * u64::from(n) / FIRST_LIST as u64 + 1).ilog2() / 2;
+    let before = FIRST_LIST as u64 * ((1 << (2 * list)) - 1) / 3;
+    list << PLACE_BITS | u32::try_from(u64::from(n) - before).expect("a list has fewer than 2²⁸ places")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_each_other_through_the_lists() {
+        let mut next = (0, 0);
+        for n in 0..100_000 {
+            let number = number(n);
+            assert_eq!((number >> PLACE_BITS, number & ((1 << PLACE_BITS) - 1)), next, "of segment {n}");
+            next = if next.1 + 1 == 8 << (2 * next.0) { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+        }
+        let last = u32::try_from(MOST + 8).unwrap();
+        assert!((number(last) >> PLACE_BITS) as usize + 1 < LISTS, "the last list is never made");
+    }
+
+    #[test]
+    fn lists_have_room_for_every_segment_and_for_no_more() {
+        for stretches in [1, 2, 3, 7, 8, 39, 40, 41, 5_462] {
+            for (lines, roots) in [(16..=256, 2), (2..=16, 2), (2..=2, 0), (4..=8, 1)] {
+                let segments = Segments::new(stretches, 1, lines);
+                let last = number(u32::try_from(stretches + roots - 1).unwrap()) >> PLACE_BITS;
+                let room: usize = (0..=last as usize).map(|list| segments.length(list)).sum();
+                assert_eq!(room, stretches + roots);
+            }
+        }
+    }
+}

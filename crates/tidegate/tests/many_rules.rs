@@ -1,0 +1,143 @@
+//! Rules are cheap: one that was never asked takes next to nothing, one that was asked once takes little, and
+//! `Stats::bytes` is what was allocated.
+//!
+//! Allocations are counted for each thread, so the tests of this program do not disturb each other.
+
+#![cfg(target_pointer_width = "64")]
+
+use allocation_counter::measure;
+use tidegate::{
+    Algorithm, FixedWindow, KeyedLimiter, ManualClock, OnFull, Part, Policy, Quota, Rule, RuleId, SlidingLog,
+    SlidingWindow, TokenBucket,
+};
+
+const RULES: u16 = 1_000;
+
+/// What `make` returns, and the bytes that it allocated and did not free.
+fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
+    let mut made = None;
+    let measured = measure(|| made = Some(make()));
+    (made.expect("it was made"), usize::try_from(measured.bytes_current).expect("more than before"))
+}
+
+fn policy(rule: impl Fn(u16) -> Rule) -> Policy<Rule, ManualClock> {
+    let rules = (0..RULES).fold(Policy::builder(), |rules, n| rules.rule(format!("rule {n}"), rule(n)));
+    rules.build_with_clock(ManualClock::new()).expect("every rule has a name of its own")
+}
+
+fn bucket(_: u16) -> Rule {
+    Quota::per_second(100).into()
+}
+
+fn log(_: u16) -> Rule {
+    SlidingLog::new(Quota::per_hour(1_000)).into()
+}
+
+fn ask_each(policy: &Policy<Rule, ManualClock>) {
+    for n in 0..RULES {
+        let part = Part::of(RuleId(n)).key("10.0.0.1");
+        assert!(policy.check(&[part]).expect("the rule is there").is_allowed());
+    }
+}
+
+fn told(policy: &Policy<Rule, ManualClock>) -> usize {
+    (0..RULES).map(|n| policy.stats(RuleId(n)).expect("a rate").bytes).sum()
+}
+
+#[test]
+fn a_rule_that_was_never_asked_takes_less_than_4_kb() {
+    for rule in [bucket, log] {
+        let (policy, bytes) = held(|| policy(rule));
+        let each = bytes / usize::from(RULES);
+        println!("{each} bytes for a rule that was never asked");
+        assert!(each < 4_000, "{each} bytes for a rule that was never asked");
+        let told = told(&policy) / usize::from(RULES);
+        assert!(
+            told <= each && each - told < 200,
+            "{told} bytes told of {each}: names and little else are missing"
+        );
+    }
+}
+
+#[test]
+fn a_rule_that_was_asked_once_takes_less_than_6_kb() {
+    let policy = policy(bucket);
+    let (before, ((), more)) = (told(&policy), held(|| ask_each(&policy)));
+    let each = told(&policy) / usize::from(RULES);
+    println!("{each} bytes for a rule that was asked once");
+    assert!(each < 6_000, "{each} bytes for a rule that was asked once");
+    assert_eq!(told(&policy) - before, more, "what is told is what was allocated");
+}
+
+/// Each rule is made once: not on one clock first and then on another.
+#[test]
+fn a_policy_is_built_without_making_its_rules_twice() {
+    let measured = measure(|| drop(policy(bucket)));
+    let (_, held) = held(|| policy(bucket));
+    let held = u64::try_from(held).expect("no more than memory");
+    assert!(measured.bytes_total < 2 * held, "{} bytes allocated for {held}", measured.bytes_total);
+}
+
+#[track_caller]
+fn assert_true_while_it_grows<A: Algorithm + Clone>(
+    algorithm: A,
+    max_keys: usize,
+    on_full: OnFull,
+    keys: u64,
+) {
+    let make = || {
+        let limiter = KeyedLimiter::<u64, A>::with(algorithm).max_keys(max_keys).on_full(on_full);
+        limiter.with_clock(ManualClock::new())
+    };
+    let (limiter, first) = held(make);
+    let fixed = first - limiter.stats().bytes;
+    assert!(fixed < 200, "{fixed} bytes are not told");
+    let mut allocated = first;
+    for key in 0..keys {
+        let ((), more) = held(|| _ = limiter.check(&key));
+        allocated += more;
+        if more > 0 || key + 1 == keys {
+            assert_eq!(limiter.stats().bytes + fixed, allocated, "with {key} keys");
+        }
+    }
+}
+
+#[test]
+fn the_bytes_told_are_the_bytes_allocated() {
+    let quota = Quota::per_hour(10);
+    assert_true_while_it_grows(TokenBucket::new(quota), 1 << 22, OnFull::Sketch, 30_000);
+    assert_true_while_it_grows(TokenBucket::new(quota), 1_000, OnFull::Sketch, 2_000);
+    assert_true_while_it_grows(TokenBucket::new(quota), 1_000, OnFull::Refuse, 2_000);
+    assert_true_while_it_grows(FixedWindow::new(quota), 10_000, OnFull::Sketch, 12_000);
+    assert_true_while_it_grows(SlidingWindow::new(quota, 10), 10_000, OnFull::Sketch, 12_000);
+    assert_true_while_it_grows(SlidingLog::new(quota), 10_000, OnFull::Sketch, 3_000);
+}
+
+#[test]
+fn the_bytes_told_count_the_table_of_an_earlier_setting() {
+    let (limiter, first) = held(|| KeyedLimiter::<u64, Rule>::with(bucket(0)).with_clock(ManualClock::new()));
+    let fixed = first - limiter.stats().bytes;
+    let ((), grown) = held(|| (0..2_000).for_each(|key| _ = limiter.check(&key)));
+    let ((), changed) = held(|| limiter.change(log(0)));
+    let told = limiter.stats().bytes + fixed;
+    let allocated = first + grown + changed;
+    assert!(
+        told <= allocated && allocated - told < 1_000,
+        "{told} bytes told of {allocated}, but for the setting"
+    );
+}
+
+/// A table is never much larger than its keys need, whatever their number.
+#[test]
+fn a_table_grows_with_its_keys() {
+    let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(10)).with_clock(ManualClock::new());
+    let fixed = limiter.stats().bytes;
+    for (keys, most) in
+        [(1, 2_000), (50, 2_000), (200, 7_000), (800, 25_000), (1_500, 70_000), (10_000, 700_000)]
+    {
+        (0..keys).for_each(|key| _ = limiter.check(&key));
+        let bytes = limiter.stats().bytes - fixed;
+        println!("{keys} keys: {bytes} bytes");
+        assert!(bytes <= most, "{bytes} bytes for {keys} keys");
+    }
+}
