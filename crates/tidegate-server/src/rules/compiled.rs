@@ -4,7 +4,7 @@
 //! [`Gate`](tidegate::Gate) knows it: those of the first rule, those of its overrides, those of the second rule, and
 //! so on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use tidegate_redis::Lease;
@@ -20,10 +20,10 @@ pub struct Compiled {
     pub(crate) allow: List,
     pub(crate) deny: List,
     pub(crate) rules: Box<[Ready]>,
-    /// By domain; the rules without a domain are in each.
+    /// By domain: its rules.
     domains: HashMap<Box<str>, Index>,
-    /// For every other domain.
-    elsewhere: Index,
+    /// The rules without a domain, which are for every call.
+    everywhere: Index,
     limits: Box<[Numbered]>,
 }
 
@@ -72,13 +72,18 @@ impl Compiled {
             .enumerate()
             .map(|(number, rule)| Ready::new(number, rule, &mut limits))
             .collect();
-        let names: BTreeSet<_> = rules.iter().filter_map(|ready| ready.rule.domain.as_deref()).collect();
-        let domains = names.into_iter().map(|name| (name.into(), index(&rules, Some(name)))).collect();
+        let mut domains = HashMap::<_, Vec<_>>::new();
+        for (number, Ready { rule, .. }) in rules.iter().enumerate() {
+            domains.entry(rule.domain.as_deref()).or_default().push((number, rule.conditions.as_slice()));
+        }
+        let everywhere = Index::of(domains.remove(&None).unwrap_or_default());
+        let index = |(name, rules): (Option<&str>, Vec<_>)| Some((name?.into(), Index::of(rules)));
+        let domains = domains.into_iter().filter_map(index).collect();
         Compiled {
             allow: List::new(set.allow),
             deny: List::new(set.deny),
-            elsewhere: index(&rules, None),
             domains,
+            everywhere,
             rules,
             limits: limits.into(),
         }
@@ -104,14 +109,11 @@ impl Compiled {
 
     /// The rules that may match, by their places.
     pub(crate) fn candidates(&self, domain: &str, descriptors: &[Descriptor<'_>], numbers: &mut Vec<u32>) {
-        self.domains.get(domain).unwrap_or(&self.elsewhere).candidates(descriptors, numbers);
+        self.everywhere.candidates(descriptors, numbers);
+        if let Some(index) = self.domains.get(domain) {
+            index.more_candidates(descriptors, numbers);
+        }
     }
-}
-
-fn index(rules: &[Ready], domain: Option<&str>) -> Index {
-    let is_here = |ready: &Ready| ready.rule.domain.is_none() || ready.rule.domain.as_deref() == domain;
-    let here = rules.iter().enumerate().filter(|(_, ready)| is_here(ready));
-    Index::of(here.map(|(number, ready)| (number, ready.rule.conditions.as_slice())))
 }
 
 impl Ready {

@@ -208,6 +208,35 @@ fn overrides_are_known_by_whom_they_are_for_and_not_by_their_place() {
     assert!(names[1] != names[2] && names[1].len() <= 64, "{names:?}");
 }
 
+/// How many rules a call is held against.
+fn tried(compiled: &Compiled, call: &Call<'_>) -> usize {
+    let mut numbers = Vec::new();
+    compiled.candidates(call.domain, call.descriptors, &mut numbers);
+    numbers.len()
+}
+
+#[test]
+fn of_ten_thousand_rules_with_exact_values_those_are_tried_that_can_match() {
+    let rules = (0..10_000).map(|n| {
+        let mut rule = Rule::new(format!("rule {n}"), [limit("1/s")]);
+        let user = is("user", &format!("u{n}"));
+        // All of them are for one service, and by it alone all of them would be tried.
+        rule.conditions =
+            vec![is("service", "api"), user, is("plan", if n % 2 == 0 { "free" } else { "paid" })];
+        rule.domain = (n % 3 == 0).then(|| format!("domain {n}"));
+        rule
+    });
+    let compiled = compiled(rules.collect());
+    for (user, domain, expected) in
+        [("u17", "", 1), ("u17", "domain 18", 1), ("u18", "domain 18", 1), ("u18", "", 0)]
+    {
+        let descriptors = [("service", "api"), ("user", user), ("plan", "free"), ("plan", "paid")];
+        let call = Call::of(&descriptors).domain(domain);
+        assert!(tried(&compiled, &call) <= 2, "one without a domain and one of the domain: {user} {domain}");
+        assert_eq!(found(&compiled, &call).len(), expected, "{user} {domain}");
+    }
+}
+
 // === the slow and obvious way ===
 
 fn slowly(set: &RuleSet, call: &Call<'_>) -> Vec<Found> {
