@@ -3,9 +3,13 @@
 //! Its text format, written by hand: a name, labels, a number. Everything that is counted is counted elsewhere, without
 //! locks; here it is added up when somebody asks. There are as many lines as the rules in force make, and no more:
 //! no label holds a key, or anything else that callers choose.
+//!
+//! Ten thousand rules make megabytes of text. So it is written in pieces, each when the one before has been sent.
 
 mod text;
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate::{Clock, RuleId, Source};
@@ -19,10 +23,70 @@ use crate::log;
 use crate::resp::source_name;
 use text::{Kind, Lines};
 
-/// All of it.
-pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> String {
-    let (rules, meter) = (engine.in_force(), engine.meter());
-    let mut lines = Lines::default();
+/// So many rules are written in one piece.
+const PIECE: usize = 128;
+
+/// All of it, piece by piece.
+pub(crate) struct Text<C> {
+    engine: Arc<Engine<C>>,
+    /// Those in force when it was asked for: what a reload does meanwhile is not seen.
+    rules: Arc<InForce<C>>,
+    /// The section that is written next, and the first of its rules or limits.
+    next: (usize, usize),
+}
+
+/// Writes a part of a section: these of its rules or limits.
+type Write<C> = fn(&Text<C>, &mut Lines, Range<usize>);
+
+/// What a section has lines for.
+#[derive(Clone, Copy, Debug)]
+enum Each {
+    Once,
+    Rule,
+    Limit,
+}
+
+impl<C: Clock + Send + Sync + 'static> Text<C> {
+    pub(crate) fn new(engine: &Arc<Engine<C>>) -> Self {
+        Text { engine: engine.clone(), rules: Arc::clone(&engine.in_force()), next: (0, 0) }
+    }
+
+    const SECTIONS: [(Each, Write<C>); 11] = [
+        (Each::Once, |text, lines, _| build(lines, text.engine.meter())),
+        (Each::Rule, |text, lines, rules| decisions(lines, &text.rules, rules)),
+        (Each::Rule, |text, lines, rules| denied(lines, &text.rules, rules)),
+        (Each::Once, |text, lines, _| listed(lines, text.engine.meter())),
+        (Each::Rule, |text, lines, rules| shadows(lines, &text.rules, rules)),
+        (Each::Limit, |text, lines, limits| tables(lines, &text.rules, 0, limits)),
+        (Each::Limit, |text, lines, limits| tables(lines, &text.rules, 1, limits)),
+        (Each::Limit, |text, lines, limits| tables(lines, &text.rules, 2, limits)),
+        (Each::Limit, |text, lines, limits| tables(lines, &text.rules, 3, limits)),
+        (Each::Once, |text, lines, _| held(lines, &text.engine)),
+        (Each::Once, |text, lines, _| rest(lines, &text.rules, text.engine.meter())),
+    ];
+}
+
+impl<C: Clock + Send + Sync + 'static> Iterator for Text<C> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let (section, start) = self.next;
+        let (each, write) = Self::SECTIONS.get(section)?;
+        let compiled = self.rules.compiled();
+        let items = match each {
+            Each::Once => 0,
+            Each::Rule => compiled.rules().len(),
+            Each::Limit => compiled.limits().len(),
+        };
+        let end = items.min(start + PIECE);
+        let mut lines = Lines::default();
+        write(self, &mut lines, start..end);
+        self.next = if end < items { (section, end) } else { (section + 1, 0) };
+        Some(lines.end())
+    }
+}
+
+fn build(lines: &mut Lines, meter: &Meter) {
     lines.family("tidegate_build_info", Kind::Gauge, "Which program this is.");
     lines.one("tidegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     const DROPPED: &str = "tidegate_log_lines_dropped_total";
@@ -31,22 +95,21 @@ pub(crate) fn text<C: Clock + Send + Sync + 'static>(engine: &Engine<C>) -> Stri
     const MISSING: &str = "tidegate_config_file_missing";
     lines.family(MISSING, Kind::Gauge, "1 if the configuration file is not there; the rules in force stay.");
     lines.one(MISSING, &[], meter.is_file_missing.load(Relaxed).into());
-    decisions(&mut lines, &rules, meter);
-    loans(&mut lines, meter);
-    shadows(&mut lines, &rules);
-    tables(&mut lines, engine, &rules);
-    redis(&mut lines, &rules, meter);
-    leases(&mut lines, &rules);
-    let ratio = protection(&rules, meter);
+}
+
+/// What there is to tell of the whole service.
+fn rest<C: Clock>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
+    redis(lines, rules, meter);
+    leases(lines, rules);
+    let ratio = protection(rules, meter);
     lines.family(
         "tidegate_protection_ratio",
         Kind::Gauge,
         "Of the decisions of the last seconds, the part that was enforced; 0 if the canary says that nothing is.",
     );
     lines.float("tidegate_protection_ratio", &[], ratio);
-    reloads(&mut lines, meter);
-    doors(&mut lines, meter);
-    lines.end()
+    reloads(lines, meter);
+    doors(lines, meter);
 }
 
 /// Notes how many decisions there were by now, so that there is a ratio of the last few seconds. To be called every
@@ -85,21 +148,31 @@ fn decided<C>(rules: &InForce<C>, meter: &Meter) -> (u64, u64) {
     all.fold((0, 0), |(all, open), (more, more_open)| (all + more, open + more_open))
 }
 
-fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
+fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, range: Range<usize>) {
     const NAME: &str = "tidegate_decisions_total";
-    lines.family(NAME, Kind::Counter, "Requests by the rule that was binding, who decided, and what.");
-    for tally in rules.tallies() {
+    if range.start == 0 {
+        lines.family(NAME, Kind::Counter, "Requests by the rule that was binding, who decided, and what.");
+    }
+    for tally in &rules.tallies()[range] {
         limited(lines, NAME, &[("rule", &tally.name)], tally);
     }
+}
+
+fn denied<C>(lines: &mut Lines, rules: &InForce<C>, range: Range<usize>) {
     const DENIED: &str = "tidegate_denied_total";
-    lines.family(
-        DENIED,
-        Kind::Counter,
-        "Requests that a rule refused without looking at a limit: its list, a missing key or cost, a block.",
-    );
-    for tally in rules.tallies() {
+    if range.start == 0 {
+        lines.family(
+            DENIED,
+            Kind::Counter,
+            "Requests that a rule refused without looking at a limit: its list, a missing key or cost, a block.",
+        );
+    }
+    for tally in &rules.tallies()[range] {
         lines.one(DENIED, &[("rule", &tally.name)], tally.sum_denied());
     }
+}
+
+fn listed(lines: &mut Lines, meter: &Meter) {
     const LISTED: &str = "tidegate_unruled_total";
     lines.family(LISTED, Kind::Counter, "Requests that no rule was asked about, by what became of them.");
     for (outcome, number) in ["unlimited", "exempt", "denied"].iter().zip(&meter.listed) {
@@ -112,6 +185,7 @@ fn decisions<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
         "Requests whose limit came with the call (CL.THROTTLE), by who decided, and what.",
     );
     limited(lines, THROTTLED, &[], &meter.throttled);
+    loans(lines, meter);
 }
 
 /// By who decided, and what. What ordinarily happens is there from the beginning; all else once it has happened.
@@ -135,10 +209,12 @@ fn loans(lines: &mut Lines, meter: &Meter) {
     }
 }
 
-fn shadows<C>(lines: &mut Lines, rules: &InForce<C>) {
+fn shadows<C>(lines: &mut Lines, rules: &InForce<C>, range: Range<usize>) {
     const NAME: &str = "tidegate_shadow_decisions_total";
-    lines.family(NAME, Kind::Counter, "What rules that only watch would have done.");
-    for (number, rule) in (0..).zip(rules.compiled().rules()) {
+    if range.start == 0 {
+        lines.family(NAME, Kind::Counter, "What rules that only watch would have done.");
+    }
+    for (number, rule) in (0..).zip(rules.compiled().rules()).skip(range.start).take(range.len()) {
         let Some(watched) = rules.watched(number) else { continue };
         for (outcome, count) in [("allowed", watched.passed()), ("refused", watched.refused())] {
             lines.one(NAME, &[("rule", &rule.name), ("outcome", outcome)], count);
@@ -148,30 +224,41 @@ fn shadows<C>(lines: &mut Lines, rules: &InForce<C>) {
 
 type OfStats = fn(&tidegate::Stats) -> u64;
 
-fn tables<C: Clock + Send + Sync + 'static>(lines: &mut Lines, engine: &Engine<C>, rules: &InForce<C>) {
-    let limits = (0..).zip(rules.compiled().limits());
-    let stats: Vec<_> = limits
-        .filter_map(|(number, numbered)| Some((&numbered.identity.name, rules.stats(RuleId(number))?)))
-        .collect();
-    let families: [(&str, Kind, &str, OfStats); 4] = [
-        ("tidegate_keys", Kind::Gauge, "Keys that have a state in memory.", |stats| stats.keys as u64),
-        ("tidegate_keys_evicted_total", Kind::Counter, "Idle keys that made room for others.", |stats| {
-            stats.evicted
-        }),
-        (
-            "tidegate_keys_refused_total",
-            Kind::Counter,
-            "Decisions refused for want of room for a key.",
-            |stats| stats.refused,
-        ),
-        ("tidegate_table_bytes", Kind::Gauge, "Memory that the states take.", |stats| stats.bytes as u64),
-    ];
-    for (name, kind, help, value) in families {
+/// What is told of each table, a family for each.
+const TABLES: [(&str, Kind, &str, OfStats); 4] = [
+    ("tidegate_keys", Kind::Gauge, "Keys that have a state in memory.", |stats| stats.keys as u64),
+    ("tidegate_keys_evicted_total", Kind::Counter, "Idle keys that made room for others.", |stats| {
+        stats.evicted
+    }),
+    (
+        "tidegate_keys_refused_total",
+        Kind::Counter,
+        "Decisions refused for want of room for a key.",
+        |stats| stats.refused,
+    ),
+    ("tidegate_table_bytes", Kind::Gauge, "Memory that the limit takes, with all of its keys.", |stats| {
+        stats.bytes as u64
+    }),
+];
+
+fn tables<C: Clock + Send + Sync + 'static>(
+    lines: &mut Lines,
+    rules: &InForce<C>,
+    family: usize,
+    range: Range<usize>,
+) {
+    let (name, kind, help, value) = TABLES[family];
+    if range.start == 0 {
         lines.family(name, kind, help);
-        for (limit, stats) in &stats {
-            lines.one(name, &[("limit", limit)], value(stats));
+    }
+    for (number, numbered) in (0..).zip(rules.compiled().limits()).skip(range.start).take(range.len()) {
+        if let Some(stats) = rules.stats(RuleId(number)) {
+            lines.one(name, &[("limit", &numbered.identity.name)], value(&stats));
         }
     }
+}
+
+fn held<C: Clock + Send + Sync + 'static>(lines: &mut Lines, engine: &Engine<C>) {
     lines.family("tidegate_throttle_keys", Kind::Gauge, "Keys whose limit comes with the call.");
     lines.one("tidegate_throttle_keys", &[], engine.keys());
     lines.family("tidegate_places", Kind::Gauge, "Requests that hold places at work.");

@@ -69,6 +69,9 @@ impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
 
     /// Later: some of it takes its time, and nobody is in a hurry.
     fn answer(self: &Arc<Self>, verb: Verb, body: &[u8]) -> Told {
+        if verb == Verb::Metrics {
+            return Answer::Ready(Ok(Said::metrics(metrics::Text::new(&self.engine))));
+        }
         let (service, body) = (self.clone(), body.to_vec());
         Answer::Pending(Box::pin(async move { service.said(verb, &body).await }))
     }
@@ -87,7 +90,7 @@ impl<C: Clock + Send + Sync + 'static> Service<C> {
                 let most = self.engine.most_refused(MOST_REFUSED);
                 Ok(Said::json(told::refused(&self.engine.in_force(), &most)))
             }
-            Verb::Metrics => Ok(Said::metrics(metrics::text(&self.engine))),
+            Verb::Metrics => Ok(Said::metrics(metrics::Text::new(&self.engine))),
             Verb::Reload => self.reload().await,
             verb => {
                 let named = asked::named(body)?;

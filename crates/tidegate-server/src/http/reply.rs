@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::fmt;
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,18 +12,29 @@ use super::head::{Head, Version};
 use super::problem::Problem;
 
 /// What is said to a request.
-#[derive(Debug)]
 pub(crate) struct Said {
     status: StatusCode,
     kind: &'static str,
-    body: Cow<'static, str>,
+    body: Content,
 }
+
+/// The body of an answer.
+enum Content {
+    Whole(Cow<'static, str>),
+    /// Too long to be in memory at once.
+    Pieces(Pieces),
+}
+
+/// The pieces of a body, each made when the one before was sent.
+pub(crate) type Pieces = Box<dyn Iterator<Item = String> + Send>;
 
 /// How an answer is to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
     body: Body,
     connection: Connection,
+    /// Whether the client reads chunks.
+    reads_chunks: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +59,13 @@ pub(super) const BODY: usize = 256 << 10;
 
 impl Said {
     pub(crate) fn json(json: impl Into<Cow<'static, str>>) -> Self {
-        Said { status: StatusCode::OK, kind: "application/json", body: json.into() }
+        Said { status: StatusCode::OK, kind: "application/json", body: Content::Whole(json.into()) }
     }
 
     /// In the format that Prometheus reads.
-    pub(crate) fn metrics(text: String) -> Self {
-        Said { kind: "text/plain; version=0.0.4; charset=utf-8", ..Said::json(text) }
+    pub(crate) fn metrics(text: impl Iterator<Item = String> + Send + 'static) -> Self {
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        Said { status: StatusCode::OK, kind, body: Content::Pieces(Box::new(text)) }
     }
 
     /// That it does not serve, or not much longer.
@@ -63,7 +76,8 @@ impl Said {
 
 impl Manner {
     /// To somebody of whom nothing is known, and who is not listened to any more.
-    pub(super) const LAST: Self = Manner { body: Body::Sent, connection: Connection::Ends };
+    pub(super) const LAST: Self =
+        Manner { body: Body::Sent, connection: Connection::Ends, reads_chunks: false };
 
     /// As is asked for.
     pub(super) fn of(head: &Head<'_>) -> Self {
@@ -73,7 +87,7 @@ impl Manner {
             (false, Version::Http11) => Connection::Stays,
             (false, Version::Http10) => Connection::StaysForOnce,
         };
-        Manner { body, connection }
+        Manner { body, connection, reads_chunks: head.version == Version::Http11 }
     }
 
     /// The same, and nothing comes after it.
@@ -92,17 +106,28 @@ pub(super) fn too_long() -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
 }
 
-/// Writes whatever was said, as it is sent.
-pub(super) fn write(told: Result<Said, Problem>, manner: Manner, out: &mut Vec<u8>) {
+/// Writes whatever was said, as it is sent. Returns the pieces of a body that is not written yet: each is to be written as
+/// a [`chunk`], and then the [`LAST_CHUNK`].
+pub(super) fn write(told: Result<Said, Problem>, manner: Manner, out: &mut Vec<u8>) -> Option<Pieces> {
     match told {
-        Ok(said) => response(&said, manner, |_| (), out),
+        Ok(said) => response(said, manner, |_| (), out),
         Err(problem) => {
-            let (kind, body) = ("application/problem+json", problem.body().into());
+            let (kind, body) = ("application/problem+json", Content::Whole(problem.body().into()));
             let said = Said { status: problem.status, kind, body };
-            response(&said, manner, |out| more_of(&problem, out), out);
+            response(said, manner, |out| more_of(&problem, out), out)
         }
     }
 }
+
+/// Writes a piece of a body.
+pub(super) fn chunk(piece: &str, out: &mut Vec<u8>) {
+    if piece.is_empty() {
+        return; // a chunk without bytes would be the last
+    }
+    let _ = write!(out, "{:x}\r\n{piece}\r\n", piece.len()); // into memory nothing can fail
+}
+
+pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 fn more_of(problem: &Problem, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\ncache-control: no-store");
@@ -115,10 +140,18 @@ fn more_of(problem: &Problem, out: &mut Vec<u8>) {
     }
 }
 
-fn response(said: &Said, manner: Manner, more: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+fn response(
+    said: Said,
+    manner: Manner,
+    more: impl FnOnce(&mut Vec<u8>),
+    out: &mut Vec<u8>,
+) -> Option<Pieces> {
     let Said { status, kind, body } = said;
-    out.reserve(256 + body.len());
-    match *status {
+    let body = match body {
+        Content::Pieces(pieces) if !manner.reads_chunks => Content::Whole(pieces.collect::<String>().into()),
+        body => body,
+    };
+    match status {
         StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK"),
         other => {
             let _ = write!(out, "HTTP/1.1 {other}"); // into memory nothing can fail
@@ -126,8 +159,14 @@ fn response(said: &Said, manner: Manner, more: impl FnOnce(&mut Vec<u8>), out: &
     }
     out.extend_from_slice(b"\r\ncontent-type: ");
     out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\r\ncontent-length: ");
-    out.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+    match &body {
+        Content::Whole(body) => {
+            out.reserve(256 + body.len());
+            out.extend_from_slice(b"\r\ncontent-length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+        }
+        Content::Pieces(_) => out.extend_from_slice(b"\r\ntransfer-encoding: chunked"),
+    }
     out.extend_from_slice(b"\r\ndate: ");
     out.extend_from_slice(&date());
     more(out);
@@ -136,8 +175,17 @@ fn response(said: &Said, manner: Manner, more: impl FnOnce(&mut Vec<u8>), out: &
         Connection::StaysForOnce => b"\r\nconnection: keep-alive\r\n\r\n",
         Connection::Ends => b"\r\nconnection: close\r\n\r\n",
     });
-    if let Body::Sent = manner.body {
-        out.extend_from_slice(body.as_bytes());
+    match (manner.body, body) {
+        (Body::Measured, _) => {}
+        (Body::Sent, Content::Whole(body)) => out.extend_from_slice(body.as_bytes()),
+        (Body::Sent, Content::Pieces(pieces)) => return Some(pieces),
+    }
+    None
+}
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Said").field("status", &self.status).field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 

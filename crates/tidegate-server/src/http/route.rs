@@ -85,7 +85,7 @@ impl<C: Clock + Send + Sync + 'static> Answers for Service<C> {
         Answer::Ready(Ok(match verb {
             Verb::Live => Said::json("{\"status\":\"ok\"}"),
             Verb::Ready => metrics::readiness(&self.engine),
-            Verb::Metrics => Said::metrics(metrics::text(&self.engine)),
+            Verb::Metrics => Said::metrics(metrics::Text::new(&self.engine)),
             Verb::OpenApi => Said::json(OPENAPI),
             verb => return put(&self.engine, verb, body).map(|told| told.map(Said::json)),
         }))

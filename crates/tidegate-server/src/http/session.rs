@@ -18,7 +18,7 @@ use super::chunks::{Chunks, Took};
 use super::guard::Guard;
 use super::head::{Head, LONGEST, Length};
 use super::problem::Problem;
-use super::reply::{BODY, Manner, Said, too_long, write};
+use super::reply::{BODY, LAST_CHUNK, Manner, Pieces, Said, chunk, too_long, write};
 use super::routes::{Route, find};
 use crate::engine::Answer;
 use crate::engine::meter::DoorMeter;
@@ -61,6 +61,8 @@ pub(crate) struct Session<S: Answers> {
     seen: usize,
     /// What is asked with a body that comes in chunks, and what has come of it.
     chunked: Option<(S::Verb, Manner, Chunks)>,
+    /// What is still to be sent of an answer. It comes before all else.
+    pieces: Option<Pieces>,
     /// What the next answer, or the one before, is to this conversation.
     end: End,
 }
@@ -92,11 +94,21 @@ impl<S: Answers> Talk for Session<S> {
     fn run(&mut self, bytes: &[u8], _: &mut Places, out: &mut Vec<u8>) -> Ran {
         let mut consumed = 0;
         let then = loop {
-            if self.end == End::Here {
-                break Then::Close;
-            }
             if out.len() >= ENOUGH {
                 break Then::Flush;
+            }
+            if let Some(pieces) = &mut self.pieces {
+                match pieces.next() {
+                    Some(piece) => chunk(&piece, out),
+                    None => {
+                        self.pieces = None;
+                        out.extend_from_slice(LAST_CHUNK);
+                    }
+                }
+                continue;
+            }
+            if self.end == End::Here {
+                break Then::Close;
             }
             match self.step(&bytes[consumed..], out) {
                 Step::Took(length) => consumed += length,
@@ -132,7 +144,7 @@ impl<S: Answers> Talk for Session<S> {
 
 impl<S: Answers> Session<S> {
     pub(crate) fn new(service: Arc<S>) -> Self {
-        Session { service, seen: 0, chunked: None, end: End::No }
+        Session { service, seen: 0, chunked: None, pieces: None, end: End::No }
     }
 
     fn step(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
@@ -206,14 +218,17 @@ impl<S: Answers> Session<S> {
         }
         match told {
             Answer::Ready(told) => {
-                write(told, manner, out);
+                self.pieces = write(told, manner, out);
                 Step::Took(end)
             }
             Answer::Pending(pending) => Step::Later(
                 end,
                 Box::pin(async move {
                     let (told, mut out) = (pending.await, Vec::new());
-                    write(told, manner, &mut out);
+                    if let Some(pieces) = write(told, manner, &mut out) {
+                        pieces.for_each(|piece| chunk(&piece, &mut out));
+                        out.extend_from_slice(LAST_CHUNK);
+                    }
                     out
                 }),
             ),

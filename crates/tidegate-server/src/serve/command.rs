@@ -21,7 +21,7 @@ use crate::config::command::{read, told};
 use crate::config::flags::{Flags, Given};
 use crate::config::process::{LogFormat, Process};
 use crate::config::{Address, Auth, Config, Listener, Loaded, Protocol};
-use crate::engine::Engine;
+use crate::engine::{Engine, InForce};
 use crate::grpc;
 use crate::http::{self, Guard};
 use crate::log::{self, Log, Stream};
@@ -66,14 +66,11 @@ impl Serve {
             Some(path) => read(path, &given),
             None => Config::example(&given),
         };
-        let Some(config) = loaded.config.take() else {
-            complain(&loaded, log);
-            return ExitCode::FAILURE;
-        };
-        if loaded.faults.iter().next().is_some() {
-            loaded.config = Some(config.clone());
-            complain(&loaded, log); // warnings
+        if loaded.config.is_none() || loaded.faults.iter().next().is_some() {
+            complain(&loaded, log); // errors, or warnings
         }
+        let Some(config) = loaded.config.take() else { return ExitCode::FAILURE };
+        drop(loaded); // the text of the file is not needed while serving
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ran = runtime.map_err(Into::into).and_then(|runtime| {
             let ran = runtime.block_on(run(self, config, given, watching));
@@ -111,11 +108,13 @@ impl Serve {
 
 async fn run(
     serve: Serve,
-    config: Config,
+    mut config: Config,
     given: Given,
     watching: Option<Watching>,
 ) -> Result<(), Box<dyn Error>> {
-    let rules = Compiled::new(config.rules.clone());
+    // Moved, not cloned, and what nobody reads any more is freed: with ten thousand rules each is megabytes.
+    let rules = Compiled::new(std::mem::take(&mut config.rules));
+    config.shown = Vec::new();
     if serve.flags.conformance {
         let engine = Engine::for_testing(rules, &config.store)?;
         Log::from(serve.process.log_format).warn(PUT_TO_THE_TEST).say();
@@ -150,7 +149,7 @@ async fn run_engine<C: Clock + Clone + Send + Sync + 'static>(
     let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let notice = Duration::from_secs(serve.process.notice);
     let hangup = signal(SignalKind::hangup())?;
-    greet(&serve, &config, &server, log);
+    greet(&serve, &config, &engine.in_force(), &server, log);
     notify(READY, log);
     let certificates = certificates.into_iter().flatten().collect();
     let files = Files { file: watching, reloader, certificates };
@@ -319,27 +318,38 @@ fn complain(loaded: &Loaded, log: Log) {
 }
 
 /// Where it listens, what it limits, and three lines to try.
-fn greet<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, server: &Server<C>, log: Log) {
-    let names: Vec<_> = config.rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+fn greet<C: Clock + Send + Sync + 'static>(
+    serve: &Serve,
+    config: &Config,
+    rules: &InForce<C>,
+    server: &Server<C>,
+    log: Log,
+) {
+    let names: Vec<_> = rules.compiled().rules().map(|rule| rule.name.as_str()).collect();
     let file = match &serve.flags.config {
         Some(path) => path.display().to_string(),
         None => "the example, for want of --config FILE".to_owned(),
     };
     let few = &names[..names.len().min(20)];
     let more = if names.len() > 20 { ", and more" } else { "" };
-    let rules = if names.len() == 1 { "rule" } else { "rules" };
-    let message = format!("{} {rules} of {file}: {}{more}", names.len(), few.join(", "));
+    let noun = if names.len() == 1 { "rule" } else { "rules" };
+    let message = format!("{} {noun} of {file}: {}{more}", names.len(), few.join(", "));
     log.info(message).with("version", env!("CARGO_PKG_VERSION")).with("file", file).with("rules", few).say();
     for (protocol, place) in server.places() {
         log.info(format!("{protocol} on {place}")).with("protocol", protocol).with("address", place).say();
     }
     if log == Log::Text {
-        suggest(serve, config, server);
+        suggest(serve, config, names.contains(&"user"), server);
     }
 }
 
 /// For whoever sits before it: what works as it stands, so nothing for doors that ask for a token or are encrypted.
-fn suggest<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, server: &Server<C>) {
+fn suggest<C: Clock + Send + Sync + 'static>(
+    serve: &Serve,
+    config: &Config,
+    has_user: bool,
+    server: &Server<C>,
+) {
     let doors = config.listeners.iter().zip(server.places());
     let open = doors.filter_map(|(listener, (_, place))| {
         let Address::Tcp(_) = listener.address else { return None };
@@ -357,7 +367,6 @@ fn suggest<C: Clock + Send + Sync + 'static>(serve: &Serve, config: &Config, ser
     }
     let port = of(Protocol::Resp).and_then(|place| place.rsplit_once(':'));
     if let Some((_, port)) = port.filter(|_| serve.process.password.is_none()) {
-        let has_user = config.rules.rules.iter().any(|rule| rule.name == "user");
         let rule = if has_user { "user alice" } else { "RULE KEY" };
         lines.push(format!("  redis-cli -p {port} TG.CHECK {rule}"));
     }

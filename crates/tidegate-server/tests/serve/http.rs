@@ -36,8 +36,29 @@ pub(crate) fn answer(stream: &mut TcpStream) -> (u16, String, String) {
     let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
     let mut body = vec![0; length.and_then(|length| length.parse().ok()).unwrap_or(0)];
     stream.read_exact(&mut body).expect("a body");
+    if head.contains("transfer-encoding: chunked") {
+        while let Some(chunk) = chunk(stream) {
+            body.extend(chunk);
+        }
+    }
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     (status, head, String::from_utf8(body).expect("text"))
+}
+
+/// The next chunk of a body, unless it was the last.
+fn chunk(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut length = Vec::new();
+    while !length.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("the length of a chunk");
+        length.push(byte[0]);
+    }
+    let length = std::str::from_utf8(&length).expect("text").trim_end();
+    let mut chunk = vec![0; usize::from_str_radix(length, 16).expect("a number") + 2];
+    stream.read_exact(&mut chunk).expect("a chunk");
+    assert!(chunk.ends_with(b"\r\n"), "a chunk ends where it says");
+    chunk.truncate(chunk.len() - 2);
+    (!chunk.is_empty()).then_some(chunk)
 }
 
 pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Value {

@@ -125,6 +125,76 @@ fn after_what_is_no_request_nothing_is_answered() {
     }
 }
 
+/// What is sent of the answer to `bytes`, flush by flush.
+fn flushes(session: &mut Session<Service>, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (mut left, mut flushes) = (bytes.to_vec(), Vec::new());
+    loop {
+        let mut out = Vec::new();
+        let ran = session.run(&left, &mut Places::default(), &mut out);
+        left.drain(..ran.consumed);
+        flushes.push(out);
+        match ran.then {
+            Then::Flush => {}
+            _ => return flushes,
+        }
+    }
+}
+
+fn body_of_chunks(mut bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|two| two == b"\r\n").expect("a length");
+        let length = std::str::from_utf8(&bytes[..end]).expect("text");
+        let length = usize::from_str_radix(length, 16).expect("a number");
+        let (chunk, rest) = bytes[end + 2..].split_at(length);
+        body.extend_from_slice(chunk);
+        bytes = rest.strip_prefix(b"\r\n").expect("the end of a chunk");
+        if length == 0 {
+            assert_eq!(bytes, b"", "nothing follows the last chunk");
+            return body;
+        }
+    }
+}
+
+#[test]
+fn the_metrics_of_ten_thousand_rules_are_never_in_memory_at_once() {
+    let rule = |rules: Rules, n| rules.rate(format!("rule {n}"), tidegate::Quota::per_second(100));
+    let engine = Engine::new((0..10_000).fold(Rules::new(), rule)).expect("rules");
+    let mut session = Session::new(Arc::new(Service::new(Arc::new(engine))));
+    let sent = flushes(&mut session, b"GET /metrics HTTP/1.1\r\n\r\n");
+    let most = sent.iter().map(Vec::len).max().expect("an answer");
+    assert!(most < 2 * ENOUGH, "{most} bytes were in memory at once");
+    let sent = sent.concat();
+    let end = sent.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let head = std::str::from_utf8(&sent[..end]).expect("text");
+    assert!(
+        head.contains("\r\ntransfer-encoding: chunked\r\n") && !head.contains("content-length"),
+        "{head}"
+    );
+    let body = String::from_utf8(body_of_chunks(&sent[end..])).expect("text");
+    for n in 0..10_000 {
+        assert!(body.contains(&format!("tidegate_table_bytes{{limit=\"rule {n}\"}} ")), "rule {n}");
+    }
+    assert_eq!(body.matches("# TYPE tidegate_decisions_total ").count(), 1);
+    let bytes =
+        body.lines().filter_map(|line| line.strip_prefix("tidegate_table_bytes{")?.rsplit(' ').next());
+    let bytes: usize = bytes.map(|bytes| bytes.parse::<usize>().expect("a number")).sum();
+    assert!(bytes <= 40_000_000, "{bytes} bytes for 10,000 rules that were never asked");
+
+    let after = flushes(&mut session, b"GET /livez HTTP/1.1\r\n\r\n").concat();
+    assert_eq!(text(after), YES, "the connection goes on");
+}
+
+#[test]
+fn metrics_for_an_old_client_are_sent_as_a_whole() {
+    let whole = flushes(&mut session(None), b"GET /metrics HTTP/1.0\r\n\r\n").concat();
+    let whole = text(whole);
+    assert!(whole.contains("|content-length: ") && !whole.contains("transfer-encoding"), "{whole}");
+    assert!(whole.contains("# TYPE tidegate_answer_duration_seconds histogram"), "to the end: {whole}");
+    let head = flushes(&mut session(None), b"HEAD /metrics HTTP/1.1\r\n\r\n").concat();
+    assert!(text(head).ends_with("|transfer-encoding: chunked||"), "only the head");
+}
+
 /// Requests, and what may stand between them when they are broken.
 const PIECES: &[&str] = &[
     "GET /livez HTTP/1.1\r\nhost: a\r\n\r\n",
