@@ -161,7 +161,7 @@ fn the_metrics_of_ten_thousand_rules_are_never_in_memory_at_once() {
     let rule = |rules: Rules, n| rules.rate(format!("rule {n}"), tidegate::Quota::per_second(100));
     let engine = Engine::new((0..10_000).fold(Rules::new(), rule)).expect("rules");
     let mut session = Session::new(Arc::new(Service::new(Arc::new(engine))));
-    let sent = flushes(&mut session, b"GET /metrics HTTP/1.1\r\n\r\n");
+    let sent = flushes(&mut session, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n");
     let most = sent.iter().map(Vec::len).max().expect("an answer");
     assert!(most < 2 * ENOUGH, "{most} bytes were in memory at once");
     let sent = sent.concat();
@@ -181,7 +181,7 @@ fn the_metrics_of_ten_thousand_rules_are_never_in_memory_at_once() {
     let bytes: usize = bytes.map(|bytes| bytes.parse::<usize>().expect("a number")).sum();
     assert!(bytes <= 40_000_000, "{bytes} bytes for 10,000 rules that were never asked");
 
-    let after = flushes(&mut session, b"GET /livez HTTP/1.1\r\n\r\n").concat();
+    let after = flushes(&mut session, b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").concat();
     assert_eq!(text(after), YES, "the connection goes on");
 }
 
@@ -191,7 +191,7 @@ fn metrics_for_an_old_client_are_sent_as_a_whole() {
     let whole = text(whole);
     assert!(whole.contains("|content-length: ") && !whole.contains("transfer-encoding"), "{whole}");
     assert!(whole.contains("# TYPE tidegate_answer_duration_seconds histogram"), "to the end: {whole}");
-    let head = flushes(&mut session(None), b"HEAD /metrics HTTP/1.1\r\n\r\n").concat();
+    let head = flushes(&mut session(None), b"HEAD /metrics HTTP/1.1\r\nhost: a\r\n\r\n").concat();
     assert!(text(head).ends_with("|transfer-encoding: chunked||"), "only the head");
 }
 
