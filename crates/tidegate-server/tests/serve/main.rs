@@ -19,6 +19,7 @@ mod grpc_trouble;
 mod http;
 mod leases;
 mod log;
+mod malformed;
 mod many_rules;
 mod metrics;
 mod openapi;
