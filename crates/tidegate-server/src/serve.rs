@@ -29,6 +29,7 @@ mod reload;
 pub(crate) mod socket;
 mod talk;
 mod tls;
+mod turns;
 pub(crate) mod watch;
 mod worker;
 

@@ -4,6 +4,8 @@
 //!   soak --program target/debug/tidegate [--minutes 10] [--seed N]
 //! ```
 //!
+//! With `--attack`, floods and slow clients instead: see [`attack`].
+//!
 //! Four services share one Redis, behind a proxy that can fail. Clients ask them all the time, at about twice the pace
 //! that the limits admit, while faults come and go. Every decision is checked against the contract of its rule, in the
 //! worst of all intervals. The exit code is 1 if anything was admitted beyond the contract and its stated allowances.
@@ -17,6 +19,7 @@
 //!     └─► report
 //! ```
 
+mod attack;
 mod audit;
 mod check;
 mod client;
@@ -50,9 +53,11 @@ struct Options {
     program: PathBuf,
     minutes: f64,
     seed: u64,
+    /// Floods and slow clients, instead of a Redis that fails.
+    attacks: bool,
 }
 
-const USAGE: &str = "usage: soak --program PATH [--minutes N] [--seed N]";
+const USAGE: &str = "usage: soak --program PATH [--minutes N] [--seed N] [--attack]";
 const ROUND: Duration = Duration::from_secs(1);
 const PROGRESS: Nanos = 10 * SECOND;
 /// Without faults, at the end.
@@ -66,7 +71,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&options) {
+    let ran = if options.attacks {
+        attack::run(&options.program, options.minutes).map(|()| 0)
+    } else {
+        run(&options)
+    };
+    match ran {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -81,8 +91,13 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<Options, Strin
         program: PathBuf::new(),
         minutes: 10.0,
         seed: RandomState::new().hash_one("seed") % 1_000_000,
+        attacks: false,
     };
     while let Some(name) = arguments.next() {
+        if name == "--attack" {
+            options.attacks = true;
+            continue;
+        }
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let not_a_number = || format!("{name} needs a number, not {value}");
         match name.as_str() {

@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::farewell::Farewell;
 use super::socket::Socket;
 use super::talk::Talk;
+use super::turns;
 use super::watch::{Told, Watched};
 use super::worker::Floor;
 use crate::resp::{Places, Replies, Then};
@@ -104,7 +105,7 @@ impl<T: Talk> Connection<T> {
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
-        cx.waker().wake_by_ref(); // behind all others who have something to do
+        turns::wait(cx);
         Poll::Pending
     }
 

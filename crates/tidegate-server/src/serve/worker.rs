@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::talk::Talk;
+use super::turns;
 use super::watch::{Ticks, Told, Watched};
 use super::{Counted, Guest, Settings, Speaks};
 use crate::config::Protocol;
@@ -53,9 +54,6 @@ pub(crate) struct Floor {
     pub(crate) unfinished: Arc<Unfinished>,
     watched: Mutex<HashMap<u64, Arc<Watched>>>,
 }
-
-/// After so many turns of connections it is looked which others have something to do.
-const EVENTS_EVERY: u32 = 16;
 
 /// How many bytes are kept of requests that are not whole, and of replies that are not taken.
 #[derive(Debug)]
@@ -94,9 +92,7 @@ impl<C: Clock + Send + Sync + 'static> Worker<C> {
     }
 
     fn start(settings: Settings, number: usize, unfinished: Arc<Unfinished>) -> io::Result<Self> {
-        // Sockets are looked at often: those who have just asked are not to wait for all who ask without end.
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.event_interval(EVENTS_EVERY).enable_io().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let ((guests, arriving), floor) =
             (unbounded_channel(), Arc::new(Floor { unfinished, ..Floor::default() }));
         let name = format!("tidegate-{number}");
@@ -133,6 +129,7 @@ async fn work<C: Clock + Send + Sync + 'static>(
     floor: &Arc<Floor>,
 ) {
     let ticks = Ticks::of(&settings);
+    tokio::spawn(turns::give());
     let mut ticking = tokio::time::interval(ticks.tick);
     ticking.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
