@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::admin;
 use crate::config::{Address, Protocol};
@@ -213,9 +213,7 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
             return Err(CannotListen { address: address.clone(), why: Why::Open });
         }
         let bound = match address {
-            Address::Tcp(address) => {
-                TcpListener::bind(address).await.map(Listening::Tcp).map_err(Why::System)
-            }
+            Address::Tcp(address) => bind_tcp(*address).map(Listening::Tcp).map_err(Why::System),
             Address::Unix(path) => {
                 bind_unix(path).await.map(|listener| Listening::Unix(listener, path.clone()))
             }
@@ -298,6 +296,16 @@ struct Hall<C> {
 pub(crate) enum Stream {
     Tcp(std::net::TcpStream, SocketAddr),
     Unix(std::os::unix::net::UnixStream),
+}
+
+/// So many connections wait until they are accepted.
+const BACKLOG: u32 = 1_024;
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?; // also while connections of a server before it linger
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn accept_all<C: Clock>(doors: &[Door<C>], hall: &Hall<C>) {

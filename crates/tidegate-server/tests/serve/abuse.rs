@@ -1,7 +1,7 @@
 //! Those who mean no good, by HTTP: what they send is bounded, and everybody else is answered.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -319,4 +319,16 @@ fn one_address_does_not_take_the_room_of_all() {
         (client.read_exact(&mut said).is_ok() && said == *b"+PONG\r\n").then_some(())
     };
     crate::shared::until("there is room again", room);
+}
+
+/// While the service does not get to run, nobody who connects is lost.
+#[test]
+fn many_may_wait_to_be_accepted() {
+    let server = Binary::start(&["serve"]);
+    server.signal("-STOP");
+    let connect = |_| TcpStream::connect_timeout(&server.address, Duration::from_secs(5));
+    let waiting: Result<Vec<_>, _> = (0..800).map(connect).collect();
+    server.signal("-CONT");
+    let mut waiting = waiting.expect("all of them wait");
+    ping(waiting.last_mut().expect("somebody"));
 }
