@@ -152,7 +152,7 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads on a thread of its own: a file system may hang. Then the thread stays, and whoever asks goes on.
+/// Reads on a separate thread, with a time limit: a file system may hang. The thread then stays until the read ends.
 pub(crate) fn in_time<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

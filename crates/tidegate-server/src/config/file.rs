@@ -79,11 +79,11 @@ table! {
     "`auth`" AuthTable {
         /// For http, grpc and admin: sent as `Authorization: Bearer …`.
         token: Option<Text>,
-        /// For http: another token, which lets callers reset keys, too. Without it nobody who needs a token can.
+        /// For http: another token, which allows resets, too. Without it no token allows them.
         change_token: Option<Text>,
         /// For resp: sent by `AUTH`.
         password: Option<Text>,
-        /// For resp: another password, which lets callers reset keys, too. Without it nobody who needs a password can.
+        /// For resp: another password, which allows resets, too. Without it no password allows them.
         change_password: Option<Text>,
         /// For resp: the user's name, if not `default`.
         user: Option<Text>,

@@ -1,7 +1,6 @@
-//! # Ids that nobody can guess
+//! # Random ids
 //!
-//! Whoever knows the id of a permit can release it, and whoever knows that of a grant can return it. So they are 128 bits of the
-//! system's random numbers.
+//! The id of a permit is enough to release it, and the id of a grant to return it. So an id is 128 random bits from the system.
 
 /// 128 random bits.
 pub(super) fn random() -> u128 {
