@@ -30,6 +30,7 @@ pub(crate) mod socket;
 mod talk;
 mod tls;
 mod turns;
+pub(crate) mod unfinished;
 pub(crate) mod watch;
 mod worker;
 
@@ -46,6 +47,7 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tidegate::{Clock, SteadyClock};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::admin;
 use crate::config::{Address, Protocol};
@@ -246,14 +248,14 @@ impl<C: Clock + Send + Sync + 'static> Server<C> {
             workers: Worker::start_all(settings)?,
             most: settings.connections,
             addresses: Addresses::new(settings.connections_per_address),
+            arriving: Arc::new(Semaphore::new(doors.len() + ARRIVING)),
         };
         tokio::select! {
             () = end => {}
             () = accept_all(&doors, &hall) => {}
         }
-        for door in &doors {
-            accept_the_last(door, &hall).await;
-        }
+        // Closing a listener resets the connections in its backlog, so those are accepted first.
+        let _ = tokio::time::timeout(LAST, accept_all(&doors, &hall)).await;
         drop(doors);
         let workers = hall.workers;
         tokio::task::spawn_blocking(|| workers.into_iter().for_each(Worker::end)).await?;
@@ -284,6 +286,8 @@ pub(crate) struct Guest<C> {
     pub(crate) tls: Option<Arc<ServerConfig>>,
     /// Counts it among those of its address.
     pub(crate) counted: Option<Counted>,
+    /// Released when a worker takes it.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Where guests are taken to, and how many may come.
@@ -291,6 +295,9 @@ struct Hall<C> {
     workers: Vec<Worker<C>>,
     most: usize,
     addresses: Addresses,
+    /// Room for connections that wait for a worker. While the workers are behind no more are accepted, so a flood fills the backlog of
+    /// its own listener and no other.
+    arriving: Arc<Semaphore>,
 }
 
 pub(crate) enum Stream {
@@ -300,6 +307,10 @@ pub(crate) enum Stream {
 
 /// So many connections wait until they are accepted.
 const BACKLOG: u32 = 1_024;
+/// How long connections are still accepted when the service shuts down.
+const LAST: Duration = Duration::from_millis(50);
+/// Accepted connections that wait for a worker, at most.
+const ARRIVING: usize = 32;
 
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -322,21 +333,13 @@ async fn accept_all<C: Clock>(doors: &[Door<C>], hall: &Hall<C>) {
 
 async fn accept<C: Clock>(door: &Door<C>, hall: &Hall<C>) {
     loop {
+        // Before the connection is accepted: what waits here may be dropped, and no connection with it.
+        let _room = hall.arriving.clone().acquire_owned().await.ok();
         match door.next().await {
-            Ok(guest) => hall.hand_over(guest),
+            Ok(guest) => hall.hand_over(Guest { _room, ..guest }),
             // No more files, most likely: those who are there may go, so wait a little and try again.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
-    }
-}
-
-/// Lets in who stands at the door already: whoever is left there when it is closed is told that all is lost.
-async fn accept_the_last<C: Clock>(door: &Door<C>, hall: &Hall<C>) {
-    const MOMENT: Duration = Duration::from_millis(5);
-    // No more than can stand there: who comes now could come for ever.
-    for _ in 0..1_024 {
-        let Ok(Ok(guest)) = tokio::time::timeout(MOMENT, door.next()).await else { return };
-        hall.hand_over(guest);
     }
 }
 
@@ -403,7 +406,7 @@ impl<C> Door<C> {
             Listening::Unix(listener, _) => Stream::Unix(listener.accept().await?.0.into_std()?),
         };
         let tls = self.tls.as_ref().map(|certificates| certificates.config());
-        Ok(Guest { stream, speaks: self.speaks.clone(), tls, counted: None })
+        Ok(Guest { stream, speaks: self.speaks.clone(), tls, counted: None, _room: None })
     }
 }
 

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
+
 use crate::latency::Latency;
 use crate::support::{port, until};
 
@@ -390,9 +392,11 @@ fn slow_head(target: &Target, _: usize, stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
+/// Closes with a reset: a client that closes in order keeps its port for a minute, and without free ports the innocent clients
+/// would wait for their own machine.
 fn connect_and_close(target: &Target, _: usize, _: &AtomicBool) -> io::Result<()> {
     for _ in 0..50 {
-        drop(connect(target.resp)?);
+        SockRef::from(&connect(target.resp)?).set_linger(Some(Duration::ZERO))?;
     }
     Ok(())
 }

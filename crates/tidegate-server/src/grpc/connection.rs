@@ -24,6 +24,7 @@ use super::Service;
 use super::arriving::Arriving;
 use super::route::answer;
 use crate::serve::socket::Socket;
+use crate::serve::unfinished::Unfinished;
 use crate::serve::watch::{Told, Watched};
 
 /// So many calls at once on one connection; those who want more open another.
@@ -32,7 +33,7 @@ const CALLS: u32 = 256;
 const HEAD: u32 = 16 << 10;
 /// What may be under way to us, for one call and for all of them.
 const WINDOW: u32 = 64 << 10;
-const ALL_WINDOWS: u32 = 1 << 20;
+const ALL_WINDOWS: u32 = 256 << 10;
 /// So many looks of the thread after somebody was told to go, they are gone.
 const PATIENCE: u64 = 2;
 
@@ -41,6 +42,7 @@ pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
     service: Arc<Service<C>>,
     socket: Socket,
     watched: Arc<Watched>,
+    unfinished: Arc<Unfinished>,
     now: impl Fn() -> u64 + Clone + Send + Sync + Unpin + 'static,
 ) {
     let (tell, ending) = watch::channel(false);
@@ -51,9 +53,10 @@ pub(crate) async fn serve<C: Clock + Send + Sync + 'static>(
         service_fn(move |request| {
             let (service, ending, now) = (service.clone(), ending.clone(), now.clone());
             let call = UnderWay::begin(&under_way, now);
+            let share = unfinished.share();
             async move {
                 let started = Instant::now();
-                let answer = answer(&service, request, ending).await;
+                let answer = answer(&service, request, share, ending).await;
                 service.door().answers.saw(started.elapsed());
                 drop(call);
                 Ok::<_, Infallible>(answer)

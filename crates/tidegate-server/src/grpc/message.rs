@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 
 use super::status::{Code, Status};
 use super::wire::Message;
+use crate::serve::unfinished::Share;
 
 /// The longest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
@@ -19,11 +20,13 @@ const HEAD: usize = 5;
 pub(crate) struct Messages {
     body: Incoming,
     buffer: BytesMut,
+    /// Of the memory for unfinished requests.
+    share: Share,
 }
 
 impl Messages {
-    pub(crate) fn of(body: Incoming) -> Self {
-        Messages { body, buffer: BytesMut::new() }
+    pub(crate) fn of(body: Incoming, share: Share) -> Self {
+        Messages { body, buffer: BytesMut::new(), share }
     }
 
     /// The only one there is.
@@ -56,6 +59,10 @@ impl Messages {
                 return Ok(Some(piece.slice(HEAD..)));
             }
             self.buffer.extend_from_slice(&piece);
+            if !self.share.resize(self.buffer.capacity()) {
+                let sentence = "too many unfinished requests; send the whole message at once, or retry later";
+                return Err(Status::new(Code::ResourceExhausted, sentence));
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use super::status::{Code, Status};
 use super::wire::Message;
 use super::{Service, health, limit, reflection};
 use crate::http::is_known;
+use crate::serve::unfinished::Share;
 
 /// Every method there is: its path, and whether it needs the token.
 pub const METHODS: [(&str, bool); 5] = [
@@ -32,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) async fn answer<C: Clock + Send + Sync + 'static>(
     service: &Service<C>,
     request: Request<Incoming>,
+    share: Share,
     ending: Receiver<bool>,
 ) -> Response<Reply> {
     let is_grpc = |kind: &[u8]| {
@@ -43,7 +45,7 @@ pub(super) async fn answer<C: Clock + Send + Sync + 'static>(
         return Reply::not_understood();
     }
     let within = request.headers().get("grpc-timeout").and_then(|value| in_words(value.as_bytes()));
-    let called = called(service, request, ending);
+    let called = called(service, request, share, ending);
     let called = match within {
         None => called.await,
         Some(within) => timeout(within, called).await.unwrap_or_else(|_| {
@@ -74,6 +76,7 @@ fn in_words(text: &[u8]) -> Option<Duration> {
 async fn called<C: Clock + Send + Sync + 'static>(
     service: &Service<C>,
     request: Request<Incoming>,
+    share: Share,
     ending: Receiver<bool>,
 ) -> Result<Response<Reply>, Status> {
     let path = request.uri().path();
@@ -85,7 +88,7 @@ async fn called<C: Clock + Send + Sync + 'static>(
         let sentence = "missing or invalid bearer token; send it as `authorization: Bearer …`";
         return Err(Status::new(Code::Unauthenticated, sentence));
     }
-    let messages = Messages::of(request.into_body());
+    let messages = Messages::of(request.into_body(), share);
     Ok(match place {
         0 => Reply::one(&limit::should_limit(service, in_time(messages).await?).await?),
         1 => Reply::one(&health::check(&in_time(messages).await?, service.engine.meter().is_draining())?),

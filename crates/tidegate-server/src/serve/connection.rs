@@ -13,7 +13,8 @@ use std::time::Instant;
 use super::farewell::Farewell;
 use super::socket::Socket;
 use super::talk::Talk;
-use super::turns;
+use super::turns::Turn;
+use super::unfinished::Share;
 use super::watch::{Told, Watched};
 use super::worker::Floor;
 use crate::resp::{Places, Replies, Then};
@@ -39,8 +40,10 @@ pub(crate) struct Connection<T> {
     then: Next,
     /// When that was asked which is waited for.
     asked: Option<Instant>,
-    /// So many bytes are counted as unfinished.
-    unfinished: usize,
+    unfinished: Share,
+    turn: Turn,
+    /// The tick at which it was accepted, until its first request arrives.
+    new_since: Option<u64>,
     watched: Arc<Watched>,
     floor: Arc<Floor>,
 }
@@ -59,10 +62,13 @@ enum Next {
     Leaving(Farewell),
 }
 
-/// So much is read at once.
+/// The most that is read at once.
 const READ: usize = 16 << 10;
-/// After so many turns it is the turn of others, however much has arrived.
-const TURNS: usize = 2;
+/// A connection that fills this much with one read is busy and waits for its [`Turn`] before the next read. A pipeline of 256 short
+/// commands fits.
+const BUSY: usize = 8 << 10;
+/// Steps (a read, an answer) before a connection is busy in any case. A busy one has one step per turn.
+const STEPS: usize = 8;
 /// So much of each connection is not counted as unfinished.
 const FREE: usize = 16 << 10;
 /// Buffers that have grown beyond this are given back when they are empty.
@@ -86,41 +92,43 @@ impl<T: Talk> Connection<T> {
             sent: 0,
             then: Next::Read,
             asked,
-            unfinished: 0,
+            unfinished: floor.unfinished.share(),
+            turn: Turn::default(),
+            new_since: Some(floor.now.load(Ordering::Relaxed)),
             watched,
             floor,
         }
     }
 
-    /// Goes on as far as it can, for a few turns. Ready when the connection is to be closed.
+    /// Takes a turn. Ready when the connection is to be closed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<()> {
-        for _ in 0..TURNS {
-            // An error of the socket is the end of the connection, and nobody is there to be told.
-            let turned = self.turn(cx, scratch);
+        if matches!(self.then, Next::Read | Next::Answer) {
+            ready!(self.turn.poll(cx));
+        }
+        for _ in 0..STEPS {
+            // An error of the socket ends the connection: there is no way to report it to the client.
+            let turned = self.step(cx, scratch);
             if !self.has_room() {
                 return Poll::Ready(());
             }
             match ready!(turned) {
+                Ok(true) if self.turn.is_busy() => break,
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
-        turns::wait(cx);
+        self.turn.yield_now(cx);
         Poll::Pending
     }
 
     /// Counts what is kept for this connection until it goes on. `false` if that is more than there is room for.
     fn has_room(&mut self) -> bool {
         let kept = self.left.capacity() + self.unsent.capacity() + self.session.kept();
-        let before = std::mem::replace(&mut self.unfinished, kept.saturating_sub(FREE));
-        if self.unfinished == before {
-            return true;
-        }
-        self.floor.unfinished.count(before, self.unfinished)
+        self.unfinished.resize(kept.saturating_sub(FREE))
     }
 
-    /// One turn; whether another may follow.
-    fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
+    /// One step; whether another may follow.
+    fn step(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<bool>> {
         if self.watched.poll_told(cx) == Told::Leave {
             return Poll::Ready(Ok(false));
         }
@@ -157,9 +165,19 @@ impl<T: Talk> Connection<T> {
         if buffer.is_empty() {
             buffer = vec![0; READ].into(); // whoever had it has panicked, which must not be the end of all others
         }
-        let read = self.socket.poll_read(cx, &mut buffer);
+        let share = if self.turn.is_busy() { READ } else { BUSY };
+        let read = self.socket.poll_read(cx, &mut buffer[..share]);
+        match read {
+            Poll::Ready(Ok(length)) if length == share => self.turn.busy(),
+            Poll::Pending => self.turn.caught_up(),
+            Poll::Ready(_) => {}
+        }
         let turned = match read {
-            Poll::Pending if self.watched.told() == Told::Nothing || self.has_begun() => Poll::Pending,
+            Poll::Pending
+                if self.watched.told() == Told::Nothing || self.has_begun() || self.has_just_come() =>
+            {
+                Poll::Pending
+            }
             Poll::Pending => {
                 self.then = Next::End; // all that has arrived is answered
                 Poll::Ready(Ok(true))
@@ -178,6 +196,7 @@ impl<T: Talk> Connection<T> {
         bytes: &[u8],
         scratch: &mut Scratch,
     ) -> Poll<io::Result<bool>> {
+        self.new_since = None;
         if !self.has_begun() {
             self.watched.active(self.now()); // more of the same request does not begin anew
         }
@@ -241,7 +260,10 @@ impl<T: Talk> Connection<T> {
                 self.needs = needs;
                 Next::Read
             }
-            Then::Flush => Next::Answer,
+            Then::Flush => {
+                self.turn.busy();
+                Next::Answer
+            }
             Then::Later(replies) => Next::Wait(replies),
             Then::Close => Next::End,
         };
@@ -271,6 +293,12 @@ impl<T: Talk> Connection<T> {
     /// Whether the client has to finish a request.
     fn has_begun(&self) -> bool {
         self.session.has_begun(&self.left)
+    }
+
+    /// Whether it was accepted so short a time ago that its first request may be on its way. The service waits for that request also
+    /// while it shuts down, and no longer than it drains.
+    fn has_just_come(&self) -> bool {
+        self.new_since.is_some_and(|tick| self.now() <= tick + 1)
     }
 
     /// The number of the thread, by which it is seen who is silent for too long.
@@ -319,15 +347,9 @@ impl<T: Talk> Connection<T> {
     }
 }
 
-impl<T> Drop for Connection<T> {
-    fn drop(&mut self) {
-        self.floor.unfinished.count(self.unfinished, 0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::task::Waker;
 
@@ -336,14 +358,50 @@ mod tests {
     use crate::resp::{Later, Service, Session};
     use crate::serve::Stream;
 
-    #[tokio::test]
-    async fn a_reply_that_comes_later_comes_before_all_that_was_asked_after_it() {
-        let (ours, mut theirs) = UnixStream::pair().expect("two ends");
+    /// A connection to a service without rules, and the client's end of it.
+    fn connected() -> (Connection<Session>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("two ends");
         [&ours, &theirs].iter().for_each(|end| end.set_nonblocking(true).expect("a setting"));
         let (socket, peer) = Socket::new(Stream::Unix(ours)).expect("a socket");
         let service = Arc::new(Service::new(Engine::new(Rules::new()).expect("no rules")));
         let (watched, floor) = (Arc::new(Watched::new(0)), Arc::new(Floor::default()));
-        let mut connection = Connection::new(socket, Session::new(service, peer), watched, floor);
+        (Connection::new(socket, Session::new(service, peer), watched, floor), theirs)
+    }
+
+    /// Reads what has arrived.
+    fn read(stream: &mut UnixStream) -> Vec<u8> {
+        let (mut got, mut piece) = (Vec::new(), [0; 4_096]);
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            got.extend_from_slice(&piece[..length]);
+        }
+        got
+    }
+
+    #[tokio::test]
+    async fn a_busy_connection_gets_a_share_and_then_waits_for_its_turn() {
+        const COMMANDS: usize = 10_000;
+        let (mut connection, mut client) = connected();
+        client.write_all(&b"PING\r\n".repeat(COMMANDS)).expect("room for 60 kB");
+        let (mut scratch, cx) = (Scratch::new(), &mut Context::from_waker(Waker::noop()));
+        let mut got = Vec::new();
+        for _ in 0..1_000 {
+            assert!(connection.poll(cx, &mut scratch).is_pending());
+            tokio::task::yield_now().await; // the runtime looks at the sockets
+            got.extend(read(&mut client));
+        }
+        let answered = got.len() / "+PONG\r\n".len();
+        assert!((1..=BUSY / 6 + 1).contains(&answered), "{answered} of {COMMANDS} without a turn");
+        tokio::spawn(super::super::turns::give());
+        while got.len() < COMMANDS * "+PONG\r\n".len() {
+            assert!(connection.poll(cx, &mut scratch).is_pending());
+            tokio::task::yield_now().await;
+            got.extend(read(&mut client));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_comes_later_comes_before_all_that_was_asked_after_it() {
+        let (mut connection, mut theirs) = connected();
         let (tell, told) = tokio::sync::oneshot::channel();
         let later: Later = Box::pin(async { told.await.expect("an answer") });
         connection.then = Next::Wait(later.into());

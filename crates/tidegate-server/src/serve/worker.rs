@@ -25,6 +25,7 @@ use super::connection::{Connection, Scratch};
 use super::socket::Socket;
 use super::talk::Talk;
 use super::turns;
+use super::unfinished::Unfinished;
 use super::watch::{Ticks, Told, Watched};
 use super::{Counted, Guest, Settings, Speaks};
 use crate::config::Protocol;
@@ -55,31 +56,6 @@ pub(crate) struct Floor {
     watched: Mutex<HashMap<u64, Arc<Watched>>>,
 }
 
-/// How many bytes are kept of requests that are not whole, and of replies that are not taken.
-#[derive(Debug)]
-pub(crate) struct Unfinished {
-    bytes: AtomicUsize,
-    most: usize,
-}
-
-impl Default for Unfinished {
-    fn default() -> Self {
-        Unfinished { bytes: AtomicUsize::new(0), most: usize::MAX }
-    }
-}
-
-impl Unfinished {
-    /// So many in the place of those before; whether there is room for them.
-    pub(crate) fn count(&self, before: usize, now: usize) -> bool {
-        if now <= before {
-            self.bytes.fetch_sub(before - now, Ordering::Relaxed);
-            return true;
-        }
-        let more = now - before;
-        self.bytes.fetch_add(more, Ordering::Relaxed) + more <= self.most
-    }
-}
-
 thread_local! {
     /// The buffers of this thread's connections. Each has them for as long as it reads, answers and writes, and no longer.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new());
@@ -87,7 +63,7 @@ thread_local! {
 
 impl<C: Clock + Send + Sync + 'static> Worker<C> {
     pub(crate) fn start_all(settings: Settings) -> io::Result<Vec<Self>> {
-        let unfinished = Arc::new(Unfinished { bytes: AtomicUsize::new(0), most: settings.unfinished });
+        let unfinished = Arc::new(Unfinished::new(settings.unfinished));
         (0..settings.threads()).map(|number| Worker::start(settings, number, unfinished.clone())).collect()
     }
 
@@ -201,9 +177,10 @@ fn call<C: Clock + Send + Sync + 'static>(
     leaving: Leaving,
 ) {
     let ticking = leaving.0.clone();
+    let unfinished = ticking.unfinished.clone();
     let now = move || ticking.now.load(Ordering::Relaxed);
     tokio::spawn(async move {
-        grpc::serve(service, socket, watched, now).await;
+        grpc::serve(service, socket, watched, unfinished, now).await;
         drop(leaving);
     });
 }

@@ -28,6 +28,24 @@ fn readiness_goes_first_and_all_are_answered_meanwhile() {
     assert_eq!(server.child.wait().expect("an end").code(), Some(0));
 }
 
+/// Closing a listener resets the connections in its backlog, so they are accepted, and then they are answered too.
+#[test]
+fn connections_that_wait_at_shutdown_are_answered() {
+    let server = Binary::start(&["serve", "--notice", "0"]);
+    server.signal("-STOP");
+    let mut waiting: Vec<_> = (0..20).map(|_| (server.connect(), connect(server.http))).collect();
+    server.signal("-TERM");
+    server.signal("-CONT");
+    let closed = |address| std::net::TcpStream::connect(address).is_err();
+    crate::shared::until("the listeners are closed", || {
+        (closed(server.address) && closed(server.http)).then_some(())
+    });
+    for (resp, http) in &mut waiting {
+        ping(resp);
+        assert_eq!(exchange(http, "GET /livez", "").0, 200);
+    }
+}
+
 #[test]
 fn systemd_is_told_when_it_is_ready_and_when_it_reads_its_file_and_when_it_ends() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -20,6 +20,7 @@ const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 const END_STREAM: u8 = 1;
@@ -193,6 +194,44 @@ fn who_takes_no_answers_takes_no_memory() {
     honest(&server);
     let grown = memory(&server).saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} kB more for {} clients", clients.len());
+}
+
+/// Unfinished messages of all calls share one budget with the other protocols: calls beyond it fail, the others go on.
+#[test]
+fn unfinished_messages_are_bounded_for_all_calls_together() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("grpc.sock");
+    let _running = Running::listening_at(settings(|it| it.unfinished = 1 << 20), None, Some(path.clone()));
+    let mut client = UnixStream::connect(&path).expect("a connection");
+    client.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    client.write_all(&hello(&[])).expect("sent");
+    let unfinished = [&[0, 0, 0, 0xff, 0xff][..], &[b'x'; 15_000]].concat();
+    let mut window = 65_535;
+    let mut failed = Vec::new();
+    for number in 0..40 {
+        client.write_all(&head(odd(number), END_HEADERS)).expect("sent");
+        for bytes in [&unfinished, &unfinished[5..], &unfinished[5..], &unfinished[5..]] {
+            while window < bytes.len() {
+                match next(&mut client).expect("the connection stays open") {
+                    (WINDOW_UPDATE, 0, more) => {
+                        let more = u32::from_be_bytes(more.try_into().expect("four bytes"));
+                        window += usize::try_from(more).expect("it is small");
+                    }
+                    (HEADERS, stream, _) => failed.push(stream),
+                    _ => {}
+                }
+            }
+            if failed.contains(&odd(number)) {
+                break;
+            }
+            window -= bytes.len();
+            client.write_all(&frame(DATA, 0, odd(number), bytes)).expect("sent");
+        }
+    }
+    let honest = Client::at(format!("unix:{}", path.display())).check(&["key=alice"]);
+    assert_eq!(honest.statuses.len(), 1, "a whole message needs none of the budget");
+    assert!(failed.len() >= 10, "only {} of 40 calls failed", failed.len());
+    assert!(!failed.contains(&1), "calls within the budget stay: {failed:?}");
 }
 
 /// What costs the sender next to nothing and us something, without an end.
