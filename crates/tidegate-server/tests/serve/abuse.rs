@@ -231,32 +231,6 @@ fn commands_that_are_never_finished_are_bounded_in_time_and_memory() {
     assert!(more < 150 << 10, "{more} kB more for 180 MB that were begun");
 }
 
-/// Nobody who asks without end keeps others from being answered.
-#[test]
-fn a_pipeline_without_end_leaves_others_their_turn() {
-    let server = Binary::start(&["serve", "--threads", "1"]);
-    let mut greedy = Vec::new();
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    for _ in 0..4 {
-        let (mut client, stop) = (server.connect(), stop.clone());
-        let mut reader = client.try_clone().expect("the same socket");
-        greedy.push(std::thread::spawn(move || {
-            let commands = b"PING\r\n".repeat(10_000);
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) && client.write_all(&commands).is_ok() {}
-            let _ = client.shutdown(Shutdown::Both);
-        }));
-        greedy.push(std::thread::spawn(move || {
-            let _ = std::io::copy(&mut reader, &mut std::io::sink());
-        }));
-    }
-    for _ in 0..50 {
-        ping(&mut server.connect());
-        honest(server.http);
-    }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    greedy.into_iter().for_each(|thread| thread.join().expect("an end"));
-}
-
 #[test]
 fn held_permits_are_bounded_and_the_bound_is_told() {
     let rules = crate::http::file(
