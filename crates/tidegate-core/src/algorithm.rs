@@ -10,10 +10,10 @@
 //! ```text
 //!                        ┌── allowed ──► force: charge ──► Decision
 //!   decide ──► peek ─────┤
-//!                        └── refused ──► settle: touch nothing an honest history could have produced
+//!                        └── refused ──► repair: touch nothing an honest history could have produced
 //! ```
 
-use crate::{Decision, Micros, RuleId, Steadiness, Words, WordsMut};
+use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
 
 /// A way of limiting, as a pure step: no clock, no lock, no I/O.
 ///
@@ -25,7 +25,7 @@ pub trait Algorithm {
 
     /// The same algorithm for states that are only ever decided on by such a clock. As made, an algorithm suits any.
     #[must_use]
-    fn suited_to(self, clock: Steadiness) -> Self
+    fn for_clock(self, clock: ClockKind) -> Self
     where
         Self: Sized,
     {
@@ -52,18 +52,18 @@ pub trait Algorithm {
     /// Pulls a state back that no honest history could have produced, because the clock stepped back; and writes down
     /// that the clock has come again, if the state remembers where it stepped back from.
     /// Leaves every other state as it is.
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros);
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros);
 
     /// The first instant at which `state` is no different from a key never seen.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros;
 
     /// The latest instant that `state` proves to have been reached when it was last written.
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros;
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros;
 
     /// Takes over a state written under `old`, an earlier setting of the same limit, into cleared words.
     ///
     /// What was used stays used: a larger limit adds only the difference, a smaller one may leave debt.
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized;
@@ -75,7 +75,7 @@ pub trait Algorithm {
         if found.is_allowed() {
             return self.force(state, now, cost);
         }
-        self.settle(state, now);
+        self.repair(state, now);
         found
     }
 
@@ -106,7 +106,7 @@ pub trait Algorithm {
     }
 
     /// Whether of any two states the larger, compared word by word from the first, has used at least as much, now and
-    /// at every later instant, provided that both were [settled](Algorithm::settle) where the clock may step back. There it
+    /// at every later instant, provided that both were [settled](Algorithm::repair) where the clock may step back. There it
     /// holds until the clock comes again to where it stepped back from.
     /// The first word then leaves its topmost bit clear.
     ///

@@ -19,7 +19,7 @@ use crate::{Micros, Words, WordsMut};
 
 /// Equal stretches of time, aligned to `offset` after zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Beat {
+pub(crate) struct Grid {
     period: Divisor,
     offset: u64,
 }
@@ -37,10 +37,10 @@ const COUNT_MAX: u64 = Micros::MAX.get();
 
 // === impl Beat ===
 
-impl Beat {
+impl Grid {
     pub(crate) const fn of(period: Duration) -> Result<Self, Reason> {
         match whole_micros(period) {
-            Ok(period) => Ok(Beat { period: Divisor::new(period), offset: 0 }),
+            Ok(period) => Ok(Grid { period: Divisor::new(period), offset: 0 }),
             Err(reason) => Err(reason),
         }
     }
@@ -48,7 +48,7 @@ impl Beat {
     pub(crate) const fn offset(self, offset: Duration) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a period, which fits")]
         let offset = (offset.as_micros() % self.period() as u128) as u64;
-        Beat { offset, ..self }
+        Grid { offset, ..self }
     }
 
     #[inline(always)]
@@ -141,7 +141,7 @@ impl Counter {
 
     /// Pulls a state back that was written in a stretch after the current one.
     #[inline]
-    pub(crate) fn settle<S: WordsMut + ?Sized>(self, state: &mut S, current: u64) {
+    pub(crate) fn repair<S: WordsMut + ?Sized>(self, state: &mut S, current: u64) {
         let (written, count) = self.read(state);
         if written > current {
             self.write(state, current, count);

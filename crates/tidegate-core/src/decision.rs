@@ -96,14 +96,14 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// A debt of whole microseconds and q-ths, in a bucket of a certain worth.
-    Owed { whole: u64, part: u64, worth: Worth },
+    Owed { whole: u64, part: u64, worth: TokenValue },
     /// Plain counts.
     Counted { limit: u64, remaining: u64, reset: u64 },
 }
 
 /// What a bucket is worth: a token `p` q-ths of a microsecond, a full bucket `full` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Worth {
+pub(crate) struct TokenValue {
     p: Divisor,
     q: u64,
     full: u64,
@@ -182,8 +182,8 @@ impl Decision {
             Outcome::Never => Outcome::Never,
         };
         let level = match self.level {
-            Level::Owed { whole, part, worth: Worth { p, q, full } } => {
-                Level::Owed { whole, part, worth: Worth { p, q, full } }
+            Level::Owed { whole, part, worth: TokenValue { p, q, full } } => {
+                Level::Owed { whole, part, worth: TokenValue { p, q, full } }
             }
             Level::Counted { limit, remaining, reset } => Level::Counted { limit, remaining, reset },
         };
@@ -316,9 +316,9 @@ impl fmt::Display for Decision {
 
 // === impl Worth ===
 
-impl Worth {
+impl TokenValue {
     pub(crate) const fn new(p: u64, q: u64, full: u64) -> Self {
-        Worth { p: Divisor::new(p), q, full }
+        TokenValue { p: Divisor::new(p), q, full }
     }
 
     /// How many whole tokens there are beside this debt.

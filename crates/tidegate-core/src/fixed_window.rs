@@ -26,10 +26,10 @@
 use core::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::count::{Beat, Counter, whole_micros};
+use crate::count::{Counter, Grid, whole_micros};
 use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in each window. The burst of the quota plays no part.
@@ -54,7 +54,7 @@ pub struct FixedWindow {
 /// What a window begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Anchor {
-    Clock(Beat),
+    Clock(Grid),
     FirstHit { period: u64 },
 }
 
@@ -107,7 +107,7 @@ impl FixedWindow {
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
         match whole_micros(quota.period()) {
-            Ok(period) => match Beat::of(quota.period()) {
+            Ok(period) => match Grid::of(quota.period()) {
                 Ok(beat) => {
                     let counter = Counter::aligned(period, quota.limit());
                     Ok(FixedWindow { limit: quota.limit(), anchor: Anchor::Clock(beat), counter })
@@ -125,10 +125,10 @@ impl FixedWindow {
         }
     }
 
-    pub(crate) fn setting(&self) -> Setting {
+    pub(crate) fn encode(&self) -> EncodedRule {
         match self.anchor {
-            Anchor::Clock(beat) => Setting::new(b'w', [self.limit, beat.period(), beat.get_offset()]),
-            Anchor::FirstHit { period } => Setting::new(b'h', [self.limit, period]),
+            Anchor::Clock(beat) => EncodedRule::new(b'w', [self.limit, beat.period(), beat.get_offset()]),
+            Anchor::FirstHit { period } => EncodedRule::new(b'h', [self.limit, period]),
         }
     }
 
@@ -216,10 +216,10 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         match self.anchor {
-            Anchor::Clock(beat) => self.counter.settle(state, beat.number(now)),
-            Anchor::FirstHit { .. } => self.counter.settle(state, now.get()),
+            Anchor::Clock(beat) => self.counter.repair(state, beat.number(now)),
+            Anchor::FirstHit { .. } => self.counter.repair(state, now.get()),
         }
     }
 
@@ -233,7 +233,7 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let (written, _) = self.counter.read(state);
         match self.anchor {
             Anchor::Clock(beat) => beat.start(written),
@@ -248,7 +248,7 @@ impl Algorithm for FixedWindow {
         matches!(self.anchor, Anchor::Clock(_))
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

@@ -36,10 +36,10 @@ use core::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome};
+use crate::encoded_rule::{EncodedRule, share_of};
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
 use crate::token_bucket::{NOTHING, Span, while_ahead};
-use crate::{Micros, Quota, Steadiness, TokenBucket, Words, WordsMut};
+use crate::{ClockKind, Micros, Quota, TokenBucket, Words, WordsMut};
 
 /// Lets requests out at the pace of a quota, and lets a bounded number of them wait for their turn.
 ///
@@ -136,9 +136,9 @@ impl LeakyQueue {
         LeakyQueue { bucket, free, spare, ..self }
     }
 
-    pub(crate) fn setting(&self) -> Setting {
+    pub(crate) fn encode(&self) -> EncodedRule {
         let (p, q) = (self.quota.p(), self.quota.q());
-        Setting::new(b'q', [p, q, self.bucket.full_parts(), self.free.parts(q)])
+        EncodedRule::new(b'q', [p, q, self.bucket.full_parts(), self.free.parts(q)])
     }
 
     /// As many times slower, with as many times fewer places; nobody waits longer.
@@ -188,8 +188,8 @@ impl Algorithm for LeakyQueue {
         self.bucket.words()
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
-        LeakyQueue { bucket: self.bucket.suited_to(clock), ..self }
+    fn for_clock(self, clock: ClockKind) -> Self {
+        LeakyQueue { bucket: self.bucket.for_clock(clock), ..self }
     }
 
     #[inline]
@@ -212,8 +212,8 @@ impl Algorithm for LeakyQueue {
         self.bucket.refund(state, now, cost);
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.bucket.settle(state, now);
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.bucket.repair(state, now);
     }
 
     #[inline]
@@ -222,8 +222,8 @@ impl Algorithm for LeakyQueue {
     }
 
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.bucket.seen(state)
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.bucket.last_seen(state)
     }
 
     #[inline(always)]
@@ -232,11 +232,11 @@ impl Algorithm for LeakyQueue {
         Some((next, if decision.is_allowed() { self.with_turn(decision) } else { self.told(decision) }))
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        self.bucket.adopt(&old.bucket, from, state, now);
+        self.bucket.migrate_from(&old.bucket, from, state, now);
     }
 }

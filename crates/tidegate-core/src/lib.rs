@@ -11,7 +11,7 @@
 //!
 //! const QUOTA: Quota = Quota::per_second(10).burst(3);
 //! let bucket = TokenBucket::new(QUOTA);
-//! let mut state = [0; 3]; // all zero: a key never seen
+//! let mut state = [0; 3]; // all zero: a key never last_seen
 //!
 //! let decision = bucket.decide(&mut state, Micros::new(0), 3);
 //! assert_eq!(decision.outcome, Outcome::Allowed);
@@ -21,7 +21,7 @@
 //! | algorithm | in any stretch Δ at most | words |
 //! |---|---|---|
 //! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
-//! | [`Planned`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
+//! | [`PerCallBucket`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
 //! | [`LeakyQueue`] | 1 + ⌊rate·Δ⌋ have their turn | 3; 1 on a steady clock |
 //! | [`NginxQueue`] | as the queue, rounded as nginx does | 2 |
 //! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1; 2 for periods below 9 s |
@@ -40,16 +40,16 @@ mod algorithm;
 mod count;
 mod decision;
 mod divisor;
+mod encoded_rule;
 mod fixed_window;
 mod invalid;
 mod leaky_queue;
 mod nginx_queue;
 mod pacing;
-mod planned;
+mod per_call_bucket;
 mod policy;
 mod quota;
 mod rule;
-mod setting;
 mod shift;
 mod sliding_log;
 mod sliding_window;
@@ -60,18 +60,18 @@ mod words;
 
 pub use algorithm::{Algorithm, Taken};
 pub use decision::{Decision, Denied, Outcome, RuleId, Source, Wait};
+pub use encoded_rule::EncodedRule;
 pub use fixed_window::FixedWindow;
 pub use invalid::InvalidQuota;
 pub use leaky_queue::LeakyQueue;
 pub use nginx_queue::NginxQueue;
 pub use pacing::{Bursty, Pacing, Reserved, TooLong, WarmUp};
-pub use planned::Planned;
+pub use per_call_bucket::PerCallBucket;
 pub use quota::Quota;
 pub use rule::Rule;
-pub use setting::Setting;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::{Cells, SlidingWindow};
 pub use stepped_bucket::SteppedBucket;
-pub use time::{Micros, Steadiness};
+pub use time::{ClockKind, Micros};
 pub use token_bucket::{Gcra, LeakyMeter, TokenBucket};
 pub use words::{Words, WordsMut};

@@ -21,8 +21,8 @@
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::encoded_rule::{EncodedRule, share_of};
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::{Setting, share_of};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// nginx's `limit_req`, with its rounding.
@@ -49,7 +49,7 @@ pub struct NginxQueue {
 
 /// What a key owed, and when that was.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+struct Backlog {
     /// Thousandths of a request. Nothing owed is a key never seen.
     owed: u64,
     /// Milliseconds.
@@ -61,7 +61,7 @@ const MILLI: u64 = 1_000;
 /// A clock that steps back by more than this many milliseconds is believed.
 const FAR_BACK: u64 = 60_000;
 /// More than this is not told from it.
-const MOST: u64 = 1 << 53;
+const MAX: u64 = 1 << 53;
 
 impl NginxQueue {
     /// A zone with the rate of `quota` and this `burst`. The burst of the quota plays no part.
@@ -106,8 +106,8 @@ impl NginxQueue {
         Ok(NginxQueue { rate: rate as u64, burst: burst as u64 * REQUEST, delay: 0 })
     }
 
-    pub(crate) fn setting(&self) -> Setting {
-        Setting::new(b'g', [self.rate, self.burst, self.delay.min(MOST)])
+    pub(crate) fn encode(&self) -> EncodedRule {
+        EncodedRule::new(b'g', [self.rate, self.burst, self.delay.min(MAX)])
     }
 
     pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
@@ -117,11 +117,11 @@ impl NginxQueue {
     }
 
     /// What is owed at `now`, as nginx works it out at each visit.
-    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Standing {
-        let (now, Standing { owed, last }) = (millis(now), Standing::read(state));
+    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Backlog {
+        let (now, Backlog { owed, last }) = (millis(now), Backlog::read(state));
         match if last > now + FAR_BACK { 1 } else { now.saturating_sub(last) } {
-            0 => Standing { owed, last },
-            passed => Standing { owed: owed.saturating_sub(self.leaked(passed)), last: now },
+            0 => Backlog { owed, last },
+            passed => Backlog { owed: owed.saturating_sub(self.leaked(passed)), last: now },
         }
     }
 
@@ -131,7 +131,7 @@ impl NginxQueue {
     }
 
     /// The instant at which `less` of what is owed has leaked out.
-    fn leaked_at(&self, standing: Standing, less: u64) -> Micros {
+    fn leaked_at(&self, standing: Backlog, less: u64) -> Micros {
         let millis = less.saturating_mul(MILLI).div_ceil(self.rate);
         Micros::new(standing.last.saturating_add(millis).saturating_mul(MILLI))
     }
@@ -145,7 +145,7 @@ impl NginxQueue {
     }
 
     /// A decision after which so much is owed, which leaks out from `written` on.
-    fn decision(&self, outcome: Outcome, now: Micros, owed: u64, written: Standing) -> Decision {
+    fn decision(&self, outcome: Outcome, now: Micros, owed: u64, written: Backlog) -> Decision {
         let limit = self.burst / REQUEST + 1;
         let remaining = (self.burst + REQUEST).saturating_sub(owed) / REQUEST;
         let reset = if owed == 0 { 0 } else { self.leaked_at(written, written.owed).since(now) };
@@ -153,7 +153,7 @@ impl NginxQueue {
     }
 
     /// How long until `asked` is refused no more. From what is written, since a refusal writes nothing.
-    fn retry_after(&self, now: Micros, written: Standing, asked: u64) -> Outcome {
+    fn retry_after(&self, now: Micros, written: Backlog, asked: u64) -> Outcome {
         let over = (written.owed + asked).saturating_sub(self.burst + REQUEST);
         Outcome::RetryAfter(Wait::micros(self.leaked_at(written, over).since(now)))
     }
@@ -165,7 +165,7 @@ impl Algorithm for NginxQueue {
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let (written, standing) = (Standing::read(state).settled(now), self.standing(state, now));
+        let (written, standing) = (Backlog::read(state).repaired(now), self.standing(state, now));
         let asked = u64::from(cost) * REQUEST;
         let charged = standing.with(asked);
         if cost == 0 {
@@ -190,33 +190,33 @@ impl Algorithm for NginxQueue {
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost > 0 {
-            let Standing { owed, last } = self.standing(state, now);
+            let Backlog { owed, last } = self.standing(state, now);
             if owed > 0 {
-                Standing { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
+                Backlog { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
             }
         }
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        Standing::read(state).settled(now).write(state);
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        Backlog::read(state).repaired(now).write(state);
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let standing = Standing::read(state);
+        let standing = Backlog::read(state);
         if standing.owed == 0 { Micros::ZERO } else { self.leaked_at(standing, standing.owed) }
     }
 
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        Micros::new(Standing::read(state).last * MILLI)
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        Micros::new(Backlog::read(state).last * MILLI)
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
         // Another rate leaks from now on; the same goes on from where it was, without rounding once more.
-        let standing = if self.rate == old.rate { Standing::read(from) } else { old.standing(from, now) };
+        let standing = if self.rate == old.rate { Backlog::read(from) } else { old.standing(from, now) };
         standing.write(state);
     }
 }
@@ -227,9 +227,9 @@ const fn millis(now: Micros) -> u64 {
 
 // === impl Standing ===
 
-impl Standing {
+impl Backlog {
     fn read<S: Words + ?Sized>(state: &S) -> Self {
-        Standing { owed: state.get(0), last: state.get(1) }
+        Backlog { owed: state.get(0), last: state.get(1) }
     }
 
     fn write<S: WordsMut + ?Sized>(self, state: &mut S) {
@@ -243,11 +243,11 @@ impl Standing {
     }
 
     /// The same, believing a clock that has stepped back far.
-    fn settled(self, now: Micros) -> Self {
-        if self.last > millis(now) + FAR_BACK { Standing { last: millis(now), ..self } } else { self }
+    fn repaired(self, now: Micros) -> Self {
+        if self.last > millis(now) + FAR_BACK { Backlog { last: millis(now), ..self } } else { self }
     }
 
     fn with(self, more: u64) -> Self {
-        Standing { owed: (self.owed + more).min(MOST), ..self }
+        Backlog { owed: (self.owed + more).min(MAX), ..self }
     }
 }

@@ -102,8 +102,8 @@ pub struct TooLong {
 }
 
 /// The words of a state, held apart.
-type Image = [u64; MOST_WORDS];
-const MOST_WORDS: usize = 3;
+type Image = [u64; MAX_WORDS];
+const MAX_WORDS: usize = 3;
 
 /// Longer than any wait on the time line.
 const ANY: Wait = Wait::micros(u64::MAX);
@@ -128,7 +128,7 @@ impl Pacing {
         }
     }
 
-    /// The same pacing at another pace. States have to be [adopted](Pacing::adopt).
+    /// The same pacing at another pace. States have to be [adopted](Pacing::migrate_from).
     ///
     /// # Errors
     /// [`InvalidQuota`] if a warm-up could not be counted exactly at that pace. Of [`Bursty`], never.
@@ -238,7 +238,7 @@ impl Pacing {
     ///
     /// What was promised stays promised. What was put by stays put by as *time*, and what was warm stays as warm as
     /// it was: so the permits in store keep their proportion to the most there can be.
-    pub fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S)
+    pub fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
@@ -274,7 +274,7 @@ impl Pacing {
 
     #[inline]
     fn image<S: Words + ?Sized>(&self, state: &S) -> Image {
-        let mut image = [0; MOST_WORDS];
+        let mut image = [0; MAX_WORDS];
         for (index, word) in image.iter_mut().enumerate().take(self.words()) {
             *word = state.get(index);
         }

@@ -20,7 +20,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::words::Part;
-use crate::{Decision, Micros, RuleId, Steadiness, Words, WordsMut};
+use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
 use alloc::boxed::Box;
 
 /// Runs `$body` for each rule, with its index in the policy and the place of its words in the state.
@@ -77,8 +77,8 @@ impl<A: Algorithm> Algorithm for [A] {
         each!(self, |rule, _first, from| rule.refund(&mut Part { whole: &mut *state, from }, now, cost));
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        each!(self, |rule, _first, from| rule.settle(&mut Part { whole: &mut *state, from }, now));
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        each!(self, |rule, _first, from| rule.repair(&mut Part { whole: &mut *state, from }, now));
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
@@ -87,14 +87,14 @@ impl<A: Algorithm> Algorithm for [A] {
         latest
     }
 
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let mut latest = Micros::ZERO;
-        each!(self, |rule, _first, from| latest = latest.max(rule.seen(&Part { whole: state, from })));
+        each!(self, |rule, _first, from| latest = latest.max(rule.last_seen(&Part { whole: state, from })));
         latest
     }
 
     /// Rules are the same limit if they stand at the same place; a rule without a predecessor starts fresh.
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
@@ -102,7 +102,7 @@ impl<A: Algorithm> Algorithm for [A] {
         let (mut old_from, mut new_from) = (0, 0);
         for (rule, old) in self.iter().zip(old) {
             let was = Part { whole: from, from: old_from };
-            rule.adopt(old, &was, &mut Part { whole: &mut *state, from: new_from }, now);
+            rule.migrate_from(old, &was, &mut Part { whole: &mut *state, from: new_from }, now);
             old_from += old.words();
             new_from += rule.words();
         }
@@ -128,8 +128,8 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         self.0.words() + self.1.words()
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
-        (self.0.suited_to(clock), self.1.suited_to(clock))
+    fn for_clock(self, clock: ClockKind) -> Self {
+        (self.0.for_clock(clock), self.1.for_clock(clock))
     }
 
     #[inline]
@@ -156,9 +156,9 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         self.1.refund(&mut Part { whole: state, from: self.0.words() }, now, cost);
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.0.settle(state, now);
-        self.1.settle(&mut Part { whole: state, from: self.0.words() }, now);
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.0.repair(state, now);
+        self.1.repair(&mut Part { whole: state, from: self.0.words() }, now);
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
@@ -166,19 +166,19 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         self.0.idle_at(state).max(self.1.idle_at(&second))
     }
 
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let second = Part { whole: state, from: self.0.words() };
-        self.0.seen(state).max(self.1.seen(&second))
+        self.0.last_seen(state).max(self.1.last_seen(&second))
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        self.0.adopt(&old.0, from, state, now);
+        self.0.migrate_from(&old.0, from, state, now);
         let was = Part { whole: from, from: old.0.words() };
-        self.1.adopt(&old.1, &was, &mut Part { whole: state, from: self.0.words() }, now);
+        self.1.migrate_from(&old.1, &was, &mut Part { whole: state, from: self.0.words() }, now);
     }
 
     fn explain<S: Words + ?Sized>(
@@ -196,7 +196,7 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
 }
 
 /// Makes a type an algorithm by saying which other algorithm it is to be seen as.
-macro_rules! seen_as {
+macro_rules! with_source {
     ([$($generics:tt)*] $this:ty, |$it:ident| $view:expr, |$own:ident, $clock:ident| $suited:expr) => {
         impl<$($generics)*> Algorithm for $this {
             #[inline]
@@ -205,7 +205,7 @@ macro_rules! seen_as {
                 ($view).words()
             }
 
-            fn suited_to(self, $clock: Steadiness) -> Self {
+            fn for_clock(self, $clock: ClockKind) -> Self {
                 let $own = self;
                 $suited
             }
@@ -240,9 +240,9 @@ macro_rules! seen_as {
             }
 
             #[inline]
-            fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+            fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
                 let $it = self;
-                ($view).settle(state, now);
+                ($view).repair(state, now);
             }
 
             #[inline]
@@ -252,9 +252,9 @@ macro_rules! seen_as {
             }
 
             #[inline]
-            fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+            fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
                 let $it = self;
-                ($view).seen(state)
+                ($view).last_seen(state)
             }
 
             #[inline(always)]
@@ -264,14 +264,14 @@ macro_rules! seen_as {
             }
 
 
-            fn adopt<From, S>(&self, old: &Self, from: &From, state: &mut S, now: Micros)
+            fn migrate_from<From, S>(&self, old: &Self, from: &From, state: &mut S, now: Micros)
             where
                 From: Words + ?Sized,
                 S: WordsMut + ?Sized,
             {
                 let new = { let $it = self; $view };
                 let old = { let $it = old; $view };
-                new.adopt(&old, from, state, now);
+                new.migrate_from(&old, from, state, now);
             }
 
             fn explain<S: Words + ?Sized>(
@@ -289,16 +289,16 @@ macro_rules! seen_as {
     };
 }
 
-seen_as!([A: Algorithm + ?Sized] &A, |it| *it, |it, _clock| it);
-seen_as!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice(), |it, clock| it.map(|rule| rule.suited_to(clock)));
-seen_as!([A: Algorithm] Box<[A]>, |it| &**it, |it, clock| it.into_iter().map(|rule| rule.suited_to(clock)).collect());
-seen_as!(
+with_source!([A: Algorithm + ?Sized] &A, |it| *it, |it, _clock| it);
+with_source!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice(), |it, clock| it.map(|rule| rule.for_clock(clock)));
+with_source!([A: Algorithm] Box<[A]>, |it| &**it, |it, clock| it.into_iter().map(|rule| rule.for_clock(clock)).collect());
+with_source!(
     [A: Algorithm, B: Algorithm, C: Algorithm] (A, B, C),
     |it| (&it.0, (&it.1, &it.2)),
-    |it, clock| (it.0.suited_to(clock), it.1.suited_to(clock), it.2.suited_to(clock))
+    |it, clock| (it.0.for_clock(clock), it.1.for_clock(clock), it.2.for_clock(clock))
 );
-seen_as!(
+with_source!(
     [A: Algorithm, B: Algorithm, C: Algorithm, D: Algorithm] (A, B, C, D),
     |it| (&it.0, (&it.1, (&it.2, &it.3))),
-    |it, clock| (it.0.suited_to(clock), it.1.suited_to(clock), it.2.suited_to(clock), it.3.suited_to(clock))
+    |it, clock| (it.0.for_clock(clock), it.1.for_clock(clock), it.2.for_clock(clock), it.3.for_clock(clock))
 );

@@ -17,7 +17,7 @@
 use core::str::FromStr;
 use core::time::Duration;
 
-use crate::Steadiness;
+use crate::ClockKind;
 use crate::algorithm::Algorithm;
 use crate::invalid::InvalidQuota;
 use crate::quota::Reader;
@@ -75,10 +75,10 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.words())
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
+    fn for_clock(self, clock: ClockKind) -> Self {
         match self {
-            Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.suited_to(clock)),
-            Rule::LeakyQueue(queue) => Rule::LeakyQueue(queue.suited_to(clock)),
+            Rule::TokenBucket(bucket) => Rule::TokenBucket(bucket.for_clock(clock)),
+            Rule::LeakyQueue(queue) => Rule::LeakyQueue(queue.for_clock(clock)),
             others => others,
         }
     }
@@ -102,8 +102,8 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.refund(state, now, cost));
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        on_each!(self, algorithm => algorithm.settle(state, now));
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        on_each!(self, algorithm => algorithm.repair(state, now));
     }
 
     #[inline]
@@ -112,8 +112,8 @@ impl Algorithm for Rule {
     }
 
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        on_each!(self, algorithm => algorithm.seen(state))
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        on_each!(self, algorithm => algorithm.last_seen(state))
     }
 
     #[inline]
@@ -127,19 +127,19 @@ impl Algorithm for Rule {
     }
 
     /// Another algorithm is charged what the old one counted as used, as if it had been used now.
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
         match (self, old) {
-            (Rule::TokenBucket(new), Rule::TokenBucket(old)) => new.adopt(old, from, state, now),
-            (Rule::LeakyQueue(new), Rule::LeakyQueue(old)) => new.adopt(old, from, state, now),
-            (Rule::NginxQueue(new), Rule::NginxQueue(old)) => new.adopt(old, from, state, now),
-            (Rule::SteppedBucket(new), Rule::SteppedBucket(old)) => new.adopt(old, from, state, now),
-            (Rule::FixedWindow(new), Rule::FixedWindow(old)) => new.adopt(old, from, state, now),
-            (Rule::SlidingLog(new), Rule::SlidingLog(old)) => new.adopt(old, from, state, now),
-            (Rule::SlidingWindow(new), Rule::SlidingWindow(old)) => new.adopt(old, from, state, now),
+            (Rule::TokenBucket(new), Rule::TokenBucket(old)) => new.migrate_from(old, from, state, now),
+            (Rule::LeakyQueue(new), Rule::LeakyQueue(old)) => new.migrate_from(old, from, state, now),
+            (Rule::NginxQueue(new), Rule::NginxQueue(old)) => new.migrate_from(old, from, state, now),
+            (Rule::SteppedBucket(new), Rule::SteppedBucket(old)) => new.migrate_from(old, from, state, now),
+            (Rule::FixedWindow(new), Rule::FixedWindow(old)) => new.migrate_from(old, from, state, now),
+            (Rule::SlidingLog(new), Rule::SlidingLog(old)) => new.migrate_from(old, from, state, now),
+            (Rule::SlidingWindow(new), Rule::SlidingWindow(old)) => new.migrate_from(old, from, state, now),
             _ => self.carry_over(old, from, state, now),
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! An entry exactly one period old has left. No window of any position ever holds more than `limit`, and nothing
 //! is refused that need not be. The price is memory, one word per unit of the limit and key, and so
-//! the limit is capped at [`SlidingLog::MOST`]; a [`SlidingWindow`](crate::SlidingWindow) trades a little
+//! the limit is capped at [`SlidingLog::MAX`]; a [`SlidingWindow`](crate::SlidingWindow) trades a little
 //! precision for very much less.
 //!
 //! The entries lie in a ring, oldest first, and since they are in order the first that still counts is found by
@@ -39,8 +39,8 @@
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::Setting;
 use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -110,12 +110,12 @@ const HIGH_IN_SECOND: u32 = u64::BITS - INSTANT_BITS;
 
 impl SlidingLog {
     /// The largest limit a log may have; each unit of it takes one word of memory per key.
-    pub const MOST: u64 = 1 << 14;
+    pub const MAX: u64 = 1 << 14;
 
     /// At most `quota.limit()` in any `quota.period()`.
     ///
     /// # Panics
-    /// If the limit is above [`SlidingLog::MOST`] or the period is not a whole number of microseconds; in a
+    /// If the limit is above [`SlidingLog::MAX`] or the period is not a whole number of microseconds; in a
     /// `const` that is a compile error.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
@@ -128,7 +128,7 @@ impl SlidingLog {
     /// As [`SlidingLog::new`], for a quota that is not known to be right.
     ///
     /// # Errors
-    /// If the limit is above [`SlidingLog::MOST`] or the period is not a whole number of microseconds.
+    /// If the limit is above [`SlidingLog::MAX`] or the period is not a whole number of microseconds.
     pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
@@ -139,13 +139,13 @@ impl SlidingLog {
     #[must_use]
     pub const fn room(self, entries: u64) -> Self {
         let room = if entries > self.room { entries } else { self.room };
-        SlidingLog { room: if room > Self::MOST { Self::MOST } else { room }, ..self }
+        SlidingLog { room: if room > Self::MAX { Self::MAX } else { room }, ..self }
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
         let limit = quota.limit();
-        if limit > Self::MOST {
-            return Err(Reason::LimitTooLarge { limit, most: Self::MOST });
+        if limit > Self::MAX {
+            return Err(Reason::LimitTooLarge { limit, most: Self::MAX });
         }
         match whole_micros(quota.period()) {
             Ok(period) => Ok(SlidingLog { limit, period, room: limit }),
@@ -153,8 +153,8 @@ impl SlidingLog {
         }
     }
 
-    pub(crate) fn setting(&self) -> Setting {
-        Setting::new(b'l', [self.limit, self.period])
+    pub(crate) fn encode(&self) -> EncodedRule {
+        EncodedRule::new(b'l', [self.limit, self.period])
     }
 
     /// All entries.
@@ -372,7 +372,7 @@ impl Algorithm for SlidingLog {
         self.write_ring(state, view.ring);
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         let mut view = self.view(state, now);
         self.commit(state, &mut view);
     }
@@ -391,14 +391,14 @@ impl Algorithm for SlidingLog {
     }
 
     /// The instant of the newest entry. Not the one that the clock stepped back from: that one is to come.
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         match self.ring(state) {
             Ring { len: 0, .. } => Micros::ZERO,
             ring => Micros::new(self.entry(state, ring, ring.len - 1)),
         }
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

@@ -41,8 +41,8 @@ use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::divisor::Divisor;
+use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::Setting;
 use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
@@ -84,7 +84,7 @@ pub enum Cells {
 
 impl SlidingWindow {
     /// The largest number of cells.
-    pub const MOST_CELLS: u32 = 1_000;
+    pub const MAX_CELLS: u32 = 1_000;
 
     /// At most `quota.limit()` in any `quota.period()`, remembered in `cells` cells, [strictly](Cells::Strict).
     ///
@@ -103,7 +103,7 @@ impl SlidingWindow {
     /// As [`SlidingWindow::new`], for values that are not known to be right.
     ///
     /// # Errors
-    /// If there are no cells or more than [`SlidingWindow::MOST_CELLS`], a cell would be shorter than a microsecond,
+    /// If there are no cells or more than [`SlidingWindow::MAX_CELLS`], a cell would be shorter than a microsecond,
     /// the period is not a whole number of them, or the limit does not fit 32 bits.
     pub fn try_new(quota: Quota, cells: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, cells).map_err(InvalidQuota::because)
@@ -117,8 +117,8 @@ impl SlidingWindow {
 
     const fn checked(quota: Quota, cells: u32) -> Result<Self, Reason> {
         let (limit, most) = (quota.limit(), u32::MAX as u64);
-        if cells == 0 || cells > Self::MOST_CELLS {
-            return Err(Reason::CellCount { cells, most: Self::MOST_CELLS });
+        if cells == 0 || cells > Self::MAX_CELLS {
+            return Err(Reason::CellCount { cells, most: Self::MAX_CELLS });
         }
         if limit > most {
             return Err(Reason::LimitTooLarge { limit, most });
@@ -153,13 +153,13 @@ impl SlidingWindow {
         self.cells.get()
     }
 
-    pub(crate) fn setting(&self) -> Setting {
+    pub(crate) fn encode(&self) -> EncodedRule {
         let oldest = match self.oldest {
             Cells::Strict => 0,
             Cells::Interpolated => 1,
             Cells::Plain => 2,
         };
-        Setting::new(b'c', [self.limit, self.period(), self.cells(), oldest])
+        EncodedRule::new(b'c', [self.limit, self.period(), self.cells(), oldest])
     }
 
     /// The number of the cell that `now` lies in.
@@ -588,7 +588,7 @@ impl Usage {
 }
 
 impl Algorithm for SlidingWindow {
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most MOST_CELLS")]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most MAX_CELLS")]
     fn words(&self) -> usize {
         1 + (self.cells() as usize + 1).div_ceil(2)
     }
@@ -643,7 +643,7 @@ impl Algorithm for SlidingWindow {
         self.commit(state, view);
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         self.commit(state, self.view(state, now));
     }
 
@@ -659,11 +659,11 @@ impl Algorithm for SlidingWindow {
     }
 
     /// The start of the newest cell. Not the one that the clock stepped back from: that one is to come.
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         Micros::new(self.start(self.newest(state).0))
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

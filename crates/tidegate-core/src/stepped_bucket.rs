@@ -24,10 +24,10 @@
 use core::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::count::{Beat, Counter};
+use crate::count::{Counter, Grid};
 use crate::decision::{Decision, Level, Outcome, Wait};
+use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
-use crate::setting::Setting;
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// `limit` tokens are added at every step of the clock, up to a burst.
@@ -45,7 +45,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 pub struct SteppedBucket {
     burst: u64,
     step: u64,
-    beat: Beat,
+    beat: Grid,
     counter: Counter,
 }
 
@@ -77,7 +77,7 @@ impl SteppedBucket {
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
-        match Beat::of(quota.period()) {
+        match Grid::of(quota.period()) {
             Ok(beat) => {
                 let (burst, step) = (quota.max_burst(), quota.limit());
                 // Debt lasts over the steps, so there is room for some beside the burst.
@@ -88,8 +88,8 @@ impl SteppedBucket {
         }
     }
 
-    pub(crate) fn setting(&self) -> Setting {
-        Setting::new(b's', [self.step, self.beat.period(), self.beat.get_offset(), self.burst])
+    pub(crate) fn encode(&self) -> EncodedRule {
+        EncodedRule::new(b's', [self.step, self.beat.period(), self.beat.get_offset(), self.burst])
     }
 
     /// What is still used in step `number`.
@@ -160,8 +160,8 @@ impl Algorithm for SteppedBucket {
     }
 
     #[inline]
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.counter.settle(state, self.beat.number(now));
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.counter.repair(state, self.beat.number(now));
     }
 
     #[inline]
@@ -174,11 +174,11 @@ impl Algorithm for SteppedBucket {
     }
 
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         self.beat.start(self.counter.read(state).0)
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

@@ -86,9 +86,9 @@ impl fmt::Display for Micros {
 ///
 /// Wall clocks can, Redis's among them; monotonic clocks cannot, and for them some algorithms keep less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steadiness {
+pub enum ClockKind {
     /// No reading is earlier than one before it.
-    Steady,
+    Monotonic,
     /// Readings may be earlier than those before.
     MayStepBack,
 }

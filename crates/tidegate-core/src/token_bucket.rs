@@ -13,7 +13,7 @@
 //!   now + full ┤─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─   a request that would push the instant past this line is refused
 //!              │      ┌──┐    ┌─
 //!   owes until │   ┌──┘  └────┘          taking pushes it out by cost × interval; time catches up
-//!          now ┼───┘──────────────► t    not in the future = owes nothing = never seen
+//!          now ┼───┘──────────────► t    not in the future = owes nothing = never last_seen
 //! ```
 //!
 //! A full bucket is an instant in the past, so a key at rest is the same as no key and can be forgotten.
@@ -48,10 +48,10 @@
 //! When that instant has come again, it is forgotten. On a clock that never steps back none of that is needed, and the state is one word.
 
 use crate::algorithm::Algorithm;
-use crate::decision::{Decision, Level, Outcome, Wait, Worth};
+use crate::decision::{Decision, Level, Outcome, TokenValue, Wait};
+use crate::encoded_rule::{EncodedRule, share_of};
 use crate::quota::{gcd, slower};
-use crate::setting::{Setting, share_of};
-use crate::{Micros, Quota, Steadiness, Words, WordsMut};
+use crate::{ClockKind, Micros, Quota, Words, WordsMut};
 
 /// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
 ///
@@ -76,7 +76,7 @@ pub struct TokenBucket {
     packed: Packed,
     /// How many bits of a remembering state's second word lie below the q-ths.
     below_parts: u32,
-    worth: Worth,
+    worth: TokenValue,
 }
 
 /// The token bucket, by the name of the generic cell rate algorithm.
@@ -150,7 +150,7 @@ impl TokenBucket {
 
     /// A bucket that is filled to `full` q-ths of a microsecond, which need not be a whole number of tokens.
     const fn of_full(p: u64, q: u64, full: u64, layout: Layout) -> Self {
-        let (worth, burst) = (Worth::new(p, q, full), full / p);
+        let (worth, burst) = (TokenValue::new(p, q, full), full / p);
         let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
         // The q-ths are below q; one bit at least is theirs, so that the rest can be shifted by.
@@ -159,8 +159,8 @@ impl TokenBucket {
         TokenBucket { burst, p, q, one, full, layout, packed, below_parts, worth }
     }
 
-    pub(crate) fn setting(&self) -> Setting {
-        Setting::new(b'b', [self.p, self.q, self.burst])
+    pub(crate) fn encode(&self) -> EncodedRule {
+        EncodedRule::new(b'b', [self.p, self.q, self.burst])
     }
 
     /// What fills the bucket, in q-ths of a microsecond.
@@ -214,11 +214,11 @@ impl TokenBucket {
         TokenBucket::of(p, q, burst, self.layout)
     }
 
-    /// As [`suited_to`](Algorithm::suited_to), but whatever the quota the states take as many words.
-    pub(crate) const fn widely_suited_to(self, clock: Steadiness) -> Self {
+    /// As [`for_clock`](Algorithm::for_clock), but whatever the quota the states take as many words.
+    pub(crate) const fn widely_suited_to(self, clock: ClockKind) -> Self {
         let layout = match clock {
-            Steadiness::MayStepBack => Layout::Remembering,
-            Steadiness::Steady => Layout::Wide,
+            ClockKind::MayStepBack => Layout::Remembering,
+            ClockKind::Monotonic => Layout::Wide,
         };
         TokenBucket { layout, ..self }
     }
@@ -432,11 +432,11 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
+    fn for_clock(self, clock: ClockKind) -> Self {
         let layout = match clock {
-            Steadiness::MayStepBack => Layout::Remembering,
-            Steadiness::Steady if self.q <= NARROW_PARTS => Layout::Narrow,
-            Steadiness::Steady => Layout::Wide,
+            ClockKind::MayStepBack => Layout::Remembering,
+            ClockKind::Monotonic if self.q <= NARROW_PARTS => Layout::Narrow,
+            ClockKind::Monotonic => Layout::Wide,
         };
         TokenBucket { layout, ..self }
     }
@@ -498,7 +498,7 @@ impl Algorithm for TokenBucket {
     /// While the instant that the clock stepped back from has not come again, a refusal is written down too: only what has passed
     /// before the last visit counts when it does.
     #[inline]
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         let View { stands, ahead } = self.view(state, now);
         if stands > Span::at(now) && (stands < self.read(state) || self.remembers(state)) {
             self.write(state, stands, now, ahead);
@@ -513,7 +513,7 @@ impl Algorithm for TokenBucket {
 
     /// Nothing: an instant beyond the line of a late reader refuses it, which is right, and is not pulled back.
     #[inline]
-    fn seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
         Micros::ZERO
     }
 
@@ -523,7 +523,7 @@ impl Algorithm for TokenBucket {
         true
     }
 
-    fn adopt<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
+    fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

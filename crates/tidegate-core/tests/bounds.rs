@@ -257,7 +257,7 @@ fn a_window_from_the_first_hit_admits_twice_the_limit_around_its_end() {
 
 #[test]
 fn a_log_admits_at_most_the_limit_in_any_period() {
-    for quota in quotas().into_iter().filter(|quota| quota.limit() <= SlidingLog::MOST) {
+    for quota in quotas().into_iter().filter(|quota| quota.limit() <= SlidingLog::MAX) {
         let period = micros(quota.period());
         // Both ends of a half-open stretch are included only if it is a microsecond longer.
         let bound = |stretch: u64| quota.limit() * (stretch + 1).div_ceil(period);

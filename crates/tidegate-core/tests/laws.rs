@@ -183,7 +183,7 @@ fn short_cut_is_the_long_way(limit: &Rule, it: &mut Standing<'_>) -> bool {
     let now = it.now.plus(it.random.below(3)).minus(it.random.below(4) * it.random.below(500_000));
     let Some((next, decision)) = limit.decide_word(it.state[0], now, cost) else { return false };
     let about = format!("{limit:?} at {now}, a cost of {cost}, {:?}", it.state);
-    assert!(limit.seen(it.state) <= now, "{about}");
+    assert!(limit.last_seen(it.state) <= now, "{about}");
     let mut state = it.state.to_vec();
     assert_eq!(decision, limit.decide(&mut state[..], now, cost), "{about}");
     assert_eq!([next], state[..], "{about}");

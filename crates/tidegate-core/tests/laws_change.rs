@@ -26,7 +26,7 @@ fn passed_under_change<A: Algorithm>(seed: u64, draw: impl Fn(&mut Random) -> A)
         }
         let next = draw(&mut random);
         let mut adopted = fresh(&next);
-        next.adopt(&limit, &state[..], &mut adopted[..], Micros::new(now));
+        next.migrate_from(&limit, &state[..], &mut adopted[..], Micros::new(now));
         (limit, state) = (next, adopted);
     }
     passed
@@ -97,7 +97,7 @@ fn what_was_used_stays_used_whatever_the_rule_becomes() {
                     return;
                 }
                 let mut state = fresh(new);
-                new.adopt(old, it.state, &mut state[..], it.now);
+                new.migrate_from(old, it.state, &mut state[..], it.now);
                 let (before, after) = (old.peek(it.state, it.now, 0), new.peek(&state[..], it.now, 0));
                 let least = used(&before).min(after.limit());
                 assert!(used(&after) >= least, "from {old:?}\n  to {new:?}\n  {before:?}\n  {after:?}");
@@ -111,7 +111,7 @@ fn the_same_rule_adopts_its_own_state_unchanged() {
     for rule in rules() {
         wander(&rule, Verbs::All, |it| {
             let mut state = fresh(&rule);
-            rule.adopt(&rule, it.state, &mut state[..], it.now);
+            rule.migrate_from(&rule, it.state, &mut state[..], it.now);
             for cost in [0, 1, 3] {
                 let (old, new) = (rule.peek(it.state, it.now, cost), rule.peek(&state[..], it.now, cost));
                 assert_eq!(old, new, "{rule:?} at {}", it.now);
@@ -126,7 +126,7 @@ fn a_state_from_far_ahead_is_adopted_as_quickly_as_any_other() {
     let (old, new) = (rule("sliding_window 9 per 100us cells 7"), rule("sliding_window 9 per 100us cells 5"));
     let (mut before, mut after) = (fresh(&old), fresh(&new));
     assert!(old.decide(&mut before[..], Micros::MAX.minus(1_000), 9).is_allowed());
-    new.adopt(&old, &before[..], &mut after[..], Micros::ZERO);
+    new.migrate_from(&old, &before[..], &mut after[..], Micros::ZERO);
     assert_eq!(new.peek(&after[..], Micros::ZERO, 0).remaining(), 0);
 }
 
@@ -143,14 +143,14 @@ fn a_changed_log_or_window_remembers_where_the_clock_stepped_back_from() {
         ("sliding_window 4/s cells 5 interpolated", "sliding_window 4/s cells 1 plain"),
     ] {
         let (old, new) = (rule(old), rule(new));
-        for (settled, changed) in [(90, 90), (90, 100), (100, 90)] {
+        for (repaired, changed) in [(90, 90), (90, 100), (100, 90)] {
             let (mut before, mut state) = (fresh(&old), fresh(&new));
             assert!(old.decide(&mut before[..], at(100), 4).is_allowed());
-            assert!(!old.decide(&mut before[..], at(settled), 1).is_allowed());
-            new.adopt(&old, &before[..], &mut state[..], at(changed));
+            assert!(!old.decide(&mut before[..], at(repaired), 1).is_allowed());
+            new.migrate_from(&old, &before[..], &mut state[..], at(changed));
             for seconds in [changed, 100, 90, 100] {
                 let decision = new.decide(&mut state[..], at(seconds), 1);
-                assert!(!decision.is_allowed(), "{old:?} to {new:?}, {settled} {changed}: {seconds}");
+                assert!(!decision.is_allowed(), "{old:?} to {new:?}, {repaired} {changed}: {seconds}");
             }
         }
     }
@@ -158,7 +158,7 @@ fn a_changed_log_or_window_remembers_where_the_clock_stepped_back_from() {
     let (old, new) = (rule("sliding_log 4/s"), rule("sliding_log 5/s"));
     let (mut before, mut state) = (fresh(&old), fresh(&new));
     assert!(old.decide(&mut before[..], at(100), 4).is_allowed());
-    old.settle(&mut before[..], at(90));
-    new.adopt(&old, &before[..], &mut state[..], at(95));
+    old.repair(&mut before[..], at(90));
+    new.migrate_from(&old, &before[..], &mut state[..], at(95));
     assert_eq!([95, 100].map(|seconds| new.peek(&state[..], at(seconds), 0).remaining()), [5, 1]);
 }

@@ -43,7 +43,7 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
 
 /// After a far step back an interpolated window waits for its next cell. How long that is in microseconds.
 fn next_cell(text: &str) -> u64 {
-    match rule(text).setting().numbers() {
+    match rule(text).encode().numbers() {
         [_, period, cells, _] if text.contains("interpolated") => period.div_ceil(*cells),
         _ => 0,
     }
@@ -127,7 +127,7 @@ fn remembers(rule: &Rule) -> bool {
 
 /// The longest step back that a rule remembers, in microseconds.
 fn furthest_back(rule: &Rule) -> u64 {
-    match (rule, rule.setting().numbers()) {
+    match (rule, rule.encode().numbers()) {
         (Rule::SlidingWindow(_), [_, period, cells, _]) => {
             let numbers = (u128::from(Micros::MAX.get()) * u128::from(*cells) / u128::from(*period) + 1)
                 .next_power_of_two();
@@ -453,7 +453,7 @@ fn logs_and_cells_make_a_difference_until_they_are_idle_and_not_from_then_on() {
         let longest = furthest_back(&rule).min(200_000_000);
         wander(&rule, Verbs::All, |it| {
             let (back, mut state) = (it.now.minus(it.random.below(longest)), it.state.to_vec());
-            rule.settle(&mut state[..], back);
+            rule.repair(&mut state[..], back);
             if it.random.one_in(2) {
                 let _ = rule.decide(&mut state[..], back.plus(it.random.below(longest)), 1);
             }
@@ -483,14 +483,14 @@ fn a_refund_never_leaves_a_key_worse_off_wherever_the_clock_goes() {
             let [mut with, mut without] = [it.state.to_vec(), it.state.to_vec()];
             if it.random.one_in(2) {
                 now = now.minus(it.random.below(2_000_000));
-                rule.settle(&mut with[..], now);
-                rule.settle(&mut without[..], now);
+                rule.repair(&mut with[..], now);
+                rule.repair(&mut without[..], now);
             }
             rule.refund(&mut with[..], now, cost);
             for at in [now, now.plus(it.random.below(90_000_000)), now.minus(it.random.below(90_000_000))] {
-                let mut settled = without.clone();
-                rule.settle(&mut settled[..], at);
-                if settled != without && matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) {
+                let mut repaired = without.clone();
+                rule.repair(&mut repaired[..], at);
+                if repaired != without && matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) {
                     continue;
                 }
                 let [with, without] = [&with, &without].map(|state| rule.peek(&state[..], at, 0));
@@ -548,12 +548,15 @@ fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
 fn what_a_state_has_seen_is_past_and_who_decides_no_earlier_pulls_nothing_back() {
     for rule in steady_rules() {
         wander(&rule, Verbs::All, |it| {
-            let seen = rule.seen(it.state);
-            assert!(seen <= it.now, "{rule:?} has seen {seen}, after {}", it.now);
-            let late_reader = seen.max(it.now.minus(it.random.below(3_000_000)));
-            let mut settled = it.state.to_vec();
-            rule.settle(&mut settled[..], late_reader);
-            assert_eq!(settled, it.state, "{rule:?} is pulled back at {late_reader}, having seen {seen}");
+            let last_seen = rule.last_seen(it.state);
+            assert!(last_seen <= it.now, "{rule:?} has seen {last_seen}, after {}", it.now);
+            let late_reader = last_seen.max(it.now.minus(it.random.below(3_000_000)));
+            let mut repaired = it.state.to_vec();
+            rule.repair(&mut repaired[..], late_reader);
+            assert_eq!(
+                repaired, it.state,
+                "{rule:?} is pulled back at {late_reader}, having seen {last_seen}"
+            );
         });
     }
 }

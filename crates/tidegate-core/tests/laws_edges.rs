@@ -42,7 +42,7 @@ fn survives<A: Algorithm + ?Sized + Debug>(limit: &A, random: &mut Random) {
         };
         assert!(decision.remaining() <= decision.limit(), "{limit:?}: {decision:?}");
         assert!(state.len() > 1 || state[0] >> 63 == 0, "{limit:?} used the topmost bit");
-        assert!(limit.idle_at(&state[..]) <= Micros::MAX && limit.seen(&state[..]) <= Micros::MAX);
+        assert!(limit.idle_at(&state[..]) <= Micros::MAX && limit.last_seen(&state[..]) <= Micros::MAX);
     }
 }
 
@@ -67,7 +67,7 @@ fn no_instant_makes_a_change_of_rules_panic() {
                 let _ = old.force(&mut state[..], then, 3);
                 for now in INSTANTS.map(Micros::new) {
                     let mut adopted = fresh(new);
-                    new.adopt(old, &state[..], &mut adopted[..], now);
+                    new.migrate_from(old, &state[..], &mut adopted[..], now);
                     let found = new.peek(&adopted[..], now, 0);
                     assert!(found.remaining() <= found.limit(), "{old:?} to {new:?} at {now}");
                 }

@@ -26,7 +26,7 @@ fn ordered_pairs(limit: &Rule, mut look: impl FnMut(&[u64], &[u64], bool, Micros
         let before = (0..8).filter(|_| it.random.one_in(2)).count();
         let mut pair = [it.state.to_vec(), met[met.len().saturating_sub(1 + before)].clone()];
         let as_met = pair.clone();
-        pair.iter_mut().for_each(|state| limit.settle(&mut state[..], now));
+        pair.iter_mut().for_each(|state| limit.repair(&mut state[..], now));
         let pulled = pair != as_met;
         pair.sort_unstable();
         look(&pair[0], &pair[1], pulled, now, it.random);
@@ -80,7 +80,7 @@ fn of_ordered_states_the_larger_is_still_so_when_another_setting_takes_them_over
         ordered_pairs(&old, |less, more, _, now, _| {
             let [less, more] = [less, more].map(|state| {
                 let mut adopted = fresh(&new);
-                new.adopt(&old, state, &mut adopted[..], now);
+                new.migrate_from(&old, state, &mut adopted[..], now);
                 adopted
             });
             assert!(less <= more, "{old:?} became {new:?}: {less:?} {more:?} at {now}");

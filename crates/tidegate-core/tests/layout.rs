@@ -3,30 +3,30 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Algorithm, FixedWindow, LeakyQueue, Micros, Planned, Quota, SlidingLog, SlidingWindow, Steadiness,
+    Algorithm, ClockKind, FixedWindow, LeakyQueue, Micros, PerCallBucket, Quota, SlidingLog, SlidingWindow,
     SteppedBucket, TokenBucket,
 };
 
-const STEADY: Steadiness = Steadiness::Steady;
-const ANY: Steadiness = Steadiness::MayStepBack;
+const STEADY: ClockKind = ClockKind::Monotonic;
+const ANY: ClockKind = ClockKind::MayStepBack;
 
 #[test]
 fn a_bucket_takes_one_word_on_a_steady_clock_unless_its_fractions_are_fine() {
-    let words = |limit, clock| TokenBucket::new(Quota::per_second(limit)).suited_to(clock).words();
+    let words = |limit, clock| TokenBucket::new(Quota::per_second(limit)).for_clock(clock).words();
     assert_eq!(words(10, STEADY), 1);
     assert_eq!(words(1_023, STEADY), 1, "q is 1023");
     assert_eq!(words(1_025, STEADY), 1, "q is 41");
     assert_eq!(words(1_027, STEADY), 2, "q is 1027");
     assert_eq!(words(10, ANY), 3);
     assert_eq!(words(1_027, ANY), 3);
-    assert_eq!(TokenBucket::new(Quota::per_second(10)).suited_to(STEADY).suited_to(ANY).words(), 3);
+    assert_eq!(TokenBucket::new(Quota::per_second(10)).for_clock(STEADY).for_clock(ANY).words(), 3);
 }
 
 #[test]
 fn all_plans_take_as_many_words() {
     for limit in [10, 1_027] {
-        let plan = Planned::new(Quota::per_second(limit));
-        assert_eq!((plan.words(), plan.suited_to(ANY).words(), plan.suited_to(STEADY).words()), (6, 6, 5));
+        let plan = PerCallBucket::new(Quota::per_second(limit));
+        assert_eq!((plan.words(), plan.for_clock(ANY).words(), plan.for_clock(STEADY).words()), (6, 6, 5));
     }
 }
 
@@ -64,7 +64,7 @@ fn logs_and_cells_take_what_they_remember() {
 #[test]
 fn there_is_a_short_cut_for_one_word() {
     let now = Micros::new(5_000_000);
-    let bucket = TokenBucket::new(Quota::per_second(10)).suited_to(STEADY);
+    let bucket = TokenBucket::new(Quota::per_second(10)).for_clock(STEADY);
     assert!([1, 2, 10].iter().all(|cost| bucket.decide_word(0, now, *cost).is_some()));
     assert!(bucket.decide_word(0, now, 11).is_none(), "what can never pass goes the long way");
 
@@ -72,6 +72,6 @@ fn there_is_a_short_cut_for_one_word() {
     assert!(window.decide_word(0, now, 1).is_some());
     assert!(window.from_first_hit().decide_word(0, now, 1).is_none());
 
-    let queue = LeakyQueue::new(Quota::per_second(10), 3).suited_to(STEADY);
+    let queue = LeakyQueue::new(Quota::per_second(10), 3).for_clock(STEADY);
     assert!([1, 4].iter().all(|cost| queue.decide_word(0, now, *cost).is_some()));
 }

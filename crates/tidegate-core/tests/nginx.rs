@@ -157,7 +157,7 @@ fn the_largest_rate_is_a_rate_and_one_more_is_none() {
 fn a_zone_has_seen_the_millisecond_it_was_written_in() {
     let queue = NginxQueue::new(Quota::per_second(1), 0);
     let mut state = [0; 2];
-    assert_eq!(queue.seen(&state), Micros::ZERO);
+    assert_eq!(queue.last_seen(&state), Micros::ZERO);
     let _ = queue.force(&mut state, Micros::new(100_000_999), 1);
-    assert_eq!(queue.seen(&state), Micros::new(100_000_000));
+    assert_eq!(queue.last_seen(&state), Micros::new(100_000_000));
 }

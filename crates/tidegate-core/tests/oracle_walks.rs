@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use oracle::{Bucket, CellCounts, Log, Model, Oldest, Oracle, Policy, Steps, Time, Window, Zone};
 use random::Random;
-use tidegate_core::Steadiness::{MayStepBack, Steady};
+use tidegate_core::ClockKind::{MayStepBack, Monotonic};
 use tidegate_core::{
-    Algorithm, Cells, FixedWindow, LeakyQueue, NginxQueue, Planned, Quota, Rule, SlidingLog, SlidingWindow,
-    Steadiness, SteppedBucket, TokenBucket,
+    Algorithm, Cells, ClockKind, FixedWindow, LeakyQueue, NginxQueue, PerCallBucket, Quota, Rule, SlidingLog,
+    SlidingWindow, SteppedBucket, TokenBucket,
 };
 use walk::Clock::{Forward, SometimesBack};
 use walk::{Clock, Scale, walk};
@@ -89,31 +89,37 @@ fn draw_offset(random: &mut Random, quota: Quota) -> Duration {
     }
 }
 
-fn walk_the_token_bucket(clock: Clock, seed: u64, suited_to: Steadiness) {
+fn walk_the_token_bucket(clock: Clock, seed: u64, for_clock: ClockKind) {
     walk(clock, seed, |random, walk| {
         let mut quota = draw_quota(random, u64::MAX);
         if random.one_in(10) {
             // A period need not be a whole number of microseconds.
             quota = Quota::per(random.between(1, 9), Duration::from_nanos(random.between(1, 9_999)));
         }
-        let bucket = TokenBucket::new(quota).suited_to(suited_to);
+        let bucket = TokenBucket::new(quota).for_clock(for_clock);
         let scale = Scale::of(quota, quota.max_burst());
-        walk.go(random, format!("{bucket:?}"), &bucket, &mut Bucket::new(quota, suited_to), scale);
+        walk.go(random, format!("{bucket:?}"), &bucket, &mut Bucket::new(quota, for_clock), scale);
     });
 }
 
 /// Under one and the same plan it is that plan's bucket.
-fn walk_a_plan(clock: Clock, seed: u64, suited_to: Steadiness) {
+fn walk_a_plan(clock: Clock, seed: u64, for_clock: ClockKind) {
     walk(clock, seed, |random, walk| {
         let quota = draw_quota(random, u64::MAX);
-        let planned = Planned::new(quota).suited_to(suited_to);
+        let per_call_bucket = PerCallBucket::new(quota).for_clock(for_clock);
         let scale = Scale::of(quota, quota.max_burst());
-        walk.go(random, format!("{planned:?}"), &planned, &mut Bucket::new(quota, suited_to), scale);
+        walk.go(
+            random,
+            format!("{per_call_bucket:?}"),
+            &per_call_bucket,
+            &mut Bucket::new(quota, for_clock),
+            scale,
+        );
     });
 }
 
 /// A queue with its oracle, and the most that passes at once.
-fn draw_queue(random: &mut Random, quota: Quota, suited_to: Steadiness) -> (LeakyQueue, Bucket, u64) {
+fn draw_queue(random: &mut Random, quota: Quota, for_clock: ClockKind) -> (LeakyQueue, Bucket, u64) {
     let queue = u32::try_from(quota.max_burst() - 1).expect("a queue that fits");
     let delay = match random.below(4) {
         0 => u32::MAX,
@@ -125,19 +131,19 @@ fn draw_queue(random: &mut Random, quota: Quota, suited_to: Steadiness) -> (Leak
         let micros = random.below(micros(quota.period()) * 2);
         (exact, longest) = (exact.max_wait(Duration::from_micros(micros)), Time::from(micros));
     }
-    let model = Bucket::queue(quota, queue, delay, longest, suited_to);
+    let model = Bucket::queue(quota, queue, delay, longest, for_clock);
     let most = u64::try_from(model.capacity()).expect("a capacity that fits");
-    (exact.suited_to(suited_to), model, most)
+    (exact.for_clock(for_clock), model, most)
 }
 
 fn micros(period: Duration) -> u64 {
     u64::try_from(period.as_micros()).expect("a period that fits")
 }
 
-fn walk_the_leaky_queue(clock: Clock, seed: u64, suited_to: Steadiness) {
+fn walk_the_leaky_queue(clock: Clock, seed: u64, for_clock: ClockKind) {
     walk(clock, seed, |random, walk| {
         let quota = draw_quota(random, u64::MAX);
-        let (queue, mut model, most) = draw_queue(random, quota, suited_to);
+        let (queue, mut model, most) = draw_queue(random, quota, for_clock);
         walk.go(random, format!("{queue:?}"), &queue, &mut model, Scale::of(quota, most));
     });
 }
@@ -314,12 +320,12 @@ fn the_token_bucket_is_its_oracle() {
 
 #[test]
 fn the_token_bucket_for_a_steady_clock_is_its_oracle() {
-    walk_the_token_bucket(Forward, 23, Steady);
+    walk_the_token_bucket(Forward, 23, Monotonic);
 }
 
 #[test]
 fn the_token_bucket_for_a_steady_clock_is_its_oracle_to_late_readers() {
-    walk_the_token_bucket(SometimesBack, 24, Steady);
+    walk_the_token_bucket(SometimesBack, 24, Monotonic);
 }
 
 #[test]
@@ -334,7 +340,7 @@ fn a_plan_is_its_bucket() {
 
 #[test]
 fn a_plan_for_a_steady_clock_is_its_bucket() {
-    walk_a_plan(Forward, 41, Steady);
+    walk_a_plan(Forward, 41, Monotonic);
 }
 
 #[test]
@@ -349,7 +355,7 @@ fn the_leaky_queue_is_its_oracle() {
 
 #[test]
 fn the_leaky_queue_for_a_steady_clock_is_its_oracle() {
-    walk_the_leaky_queue(Forward, 51, Steady);
+    walk_the_leaky_queue(Forward, 51, Monotonic);
 }
 
 #[test]

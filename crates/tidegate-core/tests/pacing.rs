@@ -46,7 +46,7 @@ impl Caller {
     fn set_rate(&mut self, quota: Quota) {
         let (old, from) = (self.pacing, self.state);
         self.pacing = old.with_quota(quota).expect("a rate that fits");
-        self.pacing.adopt(&old, &from, &mut self.state);
+        self.pacing.migrate_from(&old, &from, &mut self.state);
     }
 
     fn wait(&self) -> u64 {

@@ -210,7 +210,7 @@ impl<O: Pacer> Episode<O> {
         let quota = draw_quota(random);
         let Ok(next) = self.pacing.with_quota(quota) else { return };
         let (old, from) = (self.pacing, self.state);
-        next.adopt(&old, &from, &mut self.state);
+        next.migrate_from(&old, &from, &mut self.state);
         self.pacing = next;
         self.oracle.set_rate(self.now, quota);
         self.line.clear();

@@ -3,7 +3,7 @@
 mod random;
 
 use random::Random;
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, Planned, Quota, TokenBucket};
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, PerCallBucket, Quota, TokenBucket};
 
 const PLANS: [Quota; 5] = [
     Quota::per_second(10).burst(3),
@@ -30,28 +30,32 @@ impl Changed {
         let mut state = self.state;
         if bucket != self.bucket {
             state = [0; 3];
-            bucket.adopt(&self.bucket, &self.state, &mut state, now);
+            bucket.migrate_from(&self.bucket, &self.state, &mut state, now);
         }
         Changed { bucket, state }
     }
 }
 
 /// All but the wait, which a bucket that changes when it is asked has to tell by the pace that it has then.
-fn assert_same(planned: Decision, changed: Decision) {
+fn assert_same(per_call_bucket: Decision, changed: Decision) {
     let but_for_the_wait = |decision: Decision| match decision.outcome {
         Outcome::RetryAfter(_) => (None, decision.limit(), decision.remaining(), decision.reset_after()),
         outcome => (Some(outcome), decision.limit(), decision.remaining(), decision.reset_after()),
     };
-    assert_eq!(but_for_the_wait(planned), but_for_the_wait(changed), "{planned} and {changed}");
+    assert_eq!(
+        but_for_the_wait(per_call_bucket),
+        but_for_the_wait(changed),
+        "{per_call_bucket} and {changed}"
+    );
 }
 
 /// Whoever comes back when it was told to passes, and a microsecond earlier does not.
-fn assert_exact(planned: &Planned, state: &[u64], now: Micros, cost: u32) {
-    let Some(wait) = planned.peek(state, now, cost).retry_after() else { return };
-    let passes_after = |micros| planned.peek(state, now.plus(micros), cost).is_allowed();
+fn assert_exact(per_call_bucket: &PerCallBucket, state: &[u64], now: Micros, cost: u32) {
+    let Some(wait) = per_call_bucket.peek(state, now, cost).retry_after() else { return };
+    let passes_after = |micros| per_call_bucket.peek(state, now.plus(micros), cost).is_allowed();
     assert!(
         passes_after(wait.as_micros()) && !passes_after(wait.as_micros() - 1),
-        "{planned:?} after {wait}"
+        "{per_call_bucket:?} after {wait}"
     );
 }
 
@@ -61,26 +65,29 @@ fn many_plans_are_one_bucket_that_changes() {
         let (mut random, mut now) = (Random::seeded(seed), Micros::new(1_760_000_000_000_000));
         let first = plan(&mut random);
         let mut changed = Changed { bucket: TokenBucket::new(first), state: [0; 3] };
-        let mut state = vec![0; Planned::new(first).words()];
+        let mut state = vec![0; PerCallBucket::new(first).words()];
         for _ in 0..200 {
             now = now.plus(random.between(0, 400_000));
             let (quota, cost) = (plan(&mut random), u32::try_from(random.below(4)).expect("a cost"));
-            let planned = Planned::new(quota);
+            let per_call_bucket = PerCallBucket::new(quota);
             let mut next = changed.under(quota, now);
-            assert_same(planned.peek(&state[..], now, cost), next.bucket.peek(&next.state, now, cost));
-            assert_exact(&planned, &state, now, cost);
+            assert_same(
+                per_call_bucket.peek(&state[..], now, cost),
+                next.bucket.peek(&next.state, now, cost),
+            );
+            assert_exact(&per_call_bucket, &state, now, cost);
             let before = state.clone();
             if random.one_in(5) {
-                planned.refund(&mut state[..], now, cost);
+                per_call_bucket.refund(&mut state[..], now, cost);
                 next.bucket.refund(&mut next.state, now, cost);
             } else {
                 let want = next.bucket.decide(&mut next.state, now, cost);
-                assert_same(planned.decide(&mut state[..], now, cost), want);
+                assert_same(per_call_bucket.decide(&mut state[..], now, cost), want);
             }
             if state != before {
                 changed = next;
             }
-            assert_eq!(planned.idle_at(&state[..]), changed.bucket.idle_at(&changed.state));
+            assert_eq!(per_call_bucket.idle_at(&state[..]), changed.bucket.idle_at(&changed.state));
         }
     }
 }
@@ -89,7 +96,8 @@ fn many_plans_are_one_bucket_that_changes() {
 /// plan that was refused would be too short, and after it another, and another.
 #[test]
 fn a_wait_after_a_change_of_plans_is_exact() {
-    let (slow, fast) = (Planned::new(Quota::per_second(1)), Planned::new(Quota::per_second(100).burst(1)));
+    let (slow, fast) =
+        (PerCallBucket::new(Quota::per_second(1)), PerCallBucket::new(Quota::per_second(100).burst(1)));
     for (before, after, wait) in [(slow, fast, 1_000_000), (fast, slow, 10_000)] {
         let (mut state, now) = (vec![0; slow.words()], Micros::new(60_000_000));
         assert!(before.decide(&mut state[..], now, 1).is_allowed());
@@ -101,7 +109,8 @@ fn a_wait_after_a_change_of_plans_is_exact() {
 
 #[test]
 fn a_refusal_leaves_the_plan_that_was_written() {
-    let (large, small) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(5)));
+    let (large, small) =
+        (PerCallBucket::new(Quota::per_minute(10)), PerCallBucket::new(Quota::per_minute(5)));
     let (mut state, now) = (vec![0; large.words()], Micros::new(60_000_000));
     assert!(large.decide(&mut state[..], now, 8).is_allowed());
     let before = state.clone();
@@ -113,18 +122,19 @@ fn a_refusal_leaves_the_plan_that_was_written() {
 
 #[test]
 fn a_state_is_adopted_as_it_is() {
-    let (old, new) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(50)));
+    let (old, new) = (PerCallBucket::new(Quota::per_minute(10)), PerCallBucket::new(Quota::per_minute(50)));
     let now = Micros::new(1_000_000);
     let (mut from, mut state) = (vec![0; old.words()], vec![0; new.words()]);
     assert!(old.decide(&mut from[..], now, 7).is_allowed());
-    new.adopt(&old, &from[..], &mut state[..], now);
+    new.migrate_from(&old, &from[..], &mut state[..], now);
     assert_eq!(new.peek(&state[..], now, 0).remaining(), 43);
     assert_eq!(old.peek(&state[..], now, 0).remaining(), 3);
 }
 
 #[test]
 fn a_refusal_settles_a_plan_that_is_one_rule_of_two() {
-    let (plan, other) = (Planned::new(Quota::per_second(1).burst(5)), TokenBucket::new(Quota::per_hour(5)));
+    let (plan, other) =
+        (PerCallBucket::new(Quota::per_second(1).burst(5)), TokenBucket::new(Quota::per_hour(5)));
     let policy = (plan, other);
     let mut state = vec![0; policy.words()];
     assert!(policy.decide(&mut state[..], Micros::new(100_000_000), 5).is_allowed());

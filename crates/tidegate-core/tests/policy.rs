@@ -50,28 +50,28 @@ fn a_policy_is_idle_when_all_its_rules_are() {
 fn a_policy_has_seen_what_any_of_its_rules_has() {
     // A bucket remembers nothing of that, a window its beginning, a log the instant itself.
     let (window, log) = (60_000_000, NOW.get());
-    assert_eq!((BUCKET, WINDOW).seen(&charged(&(BUCKET, WINDOW), 1)[..]).get(), window);
-    assert_eq!((WINDOW, BUCKET).seen(&charged(&(WINDOW, BUCKET), 1)[..]).get(), window);
-    assert_eq!((WINDOW, LOG).seen(&charged(&(WINDOW, LOG), 1)[..]).get(), log);
-    assert_eq!((LOG, WINDOW).seen(&charged(&(LOG, WINDOW), 1)[..]).get(), log);
+    assert_eq!((BUCKET, WINDOW).last_seen(&charged(&(BUCKET, WINDOW), 1)[..]).get(), window);
+    assert_eq!((WINDOW, BUCKET).last_seen(&charged(&(WINDOW, BUCKET), 1)[..]).get(), window);
+    assert_eq!((WINDOW, LOG).last_seen(&charged(&(WINDOW, LOG), 1)[..]).get(), log);
+    assert_eq!((LOG, WINDOW).last_seen(&charged(&(LOG, WINDOW), 1)[..]).get(), log);
     let windows = [WINDOW, WINDOW];
-    assert_eq!(windows.as_slice().seen(&charged(windows.as_slice(), 1)[..]).get(), window);
+    assert_eq!(windows.as_slice().last_seen(&charged(windows.as_slice(), 1)[..]).get(), window);
 }
 
 #[test]
 fn a_rule_has_seen_what_its_algorithm_has() {
-    let seen = |text: &str| {
+    let last_seen = |text: &str| {
         let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
-        rule.seen(&charged(&rule, 1)[..]).get()
+        rule.last_seen(&charged(&rule, 1)[..]).get()
     };
-    assert_eq!(seen("1/s burst 30"), 0);
-    assert_eq!(seen("leaky_queue 1/s queue 2"), 0);
-    assert_eq!(seen("leaky_queue 1/s queue 2 nginx"), NOW.get());
-    assert_eq!(seen("stepped_bucket 5/min"), 60_000_000);
-    assert_eq!(seen("fixed_window 5/min"), 60_000_000);
-    assert_eq!(seen("fixed_window 5/min from first hit"), NOW.get());
-    assert_eq!(seen("sliding_log 4/h"), NOW.get());
-    assert_eq!(seen("sliding_window 5/min cells 5"), 84_000_000);
+    assert_eq!(last_seen("1/s burst 30"), 0);
+    assert_eq!(last_seen("leaky_queue 1/s queue 2"), 0);
+    assert_eq!(last_seen("leaky_queue 1/s queue 2 nginx"), NOW.get());
+    assert_eq!(last_seen("stepped_bucket 5/min"), 60_000_000);
+    assert_eq!(last_seen("fixed_window 5/min"), 60_000_000);
+    assert_eq!(last_seen("fixed_window 5/min from first hit"), NOW.get());
+    assert_eq!(last_seen("sliding_log 4/h"), NOW.get());
+    assert_eq!(last_seen("sliding_window 5/min cells 5"), 84_000_000);
 }
 
 fn what_is_left<A: Algorithm + ?Sized>(policy: &A, state: &[u64]) -> Vec<u64> {
@@ -86,7 +86,7 @@ fn every_rule_of_a_pair_adopts_its_own_words() {
     let (log, window) = (SlidingLog::new(Quota::per_hour(9)), FixedWindow::new(Quota::per_minute(8)));
     let new = (log, (window, TokenBucket::new(Quota::per_second(1).burst(40))));
     let (from, mut state) = (charged(&old, 3), vec![0; new.words()]);
-    new.adopt(&old, &from[..], &mut state[..], NOW);
+    new.migrate_from(&old, &from[..], &mut state[..], NOW);
     assert_eq!(what_is_left(&new, &state), [6, 5, 37]);
 }
 
@@ -96,6 +96,6 @@ fn every_rule_of_a_slice_adopts_its_own_words_where_their_sizes_differ() {
     let (old, new) = (sizes([4, 6, 3]), sizes([9, 5, 7]));
     let from: Vec<u64> = old.iter().zip([1, 4, 2]).flat_map(|(log, cost)| charged(log, cost)).collect();
     let mut state = vec![0; new.as_slice().words()];
-    new.as_slice().adopt(old.as_slice(), &from[..], &mut state[..], NOW);
+    new.as_slice().migrate_from(old.as_slice(), &from[..], &mut state[..], NOW);
     assert_eq!(what_is_left(new.as_slice(), &state), [8, 1, 5]);
 }

@@ -209,7 +209,7 @@ fn a_lowered_capacity_does_not_block_a_key_for_ever() {
     let (old, new) = (TokenBucket::new(large), TokenBucket::new(small));
     let (mut before, mut after) = ([0; 3], [0; 3]);
     assert!(old.decide(&mut before, Micros::ZERO, 50).is_allowed());
-    new.adopt(&old, &before, &mut after, Micros::ZERO);
+    new.migrate_from(&old, &before, &mut after, Micros::ZERO);
     // 50 are used and only 2 are allowed: 48 must come back, and one more for the request.
     let refused = new.decide(&mut after, Micros::ZERO, 1);
     assert_eq!(refused.retry_after().map(Wait::duration), Some(seconds(49)));

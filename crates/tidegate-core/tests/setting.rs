@@ -22,10 +22,10 @@ fn every_algorithm_has_its_letter_and_its_numbers() {
         ("sliding_window 5/s cells 10 plain", b'c', &[5, 1_000_000, 10, 2]),
     ];
     for (text, letter, numbers) in table {
-        let setting = rule(text).setting();
-        assert_eq!((setting.letter(), setting.numbers()), (letter, numbers), "{text}");
+        let encoded_rule = rule(text).encode();
+        assert_eq!((encoded_rule.letter(), encoded_rule.numbers()), (letter, numbers), "{text}");
     }
-    let oldest = |kind: &str| rule(&format!("sliding_window 5/s cells 10 {kind}")).setting().numbers()[3];
+    let oldest = |kind: &str| rule(&format!("sliding_window 5/s cells 10 {kind}")).encode().numbers()[3];
     assert_eq!(["strict", "interpolated", "plain"].map(oldest), [0, 1, 2]);
 }
 
@@ -50,8 +50,12 @@ fn a_share_is_as_many_times_less() {
     ];
     for (text, nodes, share) in table {
         // By what they are elsewhere: a share may have more room than the same rule made anew.
-        let setting = |rule: Rule| rule.setting();
-        assert_eq!(rule(text).share(nodes).map(setting), share.map(rule).map(setting), "{text} / {nodes}");
+        let encoded_rule = |rule: Rule| rule.encode();
+        assert_eq!(
+            rule(text).share(nodes).map(encoded_rule),
+            share.map(rule).map(encoded_rule),
+            "{text} / {nodes}"
+        );
     }
     assert_eq!(rule("10/s").share(0), Some(rule("10/s")), "nobody is as good as one");
 }

@@ -458,7 +458,7 @@ impl Given {
     /// As in [`Rule::setting`]; `n` for those who are at work at once.
     fn letter(&self) -> u8 {
         match &self.kind {
-            Kind::Rate(rule) => rule.setting().letter(),
+            Kind::Rate(rule) => rule.encode().letter(),
             Kind::AtOnce { .. } => b'n',
         }
     }
@@ -487,7 +487,7 @@ impl Given {
 
 /// What the script cannot count exactly, in numbers of 53 bits.
 fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
-    let setting = rule.setting();
+    let setting = rule.encode();
     match (setting.letter(), setting.numbers()) {
         (b'c', [_, period, cells, _]) if period.saturating_mul(*cells) >= 1 << 53 => Err(format!(
             "rule {name:?} has {cells} cells in {period}µs, too many to be counted exactly in Redis; take fewer"

@@ -9,13 +9,13 @@
 //!          │                  ╱───┘
 //!          │              ╱───
 //!        0 ┼──────────┼───────────────► t
-//!                    lost              a key never seen since has what has come in since
+//!                    lost              a key never last_seen since has what has come in since
 //! ```
 //!
 //! A key that is forgotten because it has been idle is taken for one never seen, and the two are the same: whoever is full
 //! again has been for as long as one that was empty when the connection was lost.
 
-use tidegate_core::{Algorithm, Decision, Micros, Rule, Steadiness, Words, WordsMut};
+use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, Words, WordsMut};
 
 /// A rule under which every key had used up everything at a certain instant.
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ impl Algorithm for EmptyAt {
         self.rule.words()
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
-        EmptyAt { rule: self.rule.suited_to(clock), ..self }.laid_out()
+    fn for_clock(self, clock: ClockKind) -> Self {
+        EmptyAt { rule: self.rule.for_clock(clock), ..self }.laid_out()
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
@@ -105,20 +105,20 @@ impl Algorithm for EmptyAt {
         self.keeping(state, |rule, words| rule.refund(words, now, cost));
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.keeping(state, |rule, words| rule.settle(words, now));
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.keeping(state, |rule, words| rule.repair(words, now));
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         self.rule.idle_at(self.copied(state).as_slice())
     }
 
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.rule.seen(state)
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.rule.last_seen(state)
     }
 
     /// Its settings never change: each loss of the connection has limits of its own.
-    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_short_cut_is_the_long_way() {
         let rule: Rule = "10/s burst 5".parse().expect("a rule");
-        let rule = EmptyAt::new(rule, Micros::new(1_000_000)).suited_to(Steadiness::Steady);
+        let rule = EmptyAt::new(rule, Micros::new(1_000_000)).for_clock(ClockKind::Monotonic);
         let mut state = [0];
         for now in (1_000_000..3_000_000).step_by(70_000).map(Micros::new) {
             let (next, decision) = rule.decide_word(state[0], now, 2).expect("one word");

@@ -93,7 +93,7 @@ impl Verb {
 
 impl Described {
     pub(crate) fn rule(rule: &Rule) -> Self {
-        let setting = rule.setting();
+        let setting = rule.encode();
         let limit = tidegate_core::Algorithm::peek(rule, &Fresh, Micros::ZERO, 0).limit();
         Described { bytes: described(setting.letter(), setting.numbers()), limit }
     }

@@ -73,7 +73,7 @@ async fn lost(gate: &RedisGate, nodes: u32) -> Micros {
     let asked = SteadyClock::new().now();
     let part = Part::of(number(TELLS)).key("nobody").cost(20 / nodes); // is refused, and takes nothing
     let decision = gate.check(&[part]).await.expect("a request").decision;
-    let setting = rule(RULES[TELLS]).share(nodes).expect("it can be shared").setting();
+    let setting = rule(RULES[TELLS]).share(nodes).expect("it can be shared").encode();
     let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
     let lost = decision.at().plus(decision.reset_after().as_micros()).minus(p * burst / q);
     assert!(asked <= lost && lost <= decision.at(), "asked at {asked}, lost at {lost}: {decision:?}");

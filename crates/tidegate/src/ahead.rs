@@ -145,7 +145,7 @@ impl<A> Ahead<A> {
         Visit::new(&self.shards()[shard_of(fingerprint, self.count)])
     }
 
-    /// Locks everything, so that the setting can be changed: see [`adopt`].
+    /// Locks everything, so that the setting can be changed: see [`migrate_from`].
     pub(crate) fn visit_all(&self) -> Vec<Visit<'_, A>> {
         self.shards().iter().map(Visit::new).collect()
     }
@@ -501,7 +501,7 @@ pub(crate) fn keep<H: Home>(home: &H, fingerprint: u64, ticket: Ticket) {
 // --- another setting
 
 /// Takes over what was promised under `old`, now that another setting is in force, and lets others in again.
-pub(crate) fn adopt<H: Home>(
+pub(crate) fn migrate_from<H: Home>(
     home: &H,
     mut visits: Vec<Visit<'_, H::Algorithm>>,
     old: &H::Algorithm,
@@ -511,7 +511,7 @@ pub(crate) fn adopt<H: Home>(
     for shard in &mut visits {
         let Shard { agendas, calls, .. } = &mut **shard;
         for (fingerprint, agenda) in agendas {
-            agenda.adopt(old, home.algorithm(), when.now, calls);
+            agenda.migrate_from(old, home.algorithm(), when.now, calls);
             let _ = store(home, *fingerprint, agenda, when);
         }
         all_calls.append(calls);

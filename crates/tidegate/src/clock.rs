@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use self::tokio::TokioClock;
 pub use manual::{ManualClock, ManualSleep};
 pub use steady::SteadyClock;
-use tidegate_core::{Micros, Steadiness};
+use tidegate_core::{ClockKind, Micros};
 
 /// Tells the time to a limiter.
 pub trait Clock {
@@ -29,7 +29,7 @@ pub trait Clock {
     ///
     /// Where it cannot, a thread that finds a state from after its own reading was merely slow to get there, and
     /// decides at the later instant. Where it can, the clock has stepped back, and the state is pulled back with it.
-    const STEADINESS: Steadiness;
+    const KIND: ClockKind;
 
     /// The current instant, in microseconds of whatever time line this clock keeps.
     fn now(&self) -> Micros;
@@ -57,7 +57,7 @@ impl SettableClock {
 }
 
 impl Clock for SettableClock {
-    const STEADINESS: Steadiness = Steadiness::MayStepBack;
+    const KIND: ClockKind = ClockKind::MayStepBack;
 
     #[inline]
     fn now(&self) -> Micros {

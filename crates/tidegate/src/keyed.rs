@@ -71,7 +71,7 @@ impl<K: ?Sized, A: Algorithm> KeyedLimiter<K, A> {
     #[must_use]
     pub fn with(algorithm: A) -> Self {
         let clock = SteadyClock::new();
-        let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
+        let algorithm = algorithm.for_clock(SteadyClock::KIND);
         let shared = Arc::new(Keyed::new(algorithm, Settings::default()));
         KeyedLimiter { shared, clock, observer: None, key: PhantomData }
     }
@@ -138,7 +138,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     where
         A: Clone,
     {
-        let algorithm = self.shared.current().algorithm.clone().suited_to(D::STEADINESS);
+        let algorithm = self.shared.current().algorithm.clone().for_clock(D::KIND);
         let shared = Arc::new(Keyed::new(algorithm, self.shared.settings));
         KeyedLimiter { shared, clock, observer: self.observer, key: PhantomData }
     }
@@ -201,7 +201,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// the order of a tenth of a second for a million keys. If the new setting keeps larger or smaller states, as when a window gets
     /// more cells, the old table's memory is kept until the limiter is dropped.
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
+        self.shared.change(algorithm.for_clock(C::KIND), || self.when());
     }
 
     /// For the key of a request, which is the same as the text.
@@ -226,7 +226,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::STEADINESS }
+        When { now: self.clock.now(), clock: C::KIND }
     }
 
     #[inline(always)]

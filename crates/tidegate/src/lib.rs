@@ -44,7 +44,7 @@
 //! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
 //! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
 //! | a burst spread out, one after the other | [`LeakyQueue`]; [`NginxQueue`] with nginx's rounding |
-//! | a quota that comes with the call, for plans | [`Planned`] and [`KeyedLimiter::quota`]; for an algorithm of your own, [`KeyedLimiter::by`] |
+//! | a quota that comes with the call, for plans | [`PerCallBucket`] and [`KeyedLimiter::quota`]; for an algorithm of your own, [`KeyedLimiter::by`] |
 //! | tokens in lots, by the clock | [`SteppedBucket`] |
 //! | a count per minute, hour, day | [`FixedWindow`] |
 //! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |

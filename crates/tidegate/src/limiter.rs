@@ -66,7 +66,7 @@ impl<A: Algorithm> Limiter<A> {
     /// ```
     #[must_use]
     pub fn with(algorithm: A) -> Self {
-        let algorithm = algorithm.suited_to(SteadyClock::STEADINESS);
+        let algorithm = algorithm.for_clock(SteadyClock::KIND);
         let shared = Arc::new(Shared::new(algorithm, DEFAULT_MAX_WAITING));
         Limiter { shared, clock: SteadyClock::new(), observer: None }
     }
@@ -79,7 +79,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     where
         A: Clone,
     {
-        let algorithm = self.shared.algorithm().clone().suited_to(D::STEADINESS);
+        let algorithm = self.shared.algorithm().clone().for_clock(D::KIND);
         let shared = Arc::new(Shared::new(algorithm, self.shared.max_waiting()));
         Limiter { shared, clock, observer: self.observer }
     }
@@ -127,7 +127,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// assert_eq!(limiter.cost(0).peek().remaining(), 5);
     /// ```
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm.suited_to(C::STEADINESS), || self.when());
+        self.shared.change(algorithm.for_clock(C::KIND), || self.when());
     }
 
     /// The decision if so much may pass by the short cut, and was charged. Nobody watches that.
@@ -141,7 +141,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::STEADINESS }
+        When { now: self.clock.now(), clock: C::KIND }
     }
 
     #[inline(always)]

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SteadyClock};
 use crate::sync::{Mutex, MutexGuard};
-use tidegate_core::{InvalidQuota, Micros, Pacing, Quota, Reserved, Steadiness, TooLong, Wait};
+use tidegate_core::{ClockKind, InvalidQuota, Micros, Pacing, Quota, Reserved, TooLong, Wait};
 
 /// Lets everybody pass, one after the other at an even pace, and tells each how long to wait.
 ///
@@ -106,7 +106,7 @@ impl Pacer {
 impl<C: Clock> Pacer<C> {
     /// A pacer like this one on another clock, as if just made.
     ///
-    /// The clock must be [steady](Clock::STEADINESS), because a promise is an instant: were the clock set back by an
+    /// The clock must be [steady](Clock::KIND), because a promise is an instant: were the clock set back by an
     /// hour, everybody would wait an hour longer. Another does not compile.
     ///
     /// ```compile_fail
@@ -119,12 +119,7 @@ impl<C: Clock> Pacer<C> {
     }
 
     fn made(pacing: Pacing, clock: C) -> Self {
-        const {
-            assert!(
-                matches!(C::STEADINESS, Steadiness::Steady),
-                "a pacer needs a clock that never steps back"
-            )
-        };
+        const { assert!(matches!(C::KIND, ClockKind::Monotonic), "a pacer needs a clock that never steps back") };
         let mut state = [0; 3];
         pacing.start(&mut state, clock.now());
         let line = Line { pacing, state, changes: 0 };
@@ -213,7 +208,7 @@ impl<C: Clock> Pacer<C> {
         let mut line = self.line();
         let (old, from) = (line.pacing, line.state);
         let next = old.with_quota(quota)?;
-        next.adopt(&old, &from, &mut line.state);
+        next.migrate_from(&old, &from, &mut line.state);
         line.pacing = next;
         line.changes += 1;
         Ok(())

@@ -370,7 +370,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     pub fn change(&self, rule: RuleId, algorithm: impl Into<A>) -> Result<(), InvalidRequest> {
         match self.shared.limits.get(usize::from(rule.0)) {
             Some(Limit::Rate(keyed)) => {
-                keyed.change(algorithm.into().suited_to(C::STEADINESS), || self.when());
+                keyed.change(algorithm.into().for_clock(C::KIND), || self.when());
                 self.shared.lines.call(rule, None);
                 Ok(())
             }
@@ -407,7 +407,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::STEADINESS }
+        When { now: self.clock.now(), clock: C::KIND }
     }
 
     /// Decides, and makes an answer of it and of what each part has.
@@ -524,7 +524,7 @@ impl<A: Algorithm> Limit<A> {
         let settings = Settings { max_keys, ..Settings::default() };
         match kind {
             Kind::Rate(algorithm) => {
-                Limit::Rate(Arc::new(Keyed::new(algorithm.suited_to(C::STEADINESS), settings)))
+                Limit::Rate(Arc::new(Keyed::new(algorithm.for_clock(C::KIND), settings)))
             }
             Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
         }

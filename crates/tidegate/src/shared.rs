@@ -8,7 +8,7 @@ use crate::hold::{HELD, Patience, hold, release, try_hold};
 use crate::regime::{Regimes, is_marked};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::verb::Verb;
-use tidegate_core::{Algorithm, Micros, Steadiness, Words, WordsMut};
+use tidegate_core::{Algorithm, ClockKind, Micros, Words, WordsMut};
 
 /// Words that threads share, for whoever holds the guard of them.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl WordsMut for Guarded<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
     pub(crate) now: Micros,
-    pub(crate) clock: Steadiness,
+    pub(crate) clock: ClockKind,
 }
 
 impl When {
@@ -40,16 +40,16 @@ impl When {
     #[inline]
     pub(crate) fn not_before(self, instant: Micros) -> Self {
         match self.clock {
-            Steadiness::MayStepBack => self,
-            Steadiness::Steady => When { now: self.now.max(instant), ..self },
+            ClockKind::MayStepBack => self,
+            ClockKind::Monotonic => When { now: self.now.max(instant), ..self },
         }
     }
 
     /// The earliest instant to decide at by a setting that was put in force at this one.
     pub(crate) fn since(self) -> Micros {
         match self.clock {
-            Steadiness::MayStepBack => Micros::ZERO,
-            Steadiness::Steady => self.now,
+            ClockKind::MayStepBack => Micros::ZERO,
+            ClockKind::Monotonic => self.now,
         }
     }
 
@@ -57,10 +57,10 @@ impl When {
     #[inline]
     pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
         match self.clock {
-            Steadiness::MayStepBack => self.now,
+            ClockKind::MayStepBack => self.now,
             // A thread may be interrupted between reading the clock and reading the state. Taken at its word, its old
             // reading would look like a step back and pull back what others have done meanwhile.
-            Steadiness::Steady => self.now.max(algorithm.seen(state)),
+            ClockKind::Monotonic => self.now.max(algorithm.last_seen(state)),
         }
     }
 }
@@ -243,14 +243,14 @@ impl<A: Algorithm> Shared<A> {
         let old = self.regimes.get(self.regimes.current());
         let mut word = [0];
         match (old.one_word, next.one_word) {
-            (true, true) => adopt(&next, old, &[found], &mut word, when),
-            (true, false) => adopt(&next, old, &[found], &mut Guarded(&next.state), when),
-            (false, true) => adopt(&next, old, &Guarded(&old.state), &mut word, when),
-            (false, false) => adopt(&next, old, &Guarded(&old.state), &mut Guarded(&next.state), when),
+            (true, true) => migrate_from(&next, old, &[found], &mut word, when),
+            (true, false) => migrate_from(&next, old, &[found], &mut Guarded(&next.state), when),
+            (false, true) => migrate_from(&next, old, &Guarded(&old.state), &mut word, when),
+            (false, false) => migrate_from(&next, old, &Guarded(&old.state), &mut Guarded(&next.state), when),
         }
         self.regimes.push(next);
         release(&self.word.0, word[0]);
-        ahead::adopt(self, visits, &old.algorithm, when);
+        ahead::migrate_from(self, visits, &old.algorithm, when);
     }
 }
 
@@ -290,12 +290,12 @@ impl<A: Algorithm> Home for Shared<A> {
     }
 }
 
-fn adopt<A, F, S>(next: &Regime<A>, old: &Regime<A>, from: &F, state: &mut S, when: When)
+fn migrate_from<A, F, S>(next: &Regime<A>, old: &Regime<A>, from: &F, state: &mut S, when: When)
 where
     A: Algorithm,
     F: Words + ?Sized,
     S: WordsMut + ?Sized,
 {
     let now = when.for_state(&old.algorithm, from);
-    next.algorithm.adopt(&old.algorithm, from, state, now);
+    next.algorithm.migrate_from(&old.algorithm, from, state, now);
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{
-    Clock, Decision, FixedWindow, KeyedLimiter, Limiter, Micros, Quota, SlidingLog, SlidingWindow,
-    Steadiness, TokenBucket,
+    Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, Micros, Quota, SlidingLog, SlidingWindow,
+    TokenBucket,
 };
 
 /// What a thread has read, which need not be what the clock says by now.
@@ -24,7 +24,7 @@ impl Readings {
 }
 
 impl Clock for Readings {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         Micros::new(self.0.load(Ordering::Relaxed))

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use random::Random;
 use tidegate::{
-    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Observer, OnFull, Outcome, Planned,
-    Quota, Rule, RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
+    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Observer, OnFull, Outcome,
+    PerCallBucket, Quota, Rule, RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -187,7 +187,7 @@ fn a_policy_names_the_rule_that_was_binding() {
 #[test]
 fn changing_plans_back_and_forth_yields_no_burst() {
     let (free, paid) = (Quota::per_hour(10), Quota::per_hour(100));
-    let limiter = KeyedLimiter::<u64, _>::with(Planned::new(free)).with_clock(ManualClock::new());
+    let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(free)).with_clock(ManualClock::new());
     let mut passed = 0;
     for _ in 0..50 {
         passed += limiter.quota(paid).cost(100).take(&1).amount;

@@ -23,8 +23,8 @@ use oracle::{Bucket, CellCounts, Log, Oldest, Window};
 use random::Random;
 use replay::{Tally, Told, replay};
 use tidegate::{
-    Admission, Clock, FixedWindow, ManualClock, Part, Policy, Quota, Rule, RuleId, SlidingLog, SlidingWindow,
-    Source, Steadiness, SteadyClock, TokenBucket,
+    Admission, Clock, ClockKind, FixedWindow, ManualClock, Part, Policy, Quota, Rule, RuleId, SlidingLog,
+    SlidingWindow, Source, SteadyClock, TokenBucket,
 };
 
 const THREADS: usize = 8;
@@ -71,13 +71,13 @@ type Limit = fn(u64) -> (Rule, Right);
 /// One word.
 fn bucket(micros: u64) -> (Rule, Right) {
     let quota = Quota::per(1, Duration::from_micros(micros)).burst(LIMIT);
-    (quota.into(), Right::Bucket(Bucket::new(quota, Steadiness::Steady)))
+    (quota.into(), Right::Bucket(Bucket::new(quota, ClockKind::Monotonic)))
 }
 
 /// Two words and a guard.
 fn wide_bucket(micros: u64) -> (Rule, Right) {
     let quota = Quota::per(999_983, Duration::from_secs(micros)).burst(LIMIT);
-    (TokenBucket::new(quota).into(), Right::Bucket(Bucket::new(quota, Steadiness::Steady)))
+    (TokenBucket::new(quota).into(), Right::Bucket(Bucket::new(quota, ClockKind::Monotonic)))
 }
 
 fn window(micros: u64) -> (Rule, Right) {

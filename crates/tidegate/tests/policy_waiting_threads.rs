@@ -19,7 +19,7 @@ use oracle::Bucket;
 use random::Random;
 use replay::{Told, replay};
 use tidegate::{
-    Clock, ManualClock, Micros, NotAdmitted, Part, Policy, Quota, Rule, RuleId, Steadiness, WaitRefused,
+    Clock, ClockKind, ManualClock, Micros, NotAdmitted, Part, Policy, Quota, Rule, RuleId, WaitRefused,
 };
 
 const THREADS: usize = 6;
@@ -109,7 +109,7 @@ fn those_who_wait_and_those_who_check_are_exact_together() {
     }
     assert_eq!(piles.len() as u64, 1 + USERS);
     for ((rule, _), told) in piles {
-        let oracle = Bucket::new(QUOTAS[usize::from(rule.0)], Steadiness::Steady);
+        let oracle = Bucket::new(QUOTAS[usize::from(rule.0)], ClockKind::Monotonic);
         assert!(replay(oracle, told).passed > 100, "it proves something");
     }
     assert_eq!(policy.waiting(), 0);

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use random::Random;
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, ManualClock, Micros, OnFull, Outcome, Planned,
-    Quota, Rule, SettableClock, SlidingLog, Source, SteppedBucket, TokenBucket,
+    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, ManualClock, Micros, OnFull, Outcome,
+    PerCallBucket, Quota, Rule, SettableClock, SlidingLog, Source, SteppedBucket, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -299,7 +299,7 @@ fn who_may_not_share_is_refused() {
     assert_refuses(FixedWindow::new(hour).from_first_hit(), OnFull::Sketch);
     assert_refuses(SlidingLog::new(hour), OnFull::Sketch);
     assert_refuses(SteppedBucket::new(hour), OnFull::Sketch);
-    assert_refuses(Planned::new(hour), OnFull::Sketch);
+    assert_refuses(PerCallBucket::new(hour), OnFull::Sketch);
     assert_refuses((TokenBucket::new(hour), FixedWindow::new(hour)), OnFull::Sketch);
     assert_refuses(rule("sliding_window 3/h cells 3"), OnFull::Sketch);
 }

@@ -24,8 +24,8 @@ use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Policy, Time, Wind
 use random::Random;
 use replay::{Tally, Told, replay};
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, OnFull, Quota, SlidingLog,
-    SlidingWindow, Source, Steadiness, SteadyClock, TokenBucket,
+    Algorithm, Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, OnFull, Quota,
+    SlidingLog, SlidingWindow, Source, SteadyClock, TokenBucket,
 };
 
 const THREADS: usize = 8;
@@ -239,7 +239,7 @@ fn every_run<W: Way, A: Shareable, O: Oracle + Clone>(slowed: impl Fn(u64) -> (A
 fn bucket(limit: u64, micros: u64, q: u64) -> (TokenBucket, Bucket) {
     let quota = Quota::per(limit, Duration::from_micros(micros)).burst(LIMIT);
     assert_eq!(quota.q(), q);
-    (TokenBucket::new(quota), Bucket::new(quota, Steadiness::Steady))
+    (TokenBucket::new(quota), Bucket::new(quota, ClockKind::Monotonic))
 }
 
 #[test]
@@ -344,9 +344,9 @@ impl Oracle for Both {
         self.1.refund(now, cost);
     }
 
-    fn settle(&mut self, now: Time) {
-        self.0.settle(now);
-        self.1.settle(now);
+    fn repair(&mut self, now: Time) {
+        self.0.repair(now);
+        self.1.repair(now);
     }
 
     fn reset(&mut self) {

@@ -8,8 +8,8 @@ use std::future::{Ready, ready};
 use std::time::Duration;
 
 use tidegate::{
-    Clock, FixedWindow, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, OnFull, Outcome, Park,
-    Planned, Quota, Sleep, Steadiness, TokenBucket, Wait, WaitRefused,
+    Clock, ClockKind, FixedWindow, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, OnFull, Outcome,
+    Park, PerCallBucket, Quota, Sleep, TokenBucket, Wait, WaitRefused,
 };
 use waits::{MS, Waits, begun, look, ms, retry, used_up};
 
@@ -68,9 +68,9 @@ fn deeds_take_nobodys_place_in_line() {
 }
 
 /// A key with a plan of its own: what was done by another plan cannot be done again, so all before it counts.
-fn built_upon(quota: Quota, cost: u32) -> (KeyedLimiter<u64, Planned, ManualClock>, ManualClock) {
+fn built_upon(quota: Quota, cost: u32) -> (KeyedLimiter<u64, PerCallBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64, _>::with(Planned::new(quota)).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(quota)).with_clock(clock.clone());
     assert!(limiter.cost(cost).check(&7).is_allowed());
     limiter.cost(cost).reserve(&7).expect("promised").keep();
     (limiter, clock)
@@ -92,7 +92,7 @@ fn a_change_reckons_from_the_last_instant_that_others_have_built_upon() {
     const QUOTA: Quota = Quota::per_second(10).burst(1);
     let (limiter, clock) = built_upon(QUOTA, 1); // promised for 100 ms
     let _ = limiter.quota(QUOTA).force(&7); // as of then, when two are owed
-    limiter.change(Planned::new(Quota::per_second(5).burst(1)));
+    limiter.change(PerCallBucket::new(Quota::per_second(5).burst(1)));
     assert_eq!(retry(limiter.check(&7)), 300 * MS, "100 ms, and two at the pace they were used by");
     clock.advance(Duration::from_micros(300 * MS - 1));
     assert_eq!(retry(limiter.check(&7)), 1);
@@ -239,7 +239,7 @@ impl Early {
 }
 
 impl Clock for Early {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         self.0.now()

@@ -13,7 +13,7 @@ fn plans_wait_behind_what_is_promised() {
     const FREE: Quota = Quota::per_second(10).burst(1);
     const PAID: Quota = Quota::per_second(20).burst(2);
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64, _>::with(tidegate::Planned::new(FREE)).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::with(tidegate::PerCallBucket::new(FREE)).with_clock(clock.clone());
     assert!(limiter.check(&7).is_allowed());
     let mut wait: Waits<'_> = Box::pin(limiter.acquire(&7));
     assert!(look(&mut wait).is_none());

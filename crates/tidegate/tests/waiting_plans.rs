@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
 
-use tidegate::{KeyedLimiter, ManualClock, Micros, Planned, Quota, WaitRefused};
+use tidegate::{KeyedLimiter, ManualClock, Micros, PerCallBucket, Quota, WaitRefused};
 use waits::{MS, Waits, look, ms, retry};
 
 /// The plan of who has none. Nobody here waits by it.
@@ -13,12 +13,12 @@ const NONE: Quota = Quota::per_hour(1);
 const SLOW: Quota = Quota::per_second(1);
 const FAST: Quota = Quota::per_second(100).burst(1);
 
-type Limiter = KeyedLimiter<u64, Planned, ManualClock>;
+type Limiter = KeyedLimiter<u64, PerCallBucket, ManualClock>;
 
 /// One was used by the fast plan.
 fn used() -> (Limiter, ManualClock) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::with(Planned::new(NONE)).with_clock(clock.clone());
+    let limiter = KeyedLimiter::with(PerCallBucket::new(NONE)).with_clock(clock.clone());
     assert!(limiter.quota(FAST).check(&7).is_allowed());
     (limiter, clock)
 }
@@ -79,7 +79,7 @@ fn what_was_used_up_meanwhile_counts_by_its_plan() {
 fn another_setting_for_those_without_a_plan_changes_no_promise_by_one() {
     let (limiter, clock) = used();
     let (mut slow, mut fast) = (begun(&limiter, SLOW), begun(&limiter, FAST));
-    limiter.change(Planned::new(Quota::per_day(1)));
+    limiter.change(PerCallBucket::new(Quota::per_day(1)));
     clock.advance(ms(10));
     assert_eq!(passed_at(&mut slow), Some(10 * MS));
     clock.advance(ms(999));
@@ -110,7 +110,8 @@ fn what_cannot_suffice_is_refused_at_once_by_the_plan() {
 #[cfg(feature = "tokio")]
 #[tokio::test(start_paused = true)]
 async fn tasks_wait_by_their_plan() {
-    let limiter = KeyedLimiter::<u64, _>::with(Planned::new(NONE)).with_clock(tidegate::TokioClock::new());
+    let limiter =
+        KeyedLimiter::<u64, _>::with(PerCallBucket::new(NONE)).with_clock(tidegate::TokioClock::new());
     let mut at = Vec::new();
     for quota in [FAST, FAST, SLOW, FAST] {
         at.push(limiter.quota(quota).acquire(&7).await.expect("its turn").at().get() / MS);

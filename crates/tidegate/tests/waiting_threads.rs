@@ -19,8 +19,8 @@ use std::time::Duration;
 use oracle::{Bucket, CellCounts, Log, Oldest, Oracle, Verdict, Window};
 use random::Random;
 use tidegate::{
-    Algorithm, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow,
-    Steadiness, TokenBucket, WaitRefused,
+    Algorithm, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingLog,
+    SlidingWindow, TokenBucket, WaitRefused,
 };
 
 const THREADS: usize = 6;
@@ -164,7 +164,7 @@ fn none_too_many<A: Algorithm + Clone + Send + Sync, O: Oracle + Clone>(algorith
 
 #[test]
 fn none_too_many_pass_a_bucket() {
-    none_too_many(TokenBucket::new(quota()), Bucket::new(quota(), Steadiness::Steady));
+    none_too_many(TokenBucket::new(quota()), Bucket::new(quota(), ClockKind::Monotonic));
 }
 
 #[test]

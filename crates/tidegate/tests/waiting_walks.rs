@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use random::Random;
 use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, KeyedReservation, LeakyQueue, Limiter,
+    Algorithm, Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, KeyedReservation, LeakyQueue, Limiter,
     LimiterReservation, ManualClock, Micros, NginxQueue, Outcome, Quota, SlidingLog, SlidingWindow,
-    Steadiness, SteppedBucket, TokenBucket, Wait, WaitRefused,
+    SteppedBucket, TokenBucket, Wait, WaitRefused,
 };
 
 const STEPS: u32 = 400;
@@ -88,7 +88,7 @@ impl<A: Algorithm> Ledger<A> {
     /// What is to be said at `now`, and the instant at which it is judged.
     fn peek(&self, now: Micros, cost: u32) -> (Outcome, Micros) {
         let (state, latest) = self.replayed();
-        let at = now.max(latest).max(self.algorithm.seen(state.as_slice()));
+        let at = now.max(latest).max(self.algorithm.last_seen(state.as_slice()));
         (self.algorithm.peek(state.as_slice(), at, cost).outcome, at)
     }
 
@@ -149,7 +149,7 @@ impl<A: Algorithm> Ledger<A> {
     }
 
     /// What has had its turn, and nobody waits for any more, is over.
-    fn settle(&mut self, now: Micros) {
+    fn repair(&mut self, now: Micros) {
         let waits = |line: &Line| matches!(line.kind, Kind::Waits | Kind::Counted);
         let pending = self.lines.iter_mut().filter(|line| !line.settled);
         pending.take_while(|line| line.ready <= now && !waits(line)).for_each(|line| line.settled = true);
@@ -350,7 +350,7 @@ fn walk<A: Algorithm + Clone>(algorithm: A, most: u32, seed: u64) {
     clock.advance(Duration::from_micros(random.below(5_000_000)));
     let limiter = Limiter::with(algorithm.clone()).with_clock(clock.clone());
     let keyed = KeyedLimiter::<u64, A>::with(algorithm.clone()).max_keys(64).with_clock(clock.clone());
-    let ledger = Ledger { algorithm: algorithm.suited_to(Steadiness::Steady), lines: Vec::new() };
+    let ledger = Ledger { algorithm: algorithm.for_clock(ClockKind::Monotonic), lines: Vec::new() };
     let (waits, reserved) = (Vec::new(), Vec::new());
     let mut walk =
         Walk { limiter: &limiter, keyed: &keyed, clock: &clock, ledger, waits, reserved, next: 0, most };
@@ -358,7 +358,7 @@ fn walk<A: Algorithm + Clone>(algorithm: A, most: u32, seed: u64) {
         let what = walk.step(&mut random);
         let _ = keyed.check(&random.between(100, 120)); // others come and go
         walk.compare(step, what);
-        walk.ledger.settle(clock.now());
+        walk.ledger.repair(clock.now());
     }
 }
 

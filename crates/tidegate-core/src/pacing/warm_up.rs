@@ -92,7 +92,7 @@ struct Curve {
 /// As many parts to a microsecond are more than enough; more would only leave less room for long warm-ups.
 const FINE: u64 = 1 << 40;
 /// All lengths of a curve are below this, and so a number of permits times a length is below 2¹²⁶.
-const MOST: u128 = 1 << 62;
+const MAX: u128 = 1 << 62;
 
 impl WarmUp {
     /// At the pace of `quota`, whose burst plays no part, reached after `warm_up`; cold it is three times as slow.
@@ -267,12 +267,12 @@ impl Curve {
 
     const fn scaled(lengths: [u128; 4], common: u128, finer: u128, warm_up: u128) -> Option<Self> {
         let [parts, warm, worth, below] = lengths;
-        if warm_up >= MOST {
+        if warm_up >= MAX {
             return None;
         }
         let (parts, warm, worth) = (parts / common * finer, warm / common * finer, worth / common * finer);
         let below = below / common * finer;
-        if parts >= MOST || warm >= MOST || worth >= MOST || parts * warm_up >= MOST {
+        if parts >= MAX || warm >= MAX || worth >= MAX || parts * warm_up >= MAX {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "all were just found to be below 2⁶²")]

@@ -5,7 +5,7 @@
 //! that one microsecond brings a whole number of fractions and nothing is ever rounded.
 
 use super::{Model, Time, ceil_div};
-use tidegate_core::{Quota, Steadiness};
+use tidegate_core::{ClockKind, Quota};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
@@ -22,14 +22,14 @@ pub(crate) struct Bucket {
     counted: Time,
     /// The instant that the clock stepped back from, far, and that has not come again.
     high: Option<Time>,
-    clock: Steadiness,
+    clock: ClockKind,
 }
 
 /// However deep in debt.
 const NOBODY_WAITS: i128 = i128::MAX / 2;
 
 impl Bucket {
-    pub(crate) fn new(quota: Quota, clock: Steadiness) -> Self {
+    pub(crate) fn new(quota: Quota, clock: ClockKind) -> Self {
         let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
         let full = i128::from(quota.max_burst()) * token;
         let pace = i128::from(quota.limit()) * 1_000;
@@ -37,7 +37,7 @@ impl Bucket {
     }
 
     /// A queue of so many, of whom some need not wait, and nobody longer than `max_wait`.
-    pub(crate) fn queue(quota: Quota, queue: u32, delay: u32, max_wait: Time, clock: Steadiness) -> Self {
+    pub(crate) fn queue(quota: Quota, queue: u32, delay: u32, max_wait: Time, clock: ClockKind) -> Self {
         let it = Bucket::new(quota, clock);
         let free = (i128::from(delay.min(queue)) + 1) * it.token;
         let full = ((i128::from(queue) + 1) * it.token).min(free + max_wait * it.pace);
@@ -84,7 +84,7 @@ impl Model for Bucket {
     fn forgive(&mut self, now: Time) {
         let (lacking, whole) = self.lacking();
         let back = (self.counted - now) * self.pace > whole - lacking;
-        if back && self.clock == Steadiness::MayStepBack && self.at(now) < 0 {
+        if back && self.clock == ClockKind::MayStepBack && self.at(now) < 0 {
             let since = self.counted - (whole - lacking).div_euclid(self.pace);
             self.high = self.high.max(Some(since));
             self.tokens = self.full - whole;
@@ -132,7 +132,7 @@ impl Model for Bucket {
     fn give_back_early(&mut self, now: Time, cost: i128) -> bool {
         let (lacking, whole) = self.lacking();
         let early = (self.counted - now) * self.pace > whole - lacking;
-        if !early || self.clock == Steadiness::Steady || self.at(now) < 0 {
+        if !early || self.clock == ClockKind::Monotonic || self.at(now) < 0 {
             return false;
         }
         if cost * self.token >= whole {

@@ -89,7 +89,7 @@ pub(crate) trait Oracle {
     fn peek(&self, now: Time, cost: i128) -> Answer;
     fn force(&mut self, now: Time, cost: i128) -> Answer;
     fn refund(&mut self, now: Time, cost: i128);
-    fn settle(&mut self, now: Time);
+    fn repair(&mut self, now: Time);
     fn reset(&mut self);
 
     fn decide(&mut self, now: Time, cost: i128) -> Answer {
@@ -97,7 +97,7 @@ pub(crate) trait Oracle {
         if found.verdict < Verdict::RetryAfter(0) {
             return self.force(now, cost);
         }
-        self.settle(now);
+        self.repair(now);
         found
     }
 
@@ -140,7 +140,7 @@ impl<M: Model> Oracle for M {
         *self = view;
     }
 
-    fn settle(&mut self, now: Time) {
+    fn repair(&mut self, now: Time) {
         self.forgive(now);
     }
 

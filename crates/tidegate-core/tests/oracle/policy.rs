@@ -29,8 +29,8 @@ impl Oracle for Policy {
         self.0.iter_mut().for_each(|rule| rule.refund(now, cost));
     }
 
-    fn settle(&mut self, now: Time) {
-        self.0.iter_mut().for_each(|rule| rule.settle(now));
+    fn repair(&mut self, now: Time) {
+        self.0.iter_mut().for_each(|rule| rule.repair(now));
     }
 
     fn reset(&mut self) {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId, Steadiness};
+use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, RuleId};
 
 use crate::random::Random;
 
@@ -56,7 +56,7 @@ pub(crate) fn rules() -> impl Iterator<Item = Rule> {
 }
 
 pub(crate) fn steady_rules() -> impl Iterator<Item = Rule> {
-    RULES.iter().map(|(text, _)| rule(text).suited_to(Steadiness::Steady))
+    RULES.iter().map(|(text, _)| rule(text).for_clock(ClockKind::Monotonic))
 }
 
 pub(crate) fn policies() -> impl Iterator<Item = Vec<Rule>> {

@@ -4,7 +4,7 @@
 //! judges by them goes on spending what is long somebody else's.
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate::{Clock, Micros, Steadiness};
+use tidegate::{Clock, ClockKind, Micros};
 
 /// Microseconds since the machine was started, those in which it slept included.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 const CLOCK: ClockId = ClockId::Monotonic;
 
 impl Clock for BootClock {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         let time = clock_gettime(CLOCK);

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Steps, Time, Verdict, Window};
-use tidegate::{Algorithm, Decision, Micros, Outcome, Quota, Rule, Steadiness};
+use tidegate::{Algorithm, ClockKind, Decision, Micros, Outcome, Quota, Rule};
 
 use crate::told::{Asked, Told};
 
@@ -40,7 +40,7 @@ const fn every(limit: u64, millis: u64) -> Quota {
     Quota::per(limit, Duration::from_millis(millis))
 }
 
-const CLOCK: Steadiness = Steadiness::MayStepBack;
+const CLOCK: ClockKind = ClockKind::MayStepBack;
 const ANY_WAIT: Time = 1 << 53;
 
 pub(crate) const BUCKETS: &[Right] = &[
@@ -160,7 +160,7 @@ impl Replay {
             if all {
                 state.force(at, part.cost.into());
             } else {
-                state.settle(at);
+                state.repair(at);
             }
         }
         strictest(&told.parts, answers)
@@ -212,8 +212,8 @@ impl Oracle for Core {
         self.rule.refund(self.words.as_mut_slice(), now, cost);
     }
 
-    fn settle(&mut self, now: Time) {
-        self.rule.settle(self.words.as_mut_slice(), moment(now, 0).0);
+    fn repair(&mut self, now: Time) {
+        self.rule.repair(self.words.as_mut_slice(), moment(now, 0).0);
     }
 
     fn reset(&mut self) {

@@ -197,7 +197,7 @@ fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
         sliding.chain(["sliding_log 1/s", "sliding_log 3 per 10us", "sliding_window 6 per 20us cells 7"])
     {
         let rule: Rule = text.parse().expect("a rule");
-        let setting = rule.setting();
+        let setting = rule.encode();
         let &[limit, period, ..] = setting.numbers() else { panic!("{text} has no period") };
         for forgets in [true, false] {
             clocked.clear();

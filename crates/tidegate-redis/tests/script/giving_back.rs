@@ -56,7 +56,7 @@ impl Pair {
 
 /// How long one unit takes to come back, more or less.
 fn pace(rule: &Rule) -> u64 {
-    let setting = rule.setting();
+    let setting = rule.encode();
     match (setting.letter(), setting.numbers()) {
         (b'b' | b'q', [p, q, ..]) => p / q + 1,
         (b'g', [rate, ..]) => 1_000_000_000 / rate,
@@ -127,7 +127,7 @@ fn what_is_given_back_at_once_was_never_taken() {
     let mut pair = Pair::start();
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
-        let setting = rule.setting();
+        let setting = rule.encode();
         pair.begin(&rule, NOON);
         let told = pair.ask("more", 'f', 1);
         let til = pair.now.plus(told.reset);

@@ -104,7 +104,7 @@ impl Run {
     }
 
     fn begin(&mut self, rule: Rule) {
-        let setting = rule.setting();
+        let setting = rule.encode();
         let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
         self.clocked.clear();
         self.pace = p / q + 1;
@@ -239,7 +239,7 @@ impl Run {
     /// When everybody has long gone, all is there again.
     fn ends(&mut self) {
         let rule = self.rule;
-        let setting = rule.setting();
+        let setting = rule.encode();
         let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
         self.now = self.now.plus(2 * p * burst / q + 2 * self.ttl + 2);
         let (told, _) = self.ask('p', "0".into(), None);

@@ -52,7 +52,7 @@ impl Reference {
         self.each(at, costs, |held, cost| {
             let judged = held.peek(at, cost);
             let told = if judged.is_allowed() { held.peek(at, 0) } else { judged };
-            held.settle(at);
+            held.repair(at);
             told
         })
     }
@@ -91,9 +91,9 @@ impl Held {
         self.peek(at, 0)
     }
 
-    fn settle(&mut self, at: Micros) {
+    fn repair(&mut self, at: Micros) {
         let before = self.words.clone();
-        self.rule.settle(self.words.as_mut_slice(), at);
+        self.rule.repair(self.words.as_mut_slice(), at);
         if self.words != before && self.idle_at() <= at {
             self.words.fill(0);
         }

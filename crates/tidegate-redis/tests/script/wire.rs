@@ -3,7 +3,7 @@
 use std::{env, fs};
 
 use redis::{Cmd, Pipeline};
-use tidegate_core::{Decision, Micros, Outcome, Rule, Setting};
+use tidegate_core::{Decision, EncodedRule, Micros, Outcome, Rule};
 
 /// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
 pub(crate) fn script() -> String {
@@ -27,7 +27,7 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn new(key: &str, cost: u32, rule: &Rule) -> Self {
-        Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.setting()) }
+        Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.encode()) }
     }
 
     /// Of a rule that the core does not know: so many at once, for a lease of so many microseconds.
@@ -36,7 +36,7 @@ impl Ask {
     }
 }
 
-fn descriptor(setting: Setting) -> Vec<u8> {
+fn descriptor(setting: EncodedRule) -> Vec<u8> {
     described(setting.letter(), setting.numbers())
 }
 

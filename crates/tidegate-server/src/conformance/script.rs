@@ -114,7 +114,7 @@ fn number(value: &Value) -> Result<u64, String> {
 
 /// As `WIRE.md` has it: a letter, and numbers of eight bytes.
 fn described(rule: &Rule) -> Vec<u8> {
-    let setting = rule.setting();
+    let setting = rule.encode();
     let numbers = setting.numbers().iter().flat_map(|number| number.to_be_bytes());
     std::iter::once(setting.letter()).chain(numbers).collect()
 }

@@ -103,7 +103,7 @@ fn playable(case: &Case) -> (usize, &'static str) {
 fn unsaid(case: &Case, step: &Step) -> Option<&'static str> {
     // No change before it was one of the algorithm, or nobody would have come to this one.
     let is_another = |position: usize, rule: &Rule| {
-        case.rules.get(position).is_some_and(|old| old.setting().letter() != rule.setting().letter())
+        case.rules.get(position).is_some_and(|old| old.encode().letter() != rule.encode().letter())
     };
     match &step.act {
         Act::Ask(row) if row.verb == Verb::Force => Some(NO_FORCE),

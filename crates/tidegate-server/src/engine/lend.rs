@@ -120,7 +120,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
             Some(Limit::Rate(rate)) => rate,
             _ => return Err(Fault::NoLimitToLend),
         };
-        let setting = rate.setting();
+        let setting = rate.encode();
         let numbers = setting.numbers();
         let lent = match (setting.letter(), numbers) {
             (b'b', [p, q, burst]) => {

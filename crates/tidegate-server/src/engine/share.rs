@@ -163,17 +163,17 @@ impl Algorithm for EmptyShare {
 
     fn refund<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros, _: u32) {}
 
-    fn settle<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros) {}
+    fn repair<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros) {}
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         self.share.idle_at(state)
     }
 
-    fn seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
         Micros::ZERO
     }
 
-    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

@@ -2,7 +2,7 @@
 //!
 //! Clients of redis-cell send the whole limit with each request: `CL.THROTTLE key max_burst count period quantity`. The
 //! server remembers one number per key, the instant at which the key will owe nothing again, and reads it by whatever
-//! limit comes next. That differs from [`Planned`](tidegate::Planned), which carries over what was *used*: here, who
+//! limit comes next. That differs from [`PerCallBucket`](tidegate::PerCallBucket), which carries over what was *used*: here, who
 //! owed ten seconds under one limit owes ten seconds under any other.
 //!
 //! ```text
@@ -199,13 +199,13 @@ impl Algorithm for Throttle {
 
     fn refund<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros, _: u32) {}
 
-    fn settle<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros) {}
+    fn repair<S: WordsMut + ?Sized>(&self, _: &mut S, _: Micros) {}
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         Micros::new(state.get(0).div_ceil(NANOS))
     }
 
-    fn seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
+    fn last_seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
         Micros::ZERO
     }
 
@@ -214,7 +214,7 @@ impl Algorithm for Throttle {
         true
     }
 
-    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

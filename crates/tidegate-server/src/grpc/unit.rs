@@ -44,9 +44,9 @@ fn micros(seconds: u64) -> u128 {
     u128::from(seconds) * u128::from(MICROS)
 }
 
-/// See the table of letters at [`Setting`](tidegate_core::Setting).
+/// See the table of letters at [`EncodedRule`](tidegate_core::EncodedRule).
 fn pace(rate: &Rate) -> Option<Pace> {
-    let setting = rate.setting();
+    let setting = rate.encode();
     let (many, micros, whole) = match (setting.letter(), setting.numbers()) {
         (b'b', [p, q, burst]) => (*q, *p, u128::from(*burst) * u128::from(*p) / u128::from((*q).max(1))),
         (b'q', [p, q, full, _]) => (*q, *p, u128::from(*full / (*q).max(1))),

@@ -59,7 +59,7 @@ fn shape(part: &KeyPart) -> String {
 
 fn letter(limit: &Limit) -> char {
     match limit {
-        Limit::Rate(rate) => char::from(rate.setting().letter()),
+        Limit::Rate(rate) => char::from(rate.encode().letter()),
         Limit::AtOnce { .. } => 'n',
     }
 }

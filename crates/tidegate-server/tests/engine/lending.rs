@@ -44,7 +44,7 @@ impl Walk {
         let asked =
             Asked::new(&format!("rules: [{{name: user, key: user, missing: shared, quota: {quota}}}]"));
         let rule: Rule = quota.parse().expect("a rule");
-        let setting = rule.setting();
+        let setting = rule.encode();
         let (fills, limit) = match (setting.letter(), setting.numbers()) {
             (b'b', [p, q, burst]) => (p * burst / q, *burst),
             (_, [limit, period, ..]) => (*period, *limit),

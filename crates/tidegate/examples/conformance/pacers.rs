@@ -151,7 +151,7 @@ impl Paced for Core {
         // A rate that a warm-up cannot keep exactly is refused, and the old one stays in force.
         if let Ok(next) = self.pacing.with_quota(quota) {
             let from = self.state;
-            next.adopt(&self.pacing, &from, &mut self.state);
+            next.migrate_from(&self.pacing, &from, &mut self.state);
             self.pacing = next;
         }
     }

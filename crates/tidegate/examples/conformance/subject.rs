@@ -169,7 +169,7 @@ impl<A: FromRules> Subject for Core<A> {
     fn change(&mut self, at: Micros, rules: &[Rule]) {
         let new = A::from_rules(rules);
         let mut words = vec![0; new.words()];
-        new.adopt(&self.rules, self.words.as_slice(), words.as_mut_slice(), at);
+        new.migrate_from(&self.rules, self.words.as_slice(), words.as_mut_slice(), at);
         (self.rules, self.words) = (new, words);
     }
 }

@@ -232,7 +232,7 @@ impl<A: Algorithm> Agenda<A> {
 
     /// The earliest instant to decide at, after everything that is promised.
     pub(super) fn from(&self, algorithm: &A, now: Micros) -> Micros {
-        now.max(self.floor).max(algorithm.seen(self.end.as_slice()))
+        now.max(self.floor).max(algorithm.last_seen(self.end.as_slice()))
     }
 
     /// How many hold a promise or wait for one.
@@ -252,7 +252,7 @@ impl<A: Algorithm> Agenda<A> {
 
     /// Brings the list up to date; says whether that changed the end. Those whose turn has moved are to be woken.
     pub(super) fn refresh(&mut self, algorithm: &A, now: Micros, calls: &mut Calls) -> bool {
-        self.settle(algorithm, now);
+        self.repair(algorithm, now);
         let left_at = self.stale;
         if let Some(left_at) = left_at {
             self.run(algorithm, left_at, Run::MovingUp, calls);
@@ -261,7 +261,7 @@ impl<A: Algorithm> Agenda<A> {
     }
 
     /// What has had its instant and nobody can give back becomes part of the base.
-    fn settle(&mut self, algorithm: &A, now: Micros) {
+    fn repair(&mut self, algorithm: &A, now: Micros) {
         while let Some(first) = self.items.first_entry() {
             let item = first.get();
             if item.ready > now || matches!(item.holder, Holder::Waiter(_)) {
@@ -363,11 +363,11 @@ impl<A: Algorithm> Agenda<A> {
     }
 
     /// Takes everything over that was promised under `old`.
-    pub(super) fn adopt(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
-        self.settle(old, now);
-        let at = now.max(self.base_at).max(old.seen(self.base.as_slice()));
+    pub(super) fn migrate_from(&mut self, old: &A, new: &A, now: Micros, calls: &mut Calls) {
+        self.repair(old, now);
+        let at = now.max(self.base_at).max(old.last_seen(self.base.as_slice()));
         let mut base = vec![0; new.words()];
-        new.adopt(old, self.base.as_slice(), base.as_mut_slice(), at);
+        new.migrate_from(old, self.base.as_slice(), base.as_mut_slice(), at);
         (self.base, self.base_at) = (base, at);
         self.run(new, now, Run::Anew, calls);
     }
@@ -448,7 +448,7 @@ impl<A: Algorithm> Agenda<A> {
         if item.counted {
             self.items.remove(&ticket);
         }
-        self.settle(algorithm, now);
+        self.repair(algorithm, now);
         Some(Look::Done(told))
     }
 
@@ -504,7 +504,7 @@ impl<A: Algorithm> Item<A> {
         let at = match (&self.holder, self.deed) {
             // What is charged already, for a turn in a queue, is charged when it was.
             (Holder::Waiter(waiter), Deed::Charge(cost)) if self.at > now => {
-                let from = floor.max(now).max(algorithm.seen(&*end));
+                let from = floor.max(now).max(algorithm.last_seen(&*end));
                 let turn = Turn::find(algorithm, &*end, from, cost)?;
                 let wish = Wish { cost, deadline: waiter.deadline };
                 if run == Run::Anew { turn.in_time(wish, now)?.at } else { turn.at.min(self.at) }

@@ -8,18 +8,18 @@ use crate::keyed::{Keyed, Settings};
 use crate::shared::{Shared, THE_ONE, When};
 use crate::table::OnFull;
 use crate::verb::{Check, Force, Peek};
-use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket, Wait};
+use tidegate_core::{Algorithm, ClockKind, Micros, Quota, TokenBucket, Wait};
 
 const SECOND: u64 = 1_000_000;
 
 fn at(seconds: u64) -> When {
-    When { now: Micros::new(seconds * SECOND), clock: Steadiness::Steady }
+    When { now: Micros::new(seconds * SECOND), clock: ClockKind::Monotonic }
 }
 
 /// One a second, so many at once, for whom so many may wait.
 fn one_a_second(burst: u64, max_waiting: usize) -> Shared<TokenBucket> {
     let quota = Quota::per_second(1).burst(burst);
-    Shared::new(TokenBucket::new(quota).suited_to(Steadiness::Steady), max_waiting)
+    Shared::new(TokenBucket::new(quota).for_clock(ClockKind::Monotonic), max_waiting)
 }
 
 /// The same, of which so many are used.
@@ -110,7 +110,7 @@ fn who_is_slow_to_come_is_judged_after_what_others_did() {
 
 #[test]
 fn who_is_slow_to_come_is_judged_after_what_others_did_by_another_plan() {
-    let plan = TokenBucket::new(Quota::per_second(1).burst(3)).suited_to(Steadiness::Steady);
+    let plan = TokenBucket::new(Quota::per_second(1).burst(3)).for_clock(ClockKind::Monotonic);
     assert_that_who_is_slow_comes_after(Some(&plan));
 }
 
@@ -121,7 +121,7 @@ const ANOTHER: u64 = 8 << 16;
 
 /// One a second for each of a few keys, of which the first has used it.
 fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
-    let algorithm = TokenBucket::new(Quota::per_second(1).burst(1)).suited_to(Steadiness::Steady);
+    let algorithm = TokenBucket::new(Quota::per_second(1).burst(1)).for_clock(ClockKind::Monotonic);
     let settings = Settings { max_keys, on_full: OnFull::Refuse, ..Settings::default() };
     let keyed = Keyed::new(algorithm, settings);
     assert!(keyed.apply_under_lock(None, KEY, &Check(1), at(0)).is_allowed());

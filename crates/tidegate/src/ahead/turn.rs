@@ -37,7 +37,7 @@ pub(crate) struct Promised<'a, H: Home, C: Clock> {
 }
 
 fn when<C: Clock>(clock: &C) -> When {
-    When { now: steady_now(clock), clock: C::STEADINESS }
+    When { now: steady_now(clock), clock: C::KIND }
 }
 
 // === impl Waiting ===

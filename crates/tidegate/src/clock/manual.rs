@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::Clock;
 use crate::wait::{Park, Sleep, thread_waker};
-use tidegate_core::{Micros, Steadiness};
+use tidegate_core::{ClockKind, Micros};
 
 /// A clock that stands still until it is moved, shared by its clones.
 ///
@@ -91,7 +91,7 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     #[inline]
     fn now(&self) -> Micros {

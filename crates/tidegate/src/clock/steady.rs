@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::Clock;
-use tidegate_core::{Micros, Steadiness};
+use tidegate_core::{ClockKind, Micros};
 
 /// A clock that runs from the wall clock's time at a steady pace and never steps back.
 ///
@@ -50,7 +50,7 @@ impl Default for SteadyClock {
 }
 
 impl Clock for SteadyClock {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     #[inline]
     fn now(&self) -> Micros {

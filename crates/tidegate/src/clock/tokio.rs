@@ -6,7 +6,7 @@
 
 use super::Clock;
 use crate::wait::Sleep;
-use tidegate_core::{Micros, Steadiness};
+use tidegate_core::{ClockKind, Micros};
 use tokio::time::{Duration, Instant};
 
 /// A clock that reads tokio's time. Zero is when it was made.
@@ -55,7 +55,7 @@ impl Default for TokioClock {
 }
 
 impl Clock for TokioClock {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         Instant::now().saturating_duration_since(self.zero).into()

@@ -25,7 +25,7 @@ impl<A: Algorithm> Keyed<A> {
         } else {
             self.change_table(algorithm, old, when)
         };
-        ahead::adopt(self, visits, &old.algorithm, when);
+        ahead::migrate_from(self, visits, &old.algorithm, when);
     }
 
     fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) -> When {
@@ -69,7 +69,7 @@ impl<A: Algorithm> Keyed<A> {
 /// The state under `next` of what was a state under `old`.
 fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: When) -> Vec<u64> {
     let mut state = vec![0; next.words()];
-    next.adopt(old, was, state.as_mut_slice(), when.for_state(old, was));
+    next.migrate_from(old, was, state.as_mut_slice(), when.for_state(old, was));
     state
 }
 

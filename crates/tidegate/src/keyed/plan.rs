@@ -2,7 +2,7 @@
 //!
 //! Customers have plans, and who calls knows which. So the quota is said at each call, before the verb: another one may
 //! come each time, even for one key. How what was used under one plan counts under another is told where the algorithm
-//! is, [`Planned`]; here it is given its verbs. Those that wait are with all the others of that kind, in `wait`.
+//! is, [`PerCallBucket`]; here it is given its verbs. Those that wait are with all the others of that kind, in `wait`.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -10,29 +10,29 @@ use std::hash::Hash;
 use super::KeyedLimiter;
 use crate::clock::Clock;
 use crate::verb::{Check, Force, Peek, Refund, Take, Verb};
-use tidegate_core::{Algorithm, Decision, Planned, Quota, Taken};
+use tidegate_core::{Algorithm, Decision, PerCallBucket, Quota, Taken};
 
 /// A plan's verbs: what [`KeyedLimiter::quota`] and [`KeyedLimiter::by`] return.
 #[derive(Debug)]
 #[must_use = "a plan does nothing until a verb follows, such as `.check(key)`"]
-pub struct KeyedPlan<'a, K: ?Sized, C, A = Planned> {
+pub struct KeyedPlan<'a, K: ?Sized, C, A = PerCallBucket> {
     pub(super) limiter: &'a KeyedLimiter<K, A, C>,
     pub(super) plan: A,
     pub(super) cost: u32,
 }
 
-impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
+impl<K: ?Sized, C: Clock> KeyedLimiter<K, PerCallBucket, C> {
     /// The verbs for a key whose plan has this quota. It may be another at each call, even for one key: what the key
     /// has used stays used.
     ///
     /// Those who wait, by whichever plan, stand in the key's one line, and are kept by the plan they were promised by.
     ///
     /// ```
-    /// use tidegate::{KeyedLimiter, Planned, Quota};
+    /// use tidegate::{KeyedLimiter, PerCallBucket, Quota};
     ///
     /// const FREE: Quota = Quota::per_hour(10);
     /// const PAID: Quota = Quota::per_hour(1_000);
-    /// let limiter = KeyedLimiter::<u64, _>::with(Planned::new(FREE)); // the plan of who has none
+    /// let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(FREE)); // the plan of who has none
     ///
     /// assert!(limiter.cost(10).check(&7).is_allowed());
     /// assert!(!limiter.check(&7).is_allowed());
@@ -41,7 +41,7 @@ impl<K: ?Sized, C: Clock> KeyedLimiter<K, Planned, C> {
     /// ```
     #[inline]
     pub fn quota(&self, quota: Quota) -> KeyedPlan<'_, K, C> {
-        self.by(Planned::new(quota))
+        self.by(PerCallBucket::new(quota))
     }
 }
 
@@ -111,7 +111,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// ```
     #[inline]
     pub fn by(&self, setting: A) -> KeyedPlan<'_, K, C, A> {
-        KeyedPlan { limiter: self, plan: setting.suited_to(C::STEADINESS), cost: 1 }
+        KeyedPlan { limiter: self, plan: setting.for_clock(C::KIND), cost: 1 }
     }
 
     #[inline]

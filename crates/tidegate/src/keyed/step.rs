@@ -8,7 +8,7 @@ use crate::regime::Regimes;
 use crate::shared::{When, run};
 use crate::table::Step;
 use crate::verb::{Answer, Verb};
-use tidegate_core::{Algorithm, Decision, Micros, Steadiness, Wait, Words, WordsMut};
+use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Wait, Words, WordsMut};
 
 /// A verb, with all it needs to know.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
 
     fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> V::Answer {
         let now = match self.when.clock {
-            Steadiness::Steady => self.when.now.max(evicted_at),
-            Steadiness::MayStepBack => self.when.now,
+            ClockKind::Monotonic => self.when.now.max(evicted_at),
+            ClockKind::MayStepBack => self.when.now,
         };
         run(self.algorithm, self.verb, state, When { now, ..self.when })
     }
@@ -65,9 +65,9 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
         self.algorithm.is_ordered()
     }
 
-    fn settle(&self, state: &mut [u64]) {
-        if self.when.clock == Steadiness::MayStepBack {
-            self.algorithm.settle(state, self.when.now);
+    fn repair(&self, state: &mut [u64]) {
+        if self.when.clock == ClockKind::MayStepBack {
+            self.algorithm.repair(state, self.when.now);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::observer::Observer;
 use crate::shared::When;
 use crate::verb::Pass;
 use crate::wait::{Park, Sleep};
-use tidegate_core::{Algorithm, Decision, Micros, Planned, Wait};
+use tidegate_core::{Algorithm, Decision, Micros, PerCallBucket, Wait};
 
 /// A turn that a [`KeyedLimiter`] has promised: wait as long as it says, then go ahead.
 ///
@@ -397,7 +397,7 @@ macro_rules! waiting_verbs {
 }
 
 waiting_verbs!([K: ?Sized, A: Algorithm, C: Clock] KeyedCost<'a, K, A, C>, A);
-waiting_verbs!([K: ?Sized, C: Clock] KeyedPlan<'a, K, C>, Planned);
+waiting_verbs!([K: ?Sized, C: Clock] KeyedPlan<'a, K, C>, PerCallBucket);
 
 impl<'a, K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'a, K, A, C> {
     fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, A, C> {
@@ -406,7 +406,7 @@ impl<'a, K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'a, K, A, C> {
 }
 
 impl<'a, K: ?Sized, C: Clock> KeyedPlan<'a, K, C> {
-    fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, Planned, C> {
+    fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, PerCallBucket, C> {
         self.limiter.wanted(Some(self.plan), key, Wish { cost: self.cost, deadline })
     }
 }
@@ -514,7 +514,7 @@ impl<'a, A: Algorithm, C: Clock> Wanted<'a, A, C> {
 
     #[inline]
     fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::STEADINESS }
+        When { now: self.clock.now(), clock: C::KIND }
     }
 
     fn waiting(self) -> Waiting<'a, Keyed<A>, C> {

@@ -5,19 +5,19 @@
 
 use loom::sync::Arc;
 use std::task::Waker;
-use tidegate_core::{Algorithm, Decision, FixedWindow, Micros, Quota, Steadiness, TokenBucket};
+use tidegate_core::{Algorithm, ClockKind, Decision, FixedWindow, Micros, Quota, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::ahead::{Joined, Look, Ticket, Wish, cancel, join, keep, look};
 use crate::shared::{Shared, THE_ONE, When};
 use crate::verb::{Check, Force, Peek};
 
-const START: When = When { now: Micros::ZERO, clock: Steadiness::Steady };
+const START: When = When { now: Micros::ZERO, clock: ClockKind::Monotonic };
 /// What one token takes, at ten an hour.
 const TOKEN: u64 = 360_000_000;
 
 fn bucket(quota: Quota) -> TokenBucket {
-    TokenBucket::new(quota).suited_to(Steadiness::Steady)
+    TokenBucket::new(quota).for_clock(ClockKind::Monotonic)
 }
 
 /// One word.

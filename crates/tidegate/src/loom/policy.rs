@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use loom::sync::Arc;
-use tidegate_core::{Algorithm, Micros, Outcome, Quota, RuleId, Steadiness, TokenBucket, Wait};
+use tidegate_core::{Algorithm, ClockKind, Micros, Outcome, Quota, RuleId, TokenBucket, Wait};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::clock::{Clock, ManualClock};
@@ -16,7 +16,7 @@ use crate::policy::{Policy, PolicyBuilder};
 struct Still;
 
 impl Clock for Still {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         Micros::ZERO
@@ -33,7 +33,7 @@ fn narrow() -> TokenBucket {
 /// Two words and a guard, two at once.
 fn wide() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::per_second(999_983).burst(2));
-    assert_eq!(bucket.suited_to(Steadiness::Steady).words(), 2);
+    assert_eq!(bucket.for_clock(ClockKind::Monotonic).words(), 2);
     bucket
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc as Shared;
 use std::task::{Context, Poll, Wake, Waker};
 
 use loom::sync::{Arc, Condvar, Mutex};
-use tidegate_core::{Micros, Quota, RuleId, Steadiness, TokenBucket};
+use tidegate_core::{ClockKind, Micros, Quota, RuleId, TokenBucket};
 
 use super::{both, model};
 use crate::clock::Clock;
@@ -23,7 +23,7 @@ use crate::wait::Sleep;
 struct Still;
 
 impl Clock for Still {
-    const STEADINESS: Steadiness = Steadiness::Steady;
+    const KIND: ClockKind = ClockKind::Monotonic;
 
     fn now(&self) -> Micros {
         Micros::ZERO

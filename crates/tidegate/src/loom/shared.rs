@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use tidegate_core::{Algorithm, Micros, Quota, Steadiness, TokenBucket};
+use tidegate_core::{Algorithm, ClockKind, Micros, Quota, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::shared::{Shared, When};
 use crate::verb::{Check, Peek};
 
-const START: When = When { now: Micros::ZERO, clock: Steadiness::Steady };
+const START: When = When { now: Micros::ZERO, clock: ClockKind::Monotonic };
 
 fn bucket(quota: Quota) -> TokenBucket {
-    TokenBucket::new(quota).suited_to(Steadiness::Steady)
+    TokenBucket::new(quota).for_clock(ClockKind::Monotonic)
 }
 
 /// Ten at once; slow enough that nothing comes back. One word.

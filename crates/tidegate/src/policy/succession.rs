@@ -76,7 +76,7 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     fn going_on(&self, rule: RuleId, kind: Kind<A>, max_keys: usize) -> Limit<A> {
         match (self.shared.limit(rule), kind) {
             (Limit::Rate(keyed), Kind::Rate(algorithm)) => {
-                let algorithm = algorithm.suited_to(C::STEADINESS);
+                let algorithm = algorithm.for_clock(C::KIND);
                 if keyed.current().algorithm != algorithm {
                     keyed.change(algorithm, || self.when());
                     self.shared.lines.call(rule, None);

@@ -302,10 +302,10 @@ impl<'a, A: Algorithm> Turn<'a, A> {
         let refused = !self.may_pass();
         match (&mut self.of, wish) {
             (Of::Rate { keyed, now: Some(now), .. }, Wish::Look) => {
-                now.with_step(keyed, &Peek(self.cost), |claim, step| claim.settle(locks, step))
+                now.with_step(keyed, &Peek(self.cost), |claim, step| claim.repair(locks, step))
             }
             (Of::Rate { keyed, now: Some(now), .. }, _) if refused => {
-                now.with_step(keyed, &Check(self.cost), |claim, step| claim.settle(locks, step))
+                now.with_step(keyed, &Check(self.cost), |claim, step| claim.repair(locks, step))
             }
             (_, Wish::Explain) if !refused => self.tell_as_found(locks),
             _ => true,

@@ -235,7 +235,7 @@ impl<'a> Claim<'a> {
 
     /// After a refusal by this very state, or a look at it: writes what a refusal may write, which is something only if the clock
     /// stepped back. `false` if what was judged was not there any more, and all must begin again.
-    pub(crate) fn settle<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> bool {
+    pub(crate) fn repair<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> bool {
         match self.stage {
             Stage::Judged { place, found, next } if next == found => {
                 place.is_still(self.fingerprint, found) && step.is_current()

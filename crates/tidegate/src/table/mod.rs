@@ -83,7 +83,7 @@ pub(crate) trait Step {
         false
     }
     /// Pulls a state back if the clock has stepped back since it was written.
-    fn settle(&self, state: &mut [u64]) {
+    fn repair(&self, state: &mut [u64]) {
         let _ = state;
     }
     /// Whether the request passed, if the answer is one that is to be counted.

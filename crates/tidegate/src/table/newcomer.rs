@@ -150,7 +150,7 @@ impl Table {
         owners.none_idle_before = owners.none_idle_before.min(idle_at);
         self.outlook.idle_from(idle_at);
         owners.keys += 1;
-        place.settle(fingerprint, word, |beside| {
+        place.repair(fingerprint, word, |beside| {
             beside.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         });
     }

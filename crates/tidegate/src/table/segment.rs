@@ -437,7 +437,7 @@ impl<'a> Place<'a> {
     }
 
     /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
-    pub(crate) fn settle(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
+    pub(crate) fn repair(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
         // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
         hold(self.word());
         if self.has_state_beside() {
@@ -468,7 +468,7 @@ impl<'a> Place<'a> {
     /// Moves the owner to an empty slot, of this segment or another. Nobody charges it meanwhile.
     fn move_to(self, to: Place<'_>) {
         let found = hold(self.word());
-        to.settle(self.owner(), found, |state| {
+        to.repair(self.owner(), found, |state| {
             for (to, from) in state.iter().zip(self.state()) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }

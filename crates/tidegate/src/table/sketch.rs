@@ -36,7 +36,7 @@
 //! first word, so that no raise is lost and no two words are torn.
 //!
 //! **A clock that steps back** may leave cells that were written at instants that have not come yet. Whoever comes
-//! pulls its cells back first, as a decision does with a state of its own ([`Algorithm::settle`]). Only then do cells
+//! pulls its cells back first, as a decision does with a state of its own ([`Algorithm::repair`]). Only then do cells
 //! ever get smaller. When the clock comes again, a key may find that a neighbour's charge has replaced what one of its cells
 //! remembered of the step; such a return hands it a burst at most.
 //!
@@ -47,7 +47,7 @@
 //! slot: a key is turned away until the first of its cells is idle.
 //!
 //! [`Algorithm::is_ordered`]: tidegate_core::Algorithm::is_ordered
-//! [`Algorithm::settle`]: tidegate_core::Algorithm::settle
+//! [`Algorithm::repair`]: tidegate_core::Algorithm::settle
 
 use std::sync::OnceLock;
 
@@ -225,21 +225,21 @@ impl Sketch {
         }
     }
 
-    /// The same for a table whose states have `words`: what `adopt` makes of each cell, or, if those states are not
+    /// The same for a table whose states have `words`: what `migrate_from` makes of each cell, or, if those states are not
     /// ordered, only when that `is_idle_at`. Only under all locks of the table.
     pub(crate) fn taken_over(
         &self,
         words: usize,
         is_ordered: bool,
-        adopt: impl Fn(&[u64]) -> Vec<u64>,
+        migrate_from: impl Fn(&[u64]) -> Vec<u64>,
         idle_at: impl Fn(&[u64]) -> Micros,
     ) -> Self {
         let states = is_ordered && words <= MOST_WORDS && self.meaning == Meaning::States;
         let (words, meaning) = if states { (words, Meaning::States) } else { (1, Meaning::IdleAt) };
         let convert = |found: Vec<u64>| match self.meaning {
             _ if found.iter().all(|word| *word == 0) => vec![0; words],
-            Meaning::States if states => adopt(&found),
-            Meaning::States => vec![idle_at(&adopt(&found)).get()],
+            Meaning::States if states => migrate_from(&found),
+            Meaning::States => vec![idle_at(&migrate_from(&found)).get()],
             Meaning::IdleAt => found, // there is no state any more that could be adopted
         };
         let next = Sketch { meaning, ..Sketch::of_width(self.width, words, self.on_full) };
@@ -299,9 +299,9 @@ impl Sketch {
 fn settled<T: Step>(cell: &[AtomicU64], step: &T) -> Copied {
     let found = read(cell);
     let mut settled = found;
-    step.settle(&mut settled[..cell.len()]);
+    step.repair(&mut settled[..cell.len()]);
     if settled != found {
-        update(cell, |found| step.settle(found));
+        update(cell, |found| step.repair(found));
     }
     settled
 }

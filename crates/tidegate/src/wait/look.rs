@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Park, Sleep, thread_waker};
 use crate::clock::Clock;
-use tidegate_core::{Micros, Steadiness};
+use tidegate_core::{ClockKind, Micros};
 
 /// What somebody finds who waits and looks.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Look<T> {
 pub(crate) fn steady_now<C: Clock>(clock: &C) -> Micros {
     const {
         assert!(
-            matches!(C::STEADINESS, Steadiness::Steady),
+            matches!(C::KIND, ClockKind::Monotonic),
             "to wait takes a clock that never steps back: a promise is an instant"
         )
     };

@@ -54,7 +54,7 @@ impl Reading<'_> {
             Limit::AtOnce { lease, .. } if lease.as_millis() < 100 => {
                 "a lease of less than 100ms cannot be renewed in time through Redis"
             }
-            Limit::Rate(rate) => match (rate.setting().letter(), rate.setting().numbers()) {
+            Limit::Rate(rate) => match (rate.encode().letter(), rate.encode().numbers()) {
                 (b'c', [_, period, cells, _]) if period.saturating_mul(*cells) >= 1 << 53 => {
                     "so many cells in so long a window cannot be counted exactly in Redis; take fewer"
                 }

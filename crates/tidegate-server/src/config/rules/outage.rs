@@ -102,7 +102,7 @@ fn burst(rate: &Rate) -> u64 {
 
 impl Pace {
     fn of(rate: &Rate) -> Option<Self> {
-        let setting = rate.setting();
+        let setting = rate.encode();
         let (count, micros) = match (setting.letter(), setting.numbers()) {
             (b'b' | b'q', [p, q, ..]) => (*q, *p),
             (b'g', [thousandths, ..]) => (*thousandths, 1_000 * 1_000_000),

@@ -9,28 +9,28 @@
 //! ```
 //!
 //! When a key comes with another quota than it left with, what it had used is carried over, as
-//! [`adopt`](Algorithm::adopt) does: seven used of ten are seven used of a thousand. Changing plans back and forth
+//! [`migrate_from`](Algorithm::migrate_from) does: seven used of ten are seven used of a thousand. Changing plans back and forth
 //! never yields a fresh burst.
 //!
 //! Only a charge is written under the new quota. Until then what was used comes back at the pace of the old one, so that is
 //! what a wait is reckoned by: whoever is refused under another quota than the last passes exactly when it was told.
 
 use crate::algorithm::{Algorithm, Taken};
-use crate::{Decision, Micros, Outcome, Quota, Steadiness, TokenBucket, Wait, Words, WordsMut};
+use crate::{ClockKind, Decision, Micros, Outcome, Quota, TokenBucket, Wait, Words, WordsMut};
 
 /// A token bucket for keys with plans: its quota may be another at each call, even for one key.
 ///
 /// ```
-/// use tidegate_core::{Algorithm, Micros, Planned, Quota};
+/// use tidegate_core::{Algorithm, Micros, PerCallBucket, Quota};
 ///
-/// let (free, paid) = (Planned::new(Quota::per_minute(10)), Planned::new(Quota::per_minute(1_000)));
+/// let (free, paid) = (PerCallBucket::new(Quota::per_minute(10)), PerCallBucket::new(Quota::per_minute(1_000)));
 /// let mut state = vec![0; free.words()];
 /// assert_eq!(free.decide(state.as_mut_slice(), Micros::ZERO, 7).remaining(), 3);
 /// assert_eq!(paid.decide(state.as_mut_slice(), Micros::ZERO, 1).remaining(), 992);
 /// assert_eq!(free.decide(state.as_mut_slice(), Micros::ZERO, 1).remaining(), 1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PerCallBucket {
     bucket: TokenBucket,
     plan: [u64; PLAN],
 }
@@ -43,11 +43,11 @@ const BUCKET: usize = 3;
 /// A copy of a state, under the quota of the call.
 type Copied = [u64; BUCKET + PLAN];
 
-impl Planned {
+impl PerCallBucket {
     /// The bucket of one plan.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Planned { bucket: TokenBucket::new(quota), plan: [quota.p(), quota.q(), quota.max_burst()] }
+        PerCallBucket { bucket: TokenBucket::new(quota), plan: [quota.p(), quota.q(), quota.max_burst()] }
     }
 
     fn copied<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Copied {
@@ -93,7 +93,7 @@ impl Planned {
         let mut carried = [0; BUCKET + PLAN];
         if q > 0 {
             let old = self.bucket.with_pace(p, q, burst);
-            self.bucket.adopt(&old, state.as_slice(), carried.as_mut_slice(), now);
+            self.bucket.migrate_from(&old, state.as_slice(), carried.as_mut_slice(), now);
         }
         carried[words..words + PLAN].copy_from_slice(&self.plan);
         carried
@@ -117,14 +117,14 @@ impl Planned {
     }
 }
 
-impl Algorithm for Planned {
+impl Algorithm for PerCallBucket {
     fn words(&self) -> usize {
         self.bucket.words() + PLAN
     }
 
-    fn suited_to(self, clock: Steadiness) -> Self {
+    fn for_clock(self, clock: ClockKind) -> Self {
         // Always the same layout, whatever the quota: all plans share one table.
-        Planned { bucket: self.bucket.widely_suited_to(clock), ..self }
+        PerCallBucket { bucket: self.bucket.widely_suited_to(clock), ..self }
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
@@ -149,8 +149,8 @@ impl Algorithm for Planned {
         self.keeping(state, now, |bucket, words| bucket.refund(words, now, cost));
     }
 
-    fn settle<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.keeping(state, now, |bucket, words| bucket.settle(words, now));
+    fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
+        self.keeping(state, now, |bucket, words| bucket.repair(words, now));
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
@@ -161,12 +161,12 @@ impl Algorithm for Planned {
         }
     }
 
-    fn seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.bucket.seen(state)
+    fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
+        self.bucket.last_seen(state)
     }
 
     /// The state says itself which quota it was written under.
-    fn adopt<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
+    fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,
         S: WordsMut + ?Sized,

@@ -24,25 +24,25 @@ use crate::{Rule, TokenBucket};
 /// ```
 /// use tidegate_core::Rule;
 /// let rule: Rule = "fixed_window 5/min offset 10s".parse()?;
-/// assert_eq!(rule.setting().letter(), b'w');
-/// assert_eq!(rule.setting().numbers(), [5, 60_000_000, 10_000_000]);
+/// assert_eq!(rule.encode().letter(), b'w');
+/// assert_eq!(rule.encode().numbers(), [5, 60_000_000, 10_000_000]);
 /// # Ok::<(), tidegate_core::InvalidQuota>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct EncodedRule {
     letter: u8,
-    numbers: [u64; MOST],
+    numbers: [u64; MAX],
     len: usize,
 }
 
-const MOST: usize = 4;
+const MAX: usize = 4;
 
-impl Setting {
+impl EncodedRule {
     pub(crate) fn new<const N: usize>(letter: u8, of: [u64; N]) -> Self {
-        const { assert!(N <= MOST) };
-        let mut numbers = [0; MOST];
+        const { assert!(N <= MAX) };
+        let mut numbers = [0; MAX];
         numbers[..N].copy_from_slice(&of);
-        Setting { letter, numbers, len: N }
+        EncodedRule { letter, numbers, len: N }
     }
 
     /// Which algorithm it is.
@@ -61,15 +61,15 @@ impl Setting {
 impl Rule {
     /// What whoever decides elsewhere has to know of this rule.
     #[must_use]
-    pub fn setting(&self) -> Setting {
+    pub fn encode(&self) -> EncodedRule {
         match self {
-            Rule::TokenBucket(bucket) => bucket.setting(),
-            Rule::LeakyQueue(queue) => queue.setting(),
-            Rule::NginxQueue(queue) => queue.setting(),
-            Rule::SteppedBucket(bucket) => bucket.setting(),
-            Rule::FixedWindow(window) => window.setting(),
-            Rule::SlidingLog(log) => log.setting(),
-            Rule::SlidingWindow(window) => window.setting(),
+            Rule::TokenBucket(bucket) => bucket.encode(),
+            Rule::LeakyQueue(queue) => queue.encode(),
+            Rule::NginxQueue(queue) => queue.encode(),
+            Rule::SteppedBucket(bucket) => bucket.encode(),
+            Rule::FixedWindow(window) => window.encode(),
+            Rule::SlidingLog(log) => log.encode(),
+            Rule::SlidingWindow(window) => window.encode(),
         }
     }
 
@@ -104,8 +104,8 @@ impl Rule {
 
     /// A token bucket of limit ÷ nodes per period.
     fn paced_share(&self, nodes: u64) -> Option<TokenBucket> {
-        let setting = self.setting();
-        let (limit, period, burst) = match (setting.letter(), setting.numbers()) {
+        let encoded_rule = self.encode();
+        let (limit, period, burst) = match (encoded_rule.letter(), encoded_rule.numbers()) {
             (b's', [step, period, _, burst]) => (*step, *period, *burst),
             (_, [limit, period, ..]) => (*limit, *period, *limit),
             _ => return None,
