@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
 use tidegate::{Part, Quota, RuleId, Source};
-use tidegate_redis::{Builder, RedisGate, WhenLost};
+use tidegate_redis::{Builder, RedisGate, OnOutage};
 use tokio::runtime::Runtime;
 
 use crate::Plan;
@@ -136,7 +136,7 @@ fn failover(runtime: &Runtime) -> Vec<Measured> {
 
 fn gate(runtime: &Runtime, builder: Builder) -> RedisGate {
     let _inside = runtime.enter();
-    let builder = builder.rule("user", Quota::per_hour(100_000_000)).when_lost(WhenLost::Open);
+    let builder = builder.rule("user", Quota::per_hour(100_000_000)).on_outage(OnOutage::Open);
     builder.canary(Duration::from_millis(100)).build().expect("a gate")
 }
 

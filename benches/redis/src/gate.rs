@@ -7,7 +7,7 @@ use bench_harness::goal::Goal;
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
 use tidegate::{Gate, Part, Policy, Quota, RuleId};
-use tidegate_redis::{RedisGate, WhenLost};
+use tidegate_redis::{RedisGate, OnOutage};
 use tokio::runtime::Runtime;
 
 use crate::Plan;
@@ -39,7 +39,7 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
     let server = Server::start(Kind::Redis, &[]);
     pin(server.pid(), 0);
     pin(std::process::id(), 1);
-    let gate = runtime.block_on(connected(&server, WhenLost::Open));
+    let gate = runtime.block_on(connected(&server, OnOutage::Open));
     let sha = Raw::to(&server).load(GCRA, &["abc"], &[]).sha().to_owned();
     let (mut ours, mut peer) = (Vec::new(), Vec::new());
     eprintln!("{CHECKS}: {} rounds", plan.rounds);
@@ -60,8 +60,8 @@ fn throughput(runtime: &Runtime, plan: Plan) -> Section {
     }
 }
 
-async fn connected(server: &Server, when_lost: WhenLost) -> RedisGate {
-    let builder = RedisGate::builder(server.url()).rule("abc", QUOTA).when_lost(when_lost);
+async fn connected(server: &Server, when_lost: OnOutage) -> RedisGate {
+    let builder = RedisGate::builder(server.url()).rule("abc", QUOTA).on_outage(when_lost);
     let gate = builder.deadline(Duration::from_secs(5)).build().expect("a gate");
     while gate.health().enforced != Some(true) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -112,9 +112,9 @@ fn stopped(plan: Plan) -> Section {
         .build()
         .expect("a runtime");
     let server = Server::start(Kind::Redis, &[]);
-    let gates = [WhenLost::Open, WhenLost::Local].map(|when_lost| {
+    let gates = [OnOutage::Open, OnOutage::Local].map(|when_lost| {
         let builder =
-            RedisGate::builder(server.url()).rule("abc", Quota::per_second(1_000_000)).when_lost(when_lost);
+            RedisGate::builder(server.url()).rule("abc", Quota::per_second(1_000_000)).on_outage(when_lost);
         let _inside = runtime.enter();
         builder.build().expect("a gate")
     });

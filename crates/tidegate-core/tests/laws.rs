@@ -17,7 +17,8 @@ use tidegate_core::{
     Algorithm, Cells, Decision, Gcra, LeakyMeter, Micros, Outcome, Quota, Rule, SlidingWindow, TokenBucket,
 };
 use wander::{
-    Standing, Verbs, act, draw_cost, fresh, micros, pause, policies, rule, rules, shown, steady_rules, wander,
+    Remaining, Verbs, act, draw_cost, fresh, micros, pause, policies, rule, rules, shown, steady_rules,
+    wander,
 };
 
 // === Denial changes nothing ===
@@ -178,7 +179,7 @@ fn many_small_charges_are_one_large_one() {
 
 // === The short cut ===
 
-fn short_cut_is_the_long_way(limit: &Rule, it: &mut Standing<'_>) -> bool {
+fn short_cut_is_the_long_way(limit: &Rule, it: &mut Remaining<'_>) -> bool {
     let cost = if it.random.one_in(3) { 1 } else { draw_cost(limit, it) };
     let now = it.now.plus(it.random.below(3)).minus(it.random.below(4) * it.random.below(500_000));
     let Some((next, decision)) = limit.decide_word(it.state[0], now, cost) else { return false };

@@ -14,7 +14,7 @@ use crate::arguments::Arguments;
 use crate::fallback;
 use crate::group;
 use crate::item::{Function, Item, Returns, arguments_of, take_ours};
-use crate::limits::{Ask, Limit, Limiter, Limits, RuleOf, Terms};
+use crate::limits::{Ask, HttpRule, Limit, Limiter, Limits, Terms};
 
 pub(crate) fn expand(arguments: Tokens, item: Tokens) -> Result<Tokens> {
     match parse2(item)? {
@@ -140,9 +140,9 @@ fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens)
 fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
     let texts = limits.iter().map(|limit| match limit {
         Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
-        Limit::AtOnce(limit) => {
+        Limit::Concurrency(limit) => {
             let limit = Literal::u32_unsuffixed(*limit);
-            quote!(#tidegate::attribute::Limit::AtOnce(#limit))
+            quote!(#tidegate::attribute::Limit::Concurrency(#limit))
         }
     });
     quote!(#(#texts),*)
@@ -251,11 +251,11 @@ fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
 /// What is asked of one rule.
 fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
     let rule = match &ask.rule {
-        RuleOf::Numbered(number) => {
+        HttpRule::Numbered(number) => {
             let number = Literal::u16_unsuffixed(*number);
             quote!(#tidegate::RuleId(#number))
         }
-        RuleOf::Named(expression) => expression.to_token_stream(),
+        HttpRule::Named(expression) => expression.to_token_stream(),
     };
     let key = terms.key.as_ref().map(|_| {
         let key = numbered("key", ask.terms);

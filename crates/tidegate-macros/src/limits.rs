@@ -34,7 +34,7 @@ pub(crate) enum Limiter {
 /// A limit of the function's own.
 pub(crate) enum Limit {
     Rate { text: String, queues: bool },
-    AtOnce(u32),
+    Concurrency(u32),
 }
 
 /// Whose it is, and what it takes.
@@ -46,12 +46,12 @@ pub(crate) struct Terms {
 
 /// What is asked of one rule, on the terms of the attribute of this number.
 pub(crate) struct Ask {
-    pub(crate) rule: RuleOf,
+    pub(crate) rule: HttpRule,
     pub(crate) terms: usize,
     pub(crate) with_cost: bool,
 }
 
-pub(crate) enum RuleOf {
+pub(crate) enum HttpRule {
     Numbered(u16),
     Named(Expr),
 }
@@ -194,7 +194,7 @@ fn check_own(arguments: &Arguments, limits: &[Limit]) -> Result<()> {
 fn at_once(name: &Ident, number: &LitInt) -> Result<Limit> {
     match number.base10_parse::<u32>()? {
         0 => Err(Error::new(number.span(), format!("a {name} of 0 lets nobody in; use 1 or more"))),
-        limit => Ok(Limit::AtOnce(limit)),
+        limit => Ok(Limit::Concurrency(limit)),
     }
 }
 
@@ -260,14 +260,14 @@ fn ask(
     asks: &mut Vec<Ask>,
 ) -> Result<()> {
     if limits.is_empty() {
-        let rule = rule.map_or(Ok(RuleOf::Numbered(0)), |named| rule_of(named.value))?;
+        let rule = rule.map_or(Ok(HttpRule::Numbered(0)), |named| rule_of(named.value))?;
         asks.push(Ask { rule, terms, with_cost: true });
     }
     for limit in limits {
         let number = u16::try_from(own.len())
             .map_err(|_| Error::new(Span::call_site(), "more limits than can be numbered; use fewer"))?;
         let with_cost = matches!(limit, Limit::Rate { .. }); // at work, a call takes one place
-        asks.push(Ask { rule: RuleOf::Numbered(number), terms, with_cost });
+        asks.push(Ask { rule: HttpRule::Numbered(number), terms, with_cost });
         own.push(limit);
     }
     Ok(())
@@ -283,8 +283,8 @@ fn place_of(arguments: &Arguments) -> Span {
 fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
     let text = |ask: &Ask| {
         let rule = match &ask.rule {
-            RuleOf::Numbered(number) => number.to_string(),
-            RuleOf::Named(rule) => rule.to_token_stream().to_string(),
+            HttpRule::Numbered(number) => number.to_string(),
+            HttpRule::Named(rule) => rule.to_token_stream().to_string(),
         };
         (rule, terms[ask.terms].key.as_ref().map(|key| key.to_token_stream().to_string()))
     };
@@ -299,9 +299,9 @@ fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
     }
 }
 
-fn rule_of(value: Expr) -> Result<RuleOf> {
+fn rule_of(value: Expr) -> Result<HttpRule> {
     match number_of(&value) {
-        Some(number) => Ok(RuleOf::Numbered(number.base10_parse()?)),
-        None => Ok(RuleOf::Named(value)),
+        Some(number) => Ok(HttpRule::Numbered(number.base10_parse()?)),
+        None => Ok(HttpRule::Named(value)),
     }
 }

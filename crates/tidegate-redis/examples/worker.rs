@@ -23,7 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tidegate::{Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{Builder, Lease, Leased, RedisGate, WhenLost};
+use tidegate_redis::{Builder, Lease, Leased, OnOutage, RedisGate};
 use told::{Asked, Told};
 
 const PLACES: u32 = 3;
@@ -144,7 +144,7 @@ fn draw(chance: &mut Chance, rules: u16, work: Work) -> Vec<Asked> {
 // === places ===
 
 async fn hold(url: &str) -> Done {
-    let gate = ready(RedisGate::builder(url).at_once("work", PLACES, LEASE)).await?;
+    let gate = ready(RedisGate::builder(url).concurrency("work", PLACES, LEASE)).await?;
     let admission = gate.check(&[Part::of(WORK)]).await?;
     println!("{}", if admission.is_allowed() { "held" } else { "busy" });
     if admission.is_allowed() {
@@ -154,7 +154,7 @@ async fn hold(url: &str) -> Done {
 }
 
 async fn come_and_go(url: &str, tasks: usize) -> Done {
-    let builder = RedisGate::builder(url).at_once("work", ROOMS, LONG_LEASE);
+    let builder = RedisGate::builder(url).concurrency("work", ROOMS, LONG_LEASE);
     let gate = ready(builder.rule("clock", Quota::per_second(1))).await?;
     let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(visit(gate.clone(), task))).collect();
     for task in tasks {
@@ -190,7 +190,7 @@ async fn visit(gate: RedisGate, task: usize) -> Done {
 // === leases ===
 
 async fn lease_until_killed(builder: Builder, keys: u64, ttl: Duration) -> Done {
-    let gate = builder.when_lost(WhenLost::Closed).canary(Duration::from_millis(50)).build()?.leased();
+    let gate = builder.on_outage(OnOutage::Closed).canary(Duration::from_millis(50)).build()?.leased();
     let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(spend(gate.clone(), keys, ttl))).collect();
     for task in tasks {
         task.await??;

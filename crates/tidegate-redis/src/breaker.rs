@@ -1,7 +1,7 @@
 //! # Not asking who does not answer
 //!
 //! A server that is gone costs each request its whole deadline. After a few failures in a row nobody asks any more, until the
-//! [watch](crate::watch), which asks on its own now and then, has had an answer.
+//! [watch](crate::prober), which asks on its own now and then, has had an answer.
 //!
 //! ```text
 //!             a few failures in a row

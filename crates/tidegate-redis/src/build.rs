@@ -3,7 +3,6 @@
 //! Everything that can be wrong is found here, all of it at once, and said in sentences. Whether Redis is there is not one of those
 //! things: a gate starts without it and heals by itself.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +14,17 @@ use tidegate::SteadyClock;
 use tidegate_core::Rule;
 use tokio::runtime::Handle;
 
+use crate::adhoc::ADHOC_SCRIPT;
 use crate::breaker::Breaker;
-use crate::brought::SCRIPT_OF_BROUGHT;
-use crate::gate::{Ids, InFlight, RedisGate, Shape, Shared};
+use crate::connection::{CONNECT, CONNECT_NODE, Connection, Target};
+use crate::error::Error;
+use crate::gate::{Ids, InFlight, RedisGate, RuleSpec, Shared};
 use crate::health::{Counts, Numbers};
 use crate::keys::Keys;
 use crate::lease::Lease;
-use crate::line::Lines;
-use crate::link::{CONNECT, CONNECT_NODE, Link, Target};
-use crate::lost::{Alone, Lost, Share, WhenLost};
-use crate::trouble::Trouble;
-use crate::watch::{self, Canary, Pace};
+use crate::outage::{OnOutage, Outage, OutageRule, Share};
+use crate::prober::{self, Canary, Pace};
+use crate::wait_queue::WaitQueues;
 use crate::wire::SCRIPT;
 
 /// A [`RedisGate`] in the making.
@@ -59,7 +58,7 @@ enum Addresses {
 struct Given {
     name: String,
     kind: Kind,
-    when_lost: WhenLost,
+    on_outage: OnOutage,
     lease: Option<Lease>,
 }
 
@@ -83,7 +82,7 @@ pub struct ConnectError(Cause);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cause {
     Invalid(InvalidGate),
-    Unavailable { timeout: Duration, trouble: Option<Trouble> },
+    Unavailable { timeout: Duration, error: Option<Error> },
 }
 
 /// The longest name a rule may have in a key.
@@ -126,23 +125,23 @@ impl Builder {
     /// are to share the limit; a short one saves memory.
     pub fn rule(mut self, name: impl Into<String>, rule: impl Into<Rule>) -> Self {
         let kind = Kind::Rate(rule.into());
-        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default(), lease: None });
+        self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
     /// Adds a limit on how many are at work at once, everywhere. A place is renewed while it is held, and free again at the
     /// latest a `lease` after whoever held it has died. Without Redis nobody knows who holds what, so there is no share of such
-    /// a rule: [`WhenLost::Local`] refuses.
-    pub fn at_once(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
+    /// a rule: [`OnOutage::Local`] refuses.
+    pub fn concurrency(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
         let kind = Kind::AtOnce { limit, lease };
-        self.rules.push(Given { name: name.into(), kind, when_lost: WhenLost::default(), lease: None });
+        self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
-    /// What the rule just added does while Redis does not answer; [`WhenLost::Local`] unless said otherwise.
-    pub fn when_lost(mut self, when_lost: WhenLost) -> Self {
+    /// What the rule just added does while Redis does not answer; [`OnOutage::Local`] unless said otherwise.
+    pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
         if let Some(rule) = self.rules.last_mut() {
-            rule.when_lost = when_lost;
+            rule.on_outage = on_outage;
         }
         self
     }
@@ -245,12 +244,12 @@ impl Builder {
         if gate.ready(timeout).await {
             return Ok(gate);
         }
-        let trouble = gate.health().last_trouble;
-        Err(ConnectError(Cause::Unavailable { timeout, trouble }))
+        let error = gate.health().last_trouble;
+        Err(ConnectError(Cause::Unavailable { timeout, error }))
     }
 
     /// Builds the gate without waiting: it connects in the background. Until it is connected, decisions follow the
-    /// [`when_lost`](Builder::when_lost) setting of their rules, as in an outage. [`connect`](Builder::connect) waits.
+    /// [`on_outage`](Builder::on_outage) setting of their rules, as in an outage. [`connect`](Builder::connect) waits.
     ///
     /// # Errors
     ///
@@ -373,7 +372,7 @@ impl Builder {
         redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() }
     }
 
-    fn alone(&self) -> Box<[Alone]> {
+    fn alone(&self) -> Box<[OutageRule]> {
         self.rules.iter().map(|rule| rule.alone(self.nodes)).collect()
     }
 
@@ -384,29 +383,30 @@ impl Builder {
         let numbers = self.numbers.clone().unwrap_or_default();
         let canary = Canary::new(keys.name("canary", &ids.next()));
         let connections = if target.is_cluster() { 1 } else { self.connections };
-        let links: Box<[_]> = (0..connections).map(|_| Arc::new(Link::new(target.clone()))).collect();
+        let connections: Box<[_]> =
+            (0..connections).map(|_| Arc::new(Connection::new(target.clone()))).collect();
         let shared = Arc::new(Shared {
-            rules: self.rules.iter().map(|rule| rule.shape(self.nodes)).collect(),
+            rules: self.rules.iter().map(|rule| rule.spec(self.nodes)).collect(),
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
-            sha_of_brought: Script::new(SCRIPT_OF_BROUGHT).get_hash().to_owned(),
+            sha_of_brought: Script::new(ADHOC_SCRIPT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
             breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),
             deadline: self.deadline,
             nodes: self.nodes,
-            lost: Lost::new(self.alone(), clock, self.outage_retry_after),
+            outage: Outage::new(self.alone(), clock, self.outage_retry_after),
             counts: Counts::going_on(numbers),
             canary,
             runtime: runtime.clone(),
-            waiting: Lines::default(),
+            waiting: WaitQueues::default(),
             ids,
-            links,
+            connections,
         });
-        for link in &shared.links {
-            runtime.spawn(Link::keep_connected(Arc::downgrade(link)));
+        for connection in &shared.connections {
+            runtime.spawn(Connection::keep_connected(Arc::downgrade(connection)));
         }
-        runtime.spawn(watch::watch(
+        runtime.spawn(prober::run(
             Arc::downgrade(&shared),
             Pace { well: self.canary, ill: ILL.min(self.canary) },
         ));
@@ -446,16 +446,16 @@ impl Given {
         }
     }
 
-    fn shape(&self, nodes: u32) -> Shape {
-        let shape = match &self.kind {
-            Kind::Rate(rule) => Shape::rate(self.name.clone(), rule),
-            Kind::AtOnce { limit, lease } => Shape::places(self.name.clone(), *limit, *lease),
+    fn spec(&self, nodes: u32) -> RuleSpec {
+        let spec = match &self.kind {
+            Kind::Rate(rule) => RuleSpec::rate(self.name.clone(), rule),
+            Kind::AtOnce { limit, lease } => RuleSpec::places(self.name.clone(), *limit, *lease),
         };
-        let limit = shape.described.limit();
-        Shape { deal: self.lease.and_then(|lease| lease.deal(self.letter(), limit, nodes)), ..shape }
+        let limit = spec.described.limit();
+        RuleSpec { terms: self.lease.and_then(|lease| lease.terms(self.letter(), limit, nodes)), ..spec }
     }
 
-    /// As in [`Rule::setting`]; `n` for those who are at work at once.
+    /// As in [`Rule::encode`]; `n` for those who are at work at once.
     fn letter(&self) -> u8 {
         match &self.kind {
             Kind::Rate(rule) => rule.encode().letter(),
@@ -463,22 +463,22 @@ impl Given {
         }
     }
 
-    fn alone(&self, nodes: u32) -> Alone {
-        let limit = self.shape(nodes).described.limit();
+    fn alone(&self, nodes: u32) -> OutageRule {
+        let limit = self.spec(nodes).described.limit();
         let share = match &self.kind {
             Kind::Rate(rule) => self.unleased(rule, nodes).share(nodes),
             Kind::AtOnce { .. } => None,
         };
         let share = share.map_or(Share::Nothing, |share| Share::Rate(Box::new(share)));
-        Alone { when_lost: self.when_lost, limit, share }
+        OutageRule { on_outage: self.on_outage, limit, share }
     }
 
     /// The rule, of a leased bucket without the part of the burst that grants may hold: they can still be spent when Redis is
     /// lost, and together with the shares they must not exceed the burst.
     fn unleased(&self, rule: &Rule, nodes: u32) -> Rule {
-        match (rule, self.shape(nodes)) {
-            (Rule::TokenBucket(bucket), Shape { deal: Some(deal), described, .. }) => {
-                bucket.with_smaller_burst(described.limit() - u64::from(deal.stock)).into()
+        match (rule, self.spec(nodes)) {
+            (Rule::TokenBucket(bucket), RuleSpec { terms: Some(terms), described, .. }) => {
+                bucket.with_smaller_burst(described.limit() - u64::from(terms.stock)).into()
             }
             _ => *rule,
         }
@@ -512,7 +512,7 @@ impl fmt::Display for InvalidGate {
     }
 }
 
-impl Error for InvalidGate {}
+impl std::error::Error for InvalidGate {}
 
 // === impl ConnectError ===
 
@@ -534,13 +534,13 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Cause::Invalid(invalid) => write!(f, "{invalid}"),
-            Cause::Unavailable { timeout, trouble } => {
+            Cause::Unavailable { timeout, error } => {
                 write!(f, "no answer of the store within {timeout:?}")?;
-                trouble.as_ref().map_or(Ok(()), |trouble| write!(f, ": {trouble}"))?;
+                error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))?;
                 f.write_str("; start it, correct its address, or build the gate with `lazy`")
             }
         }
     }
 }
 
-impl Error for ConnectError {}
+impl std::error::Error for ConnectError {}

@@ -25,27 +25,27 @@ use tokio::time::Instant as Deadline;
 
 use crate::breaker::Breaker;
 use crate::build::Builder;
+use crate::connection::{Connection, Transport};
+use crate::error::{Error, is_no_script, is_redirection};
 use crate::health::{Counts, Health};
 use crate::keys::{BEFORE_THE_TAG, Keys};
-use crate::lease::Deal;
-use crate::line::Lines;
-use crate::link::{Connection, Link};
-use crate::lost::Lost;
-use crate::places::{Entry, Place, Places};
-use crate::trouble::{Trouble, is_no_script, is_redirection};
+use crate::lease::LeaseTerms;
+use crate::outage::Outage;
+use crate::permits::{Entry, HeldPermit, HeldPermits};
+use crate::prober::Canary;
 use crate::wait::Until;
-use crate::watch::Canary;
-use crate::wire::{self, Call, Described, Line, Reply, Said, Terms, Verb};
+use crate::wait_queue::WaitQueues;
+use crate::wire::{self, Call, Described, Line, Payload, Reply, Terms, Verb};
 
 /// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
 ///
 /// ```no_run
 /// use tidegate::{Part, Quota};
-/// use tidegate_redis::{RedisGate, WhenLost};
+/// use tidegate_redis::{RedisGate, OnOutage};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let gate = RedisGate::builder("redis://127.0.0.1/")
-///     .rule("everybody", Quota::per_second(5_000)).when_lost(WhenLost::Open)
+///     .rule("everybody", Quota::per_second(5_000)).on_outage(OnOutage::Open)
 ///     .rule("user", Quota::per_second(10))
 ///     .connect()
 ///     .await?;
@@ -71,43 +71,43 @@ pub struct RedisGate {
 /// What all clones share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) rules: Box<[Shape]>,
+    pub(crate) rules: Box<[RuleSpec]>,
     pub(crate) keys: Keys,
     pub(crate) sha: String,
     /// Of the other script, for limits that come with the call.
     pub(crate) sha_of_brought: String,
-    pub(crate) links: Box<[Arc<Link>]>,
+    pub(crate) connections: Box<[Arc<Connection>]>,
     pub(crate) is_cluster: bool,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) in_flight: InFlight,
     pub(crate) deadline: Duration,
     /// How many gates share the limits.
     pub(crate) nodes: u32,
-    pub(crate) lost: Lost,
+    pub(crate) outage: Outage,
     pub(crate) counts: Counts,
     pub(crate) canary: Canary,
     pub(crate) runtime: Handle,
-    pub(crate) waiting: Lines,
+    pub(crate) waiting: WaitQueues,
     pub(crate) ids: Ids,
 }
 
 /// A rule as it was given.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RuleSpec {
     pub(crate) name: String,
     pub(crate) described: Described,
     /// Of a rule that counts how many are at work: how long a place is held without being renewed.
     pub(crate) lease: Duration,
     pub(crate) is_places: bool,
     /// How it is leased, if it is.
-    pub(crate) deal: Option<Deal>,
+    pub(crate) terms: Option<LeaseTerms>,
 }
 
 /// How often a call is sent again because the script was not there.
 const NO_SCRIPT_RETRIES: usize = 3;
 
 /// A request that outlives the one who asks.
-pub(crate) struct Kept(Vec<(RuleId, Vec<u8>, u32)>);
+pub(crate) struct OwnedRequest(Vec<(RuleId, Vec<u8>, u32)>);
 
 /// How many requests wait for an answer, and how many may.
 #[derive(Debug)]
@@ -221,7 +221,7 @@ impl RedisGate {
     /// # Errors
     ///
     /// As [`check`](RedisGate::check).
-    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Trouble>, InvalidRequest> {
+    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Error>, InvalidRequest> {
         self.shared.validate(request)?;
         Ok(self.shared.ask_each(Verb::Peek, request).await.map(|reply| reply.0))
     }
@@ -236,7 +236,7 @@ impl RedisGate {
         &self,
         request: &[Part<'_>],
         most: u32,
-    ) -> Result<Result<Taken, Trouble>, InvalidRequest> {
+    ) -> Result<Result<Taken, Error>, InvalidRequest> {
         self.shared.validate(request)?;
         let request: Vec<Part<'_>> = self.shared.rates(request).map(|part| part.cost(most)).collect();
         if request.is_empty() {
@@ -251,7 +251,7 @@ impl RedisGate {
     /// # Errors
     ///
     /// As [`check`](RedisGate::check); inside, why Redis did not do it.
-    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.shared.validate(request)?;
         let request: Vec<Part<'_>> = self.shared.rates(request).collect();
         if request.is_empty() {
@@ -265,7 +265,7 @@ impl RedisGate {
     /// # Errors
     ///
     /// As [`refund`](RedisGate::refund).
-    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.shared.validate(request)?;
         Ok(self.shared.ask_each(Verb::Reset, request).await.map(|_| ()))
     }
@@ -316,9 +316,9 @@ impl RedisGate {
             return Answer::Ready(Err(invalid));
         }
         if self.shared.breaker.is_open() {
-            return Answer::Ready(Ok(self.shared.without_redis(request, &Trouble::NotAsked)));
+            return Answer::Ready(Ok(self.shared.without_redis(request, &Error::NotAsked)));
         }
-        let (shared, kept, until) = (self.shared.clone(), Kept::of(request), self.shared.until());
+        let (shared, kept, until) = (self.shared.clone(), OwnedRequest::of(request), self.shared.until());
         let asking = self.shared.runtime.spawn(async move {
             match tell {
                 Tell::Binding => shared.check(&kept.parts(), until).await,
@@ -328,7 +328,7 @@ impl RedisGate {
         Answer::Pending(Box::pin(async move {
             // Only a runtime that is shutting down does not finish it.
             let answer = asking.await;
-            Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Trouble::NotAsked)))
+            Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Error::NotAsked)))
         }))
     }
 }
@@ -353,9 +353,9 @@ pub(crate) enum Tell {
     Each,
 }
 
-impl Kept {
+impl OwnedRequest {
     pub(crate) fn of(request: &[Part<'_>]) -> Self {
-        Kept(request.iter().map(|part| (part.rule, part.key.bytes().to_vec(), part.cost)).collect())
+        OwnedRequest(request.iter().map(|part| (part.rule, part.key.bytes().to_vec(), part.cost)).collect())
     }
 
     pub(crate) fn parts(&self) -> Vec<Part<'_>> {
@@ -378,7 +378,7 @@ impl Shared {
     /// Decides on a valid request, until `until` at the latest.
     pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
         let decided = if self.is_cluster && spans_keys(request) {
-            crate::spread::check(self, request, until).await
+            crate::cross_slot::check(self, request, until).await
         } else {
             self.check_together(request, left(until)).await.map(|(admission, _)| admission)
         };
@@ -387,7 +387,7 @@ impl Shared {
                 self.counts.count(admission.decision.source);
                 admission
             }
-            Err(trouble) => self.without_redis(request, &trouble),
+            Err(error) => self.without_redis(request, &error),
         }
     }
 
@@ -401,7 +401,7 @@ impl Shared {
                 let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
                 Admission { rules: rules.collect(), ..admission }
             }
-            Err(trouble) => self.without_redis(request, &trouble),
+            Err(error) => self.without_redis(request, &error),
         }
     }
 
@@ -410,41 +410,41 @@ impl Shared {
         self: &Arc<Self>,
         request: &[Part<'_>],
         within: Duration,
-    ) -> Result<(Admission, Reply), Trouble> {
-        let lines = self.lines(request);
+    ) -> Result<(Admission, Reply), Error> {
+        let queues = self.queues(request);
         // From before it is sent: who is not answered, or does not wait for it, may hold places all the same.
-        let places = self.id_for(request).map(|id| self.places(id, request, &lines));
-        let id = places.as_ref().map(Places::id);
-        let reply = self.ask(Verb::Check, &lines, id.as_deref(), within).await?;
+        let places = self.id_for(request).map(|id| self.places(id, request, &queues));
+        let id = places.as_ref().map(HeldPermits::id);
+        let reply = self.ask(Verb::Check, &queues, id.as_deref(), within).await?;
         let decision = bound(&reply, request);
         let permits = match places {
             Some(places) if decision.is_allowed() => Permits::none().with(Box::new(places.held())),
             Some(places) => places.none_taken(),
             None => Permits::none(),
         };
-        Ok((Admission { permits, ..Admission::bare(decision) }, reply))
+        Ok((Admission { permits, ..Admission::without_permits(decision) }, reply))
     }
 
     /// A name for the places that the request asks for, if it asks for any.
     fn id_for(&self, request: &[Part<'_>]) -> Option<Vec<u8>> {
-        request.iter().any(|part| self.shape(part).is_places).then(|| self.ids.next())
+        request.iter().any(|part| self.spec(part).is_places).then(|| self.ids.next())
     }
 
-    fn places(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], lines: &[Line<'_>]) -> Places {
-        let places = request.iter().zip(lines).filter(|(part, _)| self.shape(part).is_places);
-        let places = places.map(|(part, line)| Place {
+    fn places(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], queues: &[Line<'_>]) -> HeldPermits {
+        let places = request.iter().zip(queues).filter(|(part, _)| self.spec(part).is_places);
+        let places = places.map(|(part, line)| HeldPermit {
             key: line.key.clone(),
             rule: usize::from(part.rule.0),
             cost: line.cost,
         });
-        Places::asked_for(Entry { shared: self.clone(), id, places: places.collect() })
+        HeldPermits::asked_for(Entry { shared: self.clone(), id, places: places.collect() })
     }
 
     /// The answer without Redis.
-    pub(crate) fn without_redis(&self, request: &[Part<'_>], trouble: &Trouble) -> Admission {
-        self.counts.saw(trouble);
-        self.counts.fell_back(trouble);
-        let admission = self.lost.check(request);
+    pub(crate) fn without_redis(&self, request: &[Part<'_>], error: &Error) -> Admission {
+        self.counts.saw(error);
+        self.counts.fell_back(error);
+        let admission = self.outage.check(request);
         self.counts.count(admission.decision.source);
         admission
     }
@@ -454,15 +454,15 @@ impl Shared {
         &self,
         verb: Verb,
         request: &[Part<'_>],
-    ) -> Result<(Decision, Option<u32>), Trouble> {
+    ) -> Result<(Decision, Option<u32>), Error> {
         if !(self.is_cluster && spans_keys(request)) {
-            let reply = self.ask(verb, &self.lines(request), None, self.deadline).await?;
+            let reply = self.ask(verb, &self.queues(request), None, self.deadline).await?;
             return Ok((bound(&reply, request), reply.taken));
         }
         let mut strictest: Option<(Decision, Option<u32>)> = None;
         for part in request {
             let part = std::slice::from_ref(part);
-            let reply = self.ask(verb, &self.lines(part), None, self.deadline).await?;
+            let reply = self.ask(verb, &self.queues(part), None, self.deadline).await?;
             let decision = bound(&reply, part);
             strictest = Some(match strictest {
                 Some((other, taken)) => (other.and(decision), taken.min(reply.taken)),
@@ -474,26 +474,26 @@ impl Shared {
 
     /// The parts that are no places.
     pub(crate) fn rates<'a>(&self, request: &[Part<'a>]) -> impl Iterator<Item = Part<'a>> {
-        request.iter().copied().filter(|part| !self.shape(part).is_places)
+        request.iter().copied().filter(|part| !self.spec(part).is_places)
     }
 
-    pub(crate) fn shape(&self, part: &Part<'_>) -> &Shape {
+    pub(crate) fn spec(&self, part: &Part<'_>) -> &RuleSpec {
         &self.rules[usize::from(part.rule.0)]
     }
 
     /// How the strings in Redis are named.
     pub(crate) fn names(&self, request: &[Part<'_>]) -> Vec<Vec<u8>> {
-        request.iter().map(|part| self.keys.name(&self.shape(part).name, part.key.bytes())).collect()
+        request.iter().map(|part| self.keys.name(&self.spec(part).name, part.key.bytes())).collect()
     }
 
-    pub(crate) fn lines<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
+    pub(crate) fn queues<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
         let named = request.iter().zip(self.names(request));
         named
             .map(|(part, key)| Line {
                 key,
                 cost: part.cost,
                 terms: Terms::Plain,
-                rule: &self.shape(part).described,
+                rule: &self.spec(part).described,
             })
             .collect()
     }
@@ -502,38 +502,38 @@ impl Shared {
     pub(crate) async fn ask(
         &self,
         verb: Verb,
-        lines: &[Line<'_>],
+        queues: &[Line<'_>],
         id: Option<&[u8]>,
         within: Duration,
-    ) -> Result<Reply, Trouble> {
-        let call = Call { sha: &self.sha, said: Said::Rules { verb, lines, id } };
-        self.put(self.link_of(lines), &call, within, |value| wire::read(value, lines)).await
+    ) -> Result<Reply, Error> {
+        let call = Call { sha: &self.sha, said: Payload::Rules { verb, queues, id } };
+        self.put(self.link_of(queues), &call, within, |value| wire::read(value, queues)).await
     }
 
     /// The same of any script.
     pub(crate) async fn put<T>(
         &self,
-        link: &Link,
+        connection: &Connection,
         call: &Call<'_>,
         within: Duration,
         read: impl FnOnce(&redis::Value) -> Option<T>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, Error> {
         if self.breaker.is_open() {
-            return Err(Trouble::NotAsked);
+            return Err(Error::NotAsked);
         }
         if within.is_zero() {
-            return Err(Trouble::TooLate);
+            return Err(Error::TooLate);
         }
-        let _under_way = self.in_flight.enter().ok_or(Trouble::TooManyInFlight)?;
-        let answer = self.send(link, call, within, read).await;
+        let _under_way = self.in_flight.enter().ok_or(Error::TooManyInFlight)?;
+        let answer = self.send(connection, call, within, read).await;
         match &answer {
             Ok(_) => {
                 self.breaker.succeeded();
-                self.lost.is_over();
+                self.outage.is_over();
             }
-            Err(trouble) => {
-                self.counts.saw(trouble);
-                if trouble.is_the_servers() {
+            Err(error) => {
+                self.counts.saw(error);
+                if error.is_the_servers() {
                     self.breaker.failed();
                 }
             }
@@ -544,56 +544,56 @@ impl Shared {
     /// Asks the script, whatever has come of it before.
     pub(crate) async fn send_in_time(
         &self,
-        link: &Link,
+        connection: &Connection,
         verb: Verb,
-        lines: &[Line<'_>],
+        queues: &[Line<'_>],
         id: Option<&[u8]>,
-    ) -> Result<Reply, Trouble> {
-        let call = Call { sha: &self.sha, said: Said::Rules { verb, lines, id } };
-        self.send(link, &call, self.deadline, |value| wire::read(value, lines)).await
+    ) -> Result<Reply, Error> {
+        let call = Call { sha: &self.sha, said: Payload::Rules { verb, queues, id } };
+        self.send(connection, &call, self.deadline, |value| wire::read(value, queues)).await
     }
 
     async fn send<T>(
         &self,
-        link: &Link,
+        connection: &Connection,
         call: &Call<'_>,
         within: Duration,
         read: impl FnOnce(&redis::Value) -> Option<T>,
-    ) -> Result<T, Trouble> {
-        let (connection, number) = link.connection()?;
+    ) -> Result<T, Error> {
+        let (transport, number) = connection.transport()?;
         self.counts.asked();
-        match tokio::time::timeout(within, send(link, connection, call)).await {
+        match tokio::time::timeout(within, send(connection, transport, call)).await {
             Ok(Ok(value)) => {
-                link.answered();
-                read(&value).ok_or(Trouble::Nonsense)
+                connection.answered();
+                read(&value).ok_or(Error::Nonsense)
             }
             Ok(Err(error)) => {
-                link.failed(number, &error);
-                Err(Trouble::of(&error))
+                connection.failed(number, &error);
+                Err(Error::of(&error))
             }
             Err(_) => {
-                link.is_late(number);
-                Err(Trouble::TooLate)
+                connection.is_late(number);
+                Err(Error::TooLate)
             }
         }
     }
 
-    pub(crate) fn link_of(&self, lines: &[Line<'_>]) -> &Link {
-        self.link_to(lines.last().map_or(&[], |line| &line.key))
+    pub(crate) fn link_of(&self, queues: &[Line<'_>]) -> &Connection {
+        self.link_to(queues.last().map_or(&[], |line| &line.key))
     }
 
     /// Requests for one key go the same way, so that they arrive in the order they were made; but nobody waits for a connection
     /// while there is another.
-    pub(crate) fn link_to(&self, key: &[u8]) -> &Link {
+    pub(crate) fn link_to(&self, key: &[u8]) -> &Connection {
         let letters = key.iter().skip(BEFORE_THE_TAG).take(2); // of its tag, which is a hash
-        let first = letters.map(|letter| usize::from(*letter)).sum::<usize>() % self.links.len();
-        let (before, from) = self.links.split_at(first);
+        let first = letters.map(|letter| usize::from(*letter)).sum::<usize>() % self.connections.len();
+        let (before, from) = self.connections.split_at(first);
         let mut in_turn = from.iter().chain(before);
-        in_turn.find(|link| link.connection().is_ok()).unwrap_or(&self.links[first])
+        in_turn.find(|connection| connection.transport().is_ok()).unwrap_or(&self.connections[first])
     }
 
     fn health(&self) -> Health {
-        let found: Vec<_> = self.links.iter().map(|link| link.findings()).collect();
+        let found: Vec<_> = self.connections.iter().map(|connection| connection.findings()).collect();
         let mut warnings: Vec<String> = found.iter().flatten().flat_map(|it| it.warnings.clone()).collect();
         warnings.sort();
         warnings.dedup();
@@ -616,19 +616,19 @@ impl Shared {
 /// Sends a call again where nothing was done: the script was not there, or the key is elsewhere in the cluster. The script may
 /// be flushed once more while another task loads it, so one retry is not enough.
 async fn send(
-    link: &Link,
-    mut connection: Connection,
+    connection: &Connection,
+    mut transport: Transport,
     call: &Call<'_>,
 ) -> Result<redis::Value, redis::RedisError> {
     for _ in 0..NO_SCRIPT_RETRIES {
-        let loads = link.loads();
-        match connection.ask(call).await {
-            Err(error) if is_no_script(&error) => link.load(&mut connection, loads).await?,
-            Err(error) if is_redirection(&error) => return connection.ask_as_told(call, &error).await,
+        let loads = connection.loads();
+        match transport.ask(call).await {
+            Err(error) if is_no_script(&error) => connection.load(&mut transport, loads).await?,
+            Err(error) if is_redirection(&error) => return transport.ask_as_told(call, &error).await,
             reply => return reply,
         }
     }
-    connection.ask(call).await
+    transport.ask(call).await
 }
 
 /// How much time is left until a deadline.
@@ -677,12 +677,18 @@ impl Ids {
     }
 }
 
-impl Shape {
+impl RuleSpec {
     pub(crate) fn rate(name: String, rule: &Rule) -> Self {
-        Shape { name, described: Described::rule(rule), lease: Duration::ZERO, is_places: false, deal: None }
+        RuleSpec {
+            name,
+            described: Described::rule(rule),
+            lease: Duration::ZERO,
+            is_places: false,
+            terms: None,
+        }
     }
 
     pub(crate) fn places(name: String, limit: u32, lease: Duration) -> Self {
-        Shape { name, described: Described::places(limit, lease), lease, is_places: true, deal: None }
+        RuleSpec { name, described: Described::places(limit, lease), lease, is_places: true, terms: None }
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::error::Error;
 use crate::lease;
-use crate::trouble::Trouble;
 use tidegate_core::Source;
 
 /// How a [`RedisGate`](crate::RedisGate) is doing.
@@ -28,7 +28,7 @@ pub struct Health {
     /// What is wrong with them, each in a sentence.
     pub warnings: Vec<String>,
     /// Why Redis did not decide, the last time it did not.
-    pub last_trouble: Option<Trouble>,
+    pub last_trouble: Option<Error>,
     /// How decisions were made.
     pub decisions: Decisions,
     /// How many decisions were made without Redis, by the reason. A failed [`charge`](crate::RedisGate::charge) counts as one.
@@ -73,7 +73,7 @@ pub(crate) struct Counts {
     pub(crate) numbers: Arc<Numbers>,
     /// 0: not known, 1: not enforced, 2: enforced.
     canary: AtomicU64,
-    last_trouble: RwLock<Option<Trouble>>,
+    last_trouble: RwLock<Option<Error>>,
 }
 
 /// Those that only grow. A gate that takes the place of another goes on with them.
@@ -109,8 +109,8 @@ impl Counts {
     }
 
     /// A decision was made without Redis.
-    pub(crate) fn fell_back(&self, trouble: &Trouble) {
-        self.numbers.fallbacks[reason(trouble)].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn fell_back(&self, error: &Error) {
+        self.numbers.fallbacks[reason(error)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn fallbacks(&self) -> Fallbacks {
@@ -146,29 +146,29 @@ impl Counts {
         }
     }
 
-    pub(crate) fn saw(&self, trouble: &Trouble) {
-        if *trouble == Trouble::NotAsked {
+    pub(crate) fn saw(&self, error: &Error) {
+        if *error == Error::NotAsked {
             return; // what came before it says more
         }
         let mut last = self.last_trouble.write().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref() != Some(trouble) {
-            *last = Some(trouble.clone());
+        if last.as_ref() != Some(error) {
+            *last = Some(error.clone());
         }
     }
 
-    pub(crate) fn last_trouble(&self) -> Option<Trouble> {
+    pub(crate) fn last_trouble(&self) -> Option<Error> {
         self.last_trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// The place of a reason in [`Fallbacks::REASONS`].
-fn reason(trouble: &Trouble) -> usize {
-    match trouble {
-        Trouble::TooLate => 0,
-        Trouble::NotConnected { .. } => 1,
-        Trouble::NotAsked => 2,
-        Trouble::TooManyInFlight => 3,
-        Trouble::Refused { .. } | Trouble::Nonsense => 4,
+fn reason(error: &Error) -> usize {
+    match error {
+        Error::TooLate => 0,
+        Error::NotConnected { .. } => 1,
+        Error::NotAsked => 2,
+        Error::TooManyInFlight => 3,
+        Error::Refused { .. } | Error::Nonsense => 4,
     }
 }
 

@@ -4,7 +4,7 @@
 //! deducted already, and that are spent here without asking anybody.
 //!
 //! ```text
-//!                        ┌── lot, 60 left ──┐   spend, spend, spend …       no round trip
+//!                        ┌── grant, 60 left ──┐   spend, spend, spend …       no round trip
 //!   request ─► account ──┤                  │
 //!                        └── 15 left: ask for the next ──► Redis: ├─ granted, may be unspent ─┼─ used ─┼─ left ─┤
 //!                                                                              └─ does not refill beyond this
@@ -16,12 +16,12 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `lot` | granted tokens and until when they may be spent; reserved tokens and from when they can be claimed |
+//! | `grant` | granted tokens and until when they may be spent; reserved tokens and from when they can be claimed |
 //! | `account` | the lots and the reservation of one key, and how many tokens to ask for |
 //! | `accounts` | all of them |
-//! | `purse` | what is spent without opening the drawer of an account |
-//! | `hand` | the purses that a thread has used lately |
-//! | `office` | who asks Redis and gives back |
+//! | `token_cache` | what is spent without opening the drawer of an account |
+//! | `thread_cache` | the purses that a thread has used lately |
+//! | `refill` | who asks Redis and gives back |
 //! | `grant` | lots for somebody else, who spends them in another program |
 //! | `verbs` | looking, giving back, forgetting, and asking what each part says |
 //! | `striped` | a count that many threads add to |
@@ -29,18 +29,17 @@
 
 mod account;
 mod accounts;
+mod client_grant;
 mod clock;
 mod grant;
-mod hand;
-mod lot;
-mod office;
-mod purse;
+mod refill;
 mod striped;
 #[cfg(test)]
 mod tests;
+mod thread_cache;
+mod token_cache;
 mod verbs;
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,16 +50,16 @@ use tokio::time::Instant;
 use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
 use tidegate_core::{Decision, Outcome, RuleId, Wait};
 
-use crate::gate::{Kept, RedisGate, Tell};
-use crate::trouble::Trouble;
-pub(crate) use account::Deal;
+use crate::error::Error;
+use crate::gate::{OwnedRequest, RedisGate, Tell};
+pub(crate) use account::LeaseTerms;
 use account::{Account, Spend};
 use accounts::Accounts;
+pub use client_grant::{Granted, Receipt};
 use clock::BootClock;
-pub use grant::{Granted, Receipt};
-use hand::Name;
-pub(crate) use office::Counts;
-use office::{Office, add};
+pub(crate) use refill::Counts;
+use refill::{Refill, add};
+use thread_cache::Name;
 
 /// How a rule is leased.
 ///
@@ -101,12 +100,12 @@ pub struct Lease {
 /// Clones are the same gate. When the last is gone everything unspent goes back.
 #[derive(Clone)]
 pub struct Leased {
-    office: Arc<Office>,
+    refill: Arc<Refill>,
     _closes: Arc<Closes>,
 }
 
 /// Gives everything back when the last clone is gone.
-struct Closes(Arc<Office>);
+struct Closes(Arc<Refill>);
 
 /// Why a rule cannot be leased, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,24 +172,24 @@ impl Lease {
     /// ```
     /// use tidegate_redis::Lease;
     ///
-    /// assert_eq!(Lease::on().lot(300, 2), Some(87));
-    /// assert_eq!(Lease::on().stock(30).lot(300, 2), Some(10));
-    /// assert_eq!(Lease::on().lot(11, 2), None);
+    /// assert_eq!(Lease::on().grant(300, 2), Some(87));
+    /// assert_eq!(Lease::on().stock(30).grant(300, 2), Some(10));
+    /// assert_eq!(Lease::on().grant(11, 2), None);
     /// ```
     #[must_use]
-    pub fn lot(&self, limit: u64, nodes: u32) -> Option<u32> {
-        self.deal(b'b', limit, nodes).map(|deal| deal.most)
+    pub fn grant(&self, limit: u64, nodes: u32) -> Option<u32> {
+        self.terms(b'b', limit, nodes).map(|terms| terms.most)
     }
 
     /// What that means for a rule with this letter and limit; nothing if lots would be too small.
-    pub(crate) fn deal(&self, letter: u8, limit: u64, nodes: u32) -> Option<Deal> {
+    pub(crate) fn terms(&self, letter: u8, limit: u64, nodes: u32) -> Option<LeaseTerms> {
         let at_most = self.stock.map_or(limit, |stock| limit.min(stock.into()));
         let is_worth_it = at_most >= WORTH_IT * (u64::from(nodes.max(1)) + 1);
-        is_worth_it.then(|| self.terms(letter, limit, nodes))
+        is_worth_it.then(|| self.any_terms(letter, limit, nodes))
     }
 
     /// The same, however small lots are.
-    pub(crate) fn terms(&self, letter: u8, limit: u64, nodes: u32) -> Deal {
+    pub(crate) fn any_terms(&self, letter: u8, limit: u64, nodes: u32) -> LeaseTerms {
         let (is_window, nodes) = (matches!(letter, b'w' | b'h'), u64::from(nodes.max(1)));
         let reserve = |least: u64| if is_window { 0 } else { least.max(nodes) };
         let stock = match self.stock {
@@ -201,7 +200,7 @@ impl Lease {
         let share = |shares: u64| u32::try_from(stock / shares).unwrap_or(u32::MAX);
         let stock = u32::try_from(stock).unwrap_or(u32::MAX);
         let most_if_quick = share(nodes).min(u32::try_from(3 * limit / (2 * nodes + 4)).unwrap_or(u32::MAX));
-        Deal { stock, most: share(nodes + 1), most_if_quick, ttl, is_window }
+        LeaseTerms { stock, most: share(nodes + 1), most_if_quick, ttl, is_window }
     }
 
     /// Why a rule with this letter cannot be leased.
@@ -231,9 +230,9 @@ impl RedisGate {
 
 impl Leased {
     fn over(gate: RedisGate) -> Self {
-        let deals: Box<[Option<Deal>]> = gate.shared.rules.iter().map(|rule| rule.deal).collect();
-        let shortest = deals.iter().flatten().map(|deal| deal.ttl).min();
-        let office = Arc::new(Office {
+        let deals: Box<[Option<LeaseTerms>]> = gate.shared.rules.iter().map(|rule| rule.terms).collect();
+        let shortest = deals.iter().flatten().map(|terms| terms.ttl).min();
+        let refill = Arc::new(Refill {
             accounts: Accounts::new(MOST_KEYS),
             clock: BootClock,
             asking: AtomicUsize::new(0),
@@ -242,22 +241,22 @@ impl Leased {
             gate,
         });
         if let Some(ttl) = shortest {
-            let sweep = Office::sweep(Arc::downgrade(&office), Duration::from_micros(ttl / 4));
-            office.gate.shared.runtime.spawn(sweep);
+            let sweep = Refill::sweep(Arc::downgrade(&refill), Duration::from_micros(ttl / 4));
+            refill.gate.shared.runtime.spawn(sweep);
         }
-        Leased { _closes: Arc::new(Closes(office.clone())), office }
+        Leased { _closes: Arc::new(Closes(refill.clone())), refill }
     }
 
     /// The gate that all others are asked of, and all other verbs.
     #[must_use]
     pub fn strict(&self) -> &RedisGate {
-        &self.office.gate
+        &self.refill.gate
     }
 
     /// What leases have done so far.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        let counts = self.office.counts();
+        let counts = self.refill.counts();
         let (spent, refused) = (counts.spent.sum(), counts.refused.sum());
         let [asked, granted, returned, expired, stranded] =
             [&counts.asked, &counts.granted, &counts.returned, &counts.expired, &counts.stranded]
@@ -287,7 +286,7 @@ impl Leased {
     ) -> Result<Admission, InvalidRequest> {
         match self.try_check(request)? {
             Some(admission) => Ok(admission),
-            None if self.office.is_strict => Ok(self.strict().shared.check(request, deadline.into()).await),
+            None if self.refill.is_strict => Ok(self.strict().shared.check(request, deadline.into()).await),
             None => self.check_slowly(request, deadline.into()).await,
         }
     }
@@ -305,16 +304,20 @@ impl Leased {
     /// As [`check`](Leased::check).
     pub fn try_check(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
         self.strict().shared.validate(request)?;
-        Ok(if self.office.is_strict { None } else { self.at_once(request).map(Admission::bare) })
+        Ok(if self.refill.is_strict {
+            None
+        } else {
+            self.decide_fast(request).map(Admission::without_permits)
+        })
     }
 
     /// Gives everything back that is unspent, and waits for what is being asked for, which goes back too. Whoever asks
     /// afterwards takes it anew.
     pub async fn give_back(&self) {
-        let office = &self.office;
-        office.give_back(office.accounts.close(office.clock.now())).await;
+        let refill = &self.refill;
+        refill.give_back(refill.accounts.close(refill.clock.now())).await;
         let nobody_asks = async {
-            while office.asking.load(Ordering::Relaxed) > 0 {
+            while refill.asking.load(Ordering::Relaxed) > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -323,8 +326,8 @@ impl Leased {
 
     /// The decision, if all parts are leased and it can be made without asking anybody.
     #[inline]
-    fn at_once(&self, request: &[Part<'_>]) -> Option<Decision> {
-        let now = self.office.clock.now();
+    fn decide_fast(&self, request: &[Part<'_>]) -> Option<Decision> {
+        let now = self.refill.clock.now();
         let [part] = request else { return self.all_at_once(request, now) };
         let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
         self.count(&decision);
@@ -349,7 +352,7 @@ impl Leased {
 
     /// Lots are waited for, and what is not leased is asked of Redis.
     async fn check_slowly(&self, request: &[Part<'_>], until: Instant) -> Result<Admission, InvalidRequest> {
-        let now = self.office.clock.now();
+        let now = self.refill.clock.now();
         let mut held = Held { leased: self, parts: Vec::new(), now };
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
         for part in request {
@@ -357,7 +360,7 @@ impl Leased {
                 None => strict.push(*part),
                 Some(decision) if !decision.is_allowed() => {
                     self.count(&decision);
-                    return Ok(Admission::bare(decision));
+                    return Ok(Admission::without_permits(decision));
                 }
                 Some(decision) => {
                     held.parts.push(*part);
@@ -370,7 +373,7 @@ impl Leased {
         if strict.is_empty() {
             held.keep();
             self.count(&leased);
-            return Ok(Admission::bare(leased));
+            return Ok(Admission::without_permits(leased));
         }
         let admission = shared.check(&strict, until).await;
         if !admission.is_allowed() {
@@ -385,7 +388,7 @@ impl Leased {
     /// The decision on a leased part; `None` if Redis has to decide, or if it was not made in time.
     async fn spend(&self, part: &Part<'_>, until: Instant) -> Option<Decision> {
         for _ in 0..TRIES {
-            match self.try_spend(part, self.office.clock.now()) {
+            match self.try_spend(part, self.refill.clock.now()) {
                 Tried::Decided(decision) => return Some(decision),
                 Tried::Strict => return None,
                 Tried::Soon(wait) => tokio::time::sleep(wait).await,
@@ -401,20 +404,20 @@ impl Leased {
     }
 
     fn is_asking(&self, part: &Part<'_>) -> bool {
-        self.office.accounts.with_open(self.name(part), |account| account.is_asking()).unwrap_or(false)
+        self.refill.accounts.with_open(self.name(part), |account| account.is_asking()).unwrap_or(false)
     }
 
     #[inline]
     fn name<'a>(&self, part: &Part<'a>) -> Name<'a> {
-        self.office.accounts.name(usize::from(part.rule.0), part.key.bytes())
+        self.refill.accounts.name(usize::from(part.rule.0), part.key.bytes())
     }
 
     fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
         let (rule, key) = (usize::from(part.rule.0), part.key.bytes());
-        if !self.office.deals[rule].is_some_and(|deal| part.cost > 0 && part.cost <= deal.most) {
+        if !self.refill.deals[rule].is_some_and(|terms| part.cost > 0 && part.cost <= terms.most) {
             return Tried::Strict;
         }
-        match self.office.accounts.spend_at_hand(rule, key, part.cost, now) {
+        match self.refill.accounts.spend_at_hand(rule, key, part.cost, now) {
             Some((left, whole_at)) => {
                 let whole_in = Wait::micros(whole_at.saturating_sub(now.get()));
                 Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in))
@@ -425,21 +428,21 @@ impl Leased {
 
     /// What is not at hand is in a drawer.
     fn try_account(&self, part: &Part<'_>, name: Name<'_>, now: Micros) -> Tried {
-        let spent = self.office.accounts.with(name, now, |account| {
+        let spent = self.refill.accounts.with(name, now, |account| {
             let spent = account.spend(part.cost, now);
             let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
             (spent, account.whole_in(now), bell, account.take_expired())
         });
         let Some((spent, whole_in, bell, expired)) = spent else { return Tried::Strict };
         if expired > 0 {
-            add(&self.office.counts().expired, expired);
+            add(&self.refill.counts().expired, expired);
         }
         if matches!(spent, Spend::Ask) && self.strict().shared.breaker.is_open() {
-            self.office.accounts.with_open(name, Account::failed);
+            self.refill.accounts.with_open(name, Account::failed);
             return Tried::Strict;
         }
         if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
-            self.office.ask(name.rule, name.key, part.cost);
+            self.refill.ask(name.rule, name.key, part.cost);
         }
         let decided =
             |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, Wait::micros(whole_in)));
@@ -462,14 +465,14 @@ impl Leased {
         left: u32,
         whole_in: Wait,
     ) -> Decision {
-        let limit = self.strict().shared.shape(part).described.limit();
+        let limit = self.strict().shared.spec(part).described.limit();
         let mut decision = Decision::counted(outcome, now, limit, left.into(), whole_in);
         decision.source = Source::Lease;
         decision.of_rule(part.rule)
     }
 
     fn count(&self, decision: &Decision) {
-        let counts = self.office.counts();
+        let counts = self.refill.counts();
         if decision.is_allowed() { &counts.spent } else { &counts.refused }.add(1);
     }
 }
@@ -500,7 +503,7 @@ impl Held<'_, '_> {
 impl Drop for Held<'_, '_> {
     fn drop(&mut self) {
         for part in &self.parts {
-            let accounts = &self.leased.office.accounts;
+            let accounts = &self.leased.refill.accounts;
             accounts.with_open(self.leased.name(part), |account| account.put_back(part.cost, self.now));
         }
     }
@@ -512,8 +515,8 @@ impl Drop for Closes {
         if swept.back.is_empty() && swept.expired == 0 {
             return;
         }
-        let office = self.0.clone();
-        self.0.gate.shared.runtime.spawn(async move { office.give_back(swept).await });
+        let refill = self.0.clone();
+        self.0.gate.shared.runtime.spawn(async move { refill.give_back(swept).await });
     }
 }
 
@@ -523,8 +526,8 @@ impl Gate for Leased {
         if let Err(invalid) = self.strict().shared.validate(request) {
             return Answer::Ready(Err(invalid));
         }
-        if let Some(decision) = self.at_once(request) {
-            return Answer::Ready(Ok(Admission::bare(decision)));
+        if let Some(decision) = self.decide_fast(request) {
+            return Answer::Ready(Ok(Admission::without_permits(decision)));
         }
         self.decide_in_task(request, Tell::Binding)
     }
@@ -543,7 +546,7 @@ impl Gate for Leased {
 
 impl Leased {
     fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
-        let (leased, kept, until) = (self.clone(), Kept::of(request), self.strict().shared.until());
+        let (leased, kept, until) = (self.clone(), OwnedRequest::of(request), self.strict().shared.until());
         let asking = self.strict().shared.runtime.spawn(async move {
             match tell {
                 Tell::Binding => leased.check_slowly(&kept.parts(), until).await,
@@ -552,7 +555,7 @@ impl Leased {
         });
         Answer::Pending(Box::pin(async move {
             let shared = &self.strict().shared;
-            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Trouble::NotAsked)))
+            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Error::NotAsked)))
         }))
     }
 }
@@ -569,4 +572,4 @@ impl fmt::Display for CannotLease {
     }
 }
 
-impl Error for CannotLease {}
+impl std::error::Error for CannotLease {}

@@ -7,17 +7,17 @@
 //! |---|---|
 //! | `script.lua` | every algorithm, as the core has them |
 //! | `wire` | what is said to the script and what it answers; `WIRE.md` has it in words |
-//! | `brought`, `brought.lua` | [`Brought`]: limits that come with the call |
+//! | `adhoc`, `adhoc.lua` | [`AdhocLimit`]: limits that come with the call |
 //! | `keys` | how the strings in Redis are named |
 //! | `gate` | [`RedisGate`]: deadline, bound, breaker around one round trip |
 //! | `build` | [`Builder`], and what can be wrong with it |
 //! | `pipe`, `reply` | many requests on one connection, and where an answer ends |
-//! | `link`, `server` | connections that heal, and what is at the other end |
+//! | `connection`, `server` | connections that heal, and what is at the other end |
 //! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
-//! | `lost`, `local` | [`WhenLost`]: decisions without Redis |
+//! | `outage`, `local` | [`OnOutage`]: decisions without Redis |
 //! | `lease` | [`Leased`]: many decisions for one round trip |
 //! | `places` | permits that are held here and counted there |
-//! | `spread` | several keys in a cluster |
+//! | `cross_slot` | several keys in a cluster |
 //! | `wait`, `line` | waiting, first come, first served |
 
 #[cfg(doctest)]
@@ -27,32 +27,32 @@ mod book {
     #[doc = include_str!("../../../docs/leases.md")]
     struct Leases;
 }
+mod adhoc;
 mod breaker;
-mod brought;
 mod build;
+mod connection;
+mod cross_slot;
+mod error;
 mod gate;
 mod health;
 mod keys;
 mod lease;
-mod line;
-mod link;
 mod local;
-mod lost;
-mod pipe;
-mod places;
+mod outage;
+mod permits;
+mod pipeline;
+mod prober;
 mod reply;
 mod server;
-mod spread;
-mod trouble;
 mod wait;
-mod watch;
+mod wait_queue;
 mod wire;
 
-pub use brought::{Brought, Owed, SCRIPT_OF_BROUGHT};
+pub use adhoc::{ADHOC_SCRIPT, AdhocLimit, Owed};
 pub use build::{Builder, ConnectError, InvalidGate};
+pub use error::Error;
 pub use gate::RedisGate;
 pub use health::{Decisions, Fallbacks, Health};
 pub use lease::{CannotLease, Granted, Lease, LeaseStats, Leased, Receipt};
-pub use lost::WhenLost;
-pub use trouble::Trouble;
+pub use outage::OnOutage;
 pub use wire::SCRIPT;

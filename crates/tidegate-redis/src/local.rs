@@ -9,7 +9,7 @@
 //!          │                  ╱───┘
 //!          │              ╱───
 //!        0 ┼──────────┼───────────────► t
-//!                    lost              a key never last_seen since has what has come in since
+//!                    outage              a key never last_seen since has what has come in since
 //! ```
 //!
 //! A key that is forgotten because it has been idle is taken for one never seen, and the two are the same: whoever is full
@@ -21,7 +21,7 @@ use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, Words, WordsMu
 #[derive(Clone, Debug)]
 pub(crate) struct EmptyAt {
     rule: Rule,
-    lost: Micros,
+    outage: Micros,
     /// As much as can be used up.
     all: u64,
     /// The state of a key that has used up everything, where that is one word.
@@ -29,9 +29,9 @@ pub(crate) struct EmptyAt {
 }
 
 impl EmptyAt {
-    pub(crate) fn new(rule: Rule, lost: Micros) -> Self {
-        let limit = rule.peek(vec![0; rule.words()].as_slice(), lost, 0).limit();
-        EmptyAt { rule, lost, all: limit, emptied: None }.laid_out()
+    pub(crate) fn new(rule: Rule, outage: Micros) -> Self {
+        let limit = rule.peek(vec![0; rule.words()].as_slice(), outage, 0).limit();
+        EmptyAt { rule, outage, all: limit, emptied: None }.laid_out()
     }
 
     fn laid_out(self) -> Self {
@@ -53,7 +53,7 @@ impl EmptyAt {
         let mut left = self.all;
         while left > 0 {
             let cost = u32::try_from(left).unwrap_or(u32::MAX);
-            let _ = self.rule.force(state, self.lost, cost);
+            let _ = self.rule.force(state, self.outage, cost);
             left -= u64::from(cost);
         }
     }
@@ -131,27 +131,27 @@ impl Algorithm for EmptyAt {
 mod tests {
     use super::*;
 
-    fn passes(rule: &str, lost: u64, instants: impl Iterator<Item = u64>) -> Vec<u64> {
-        let rule = EmptyAt::new(rule.parse().expect("a rule"), Micros::new(lost));
+    fn passes(rule: &str, outage: u64, instants: impl Iterator<Item = u64>) -> Vec<u64> {
+        let rule = EmptyAt::new(rule.parse().expect("a rule"), Micros::new(outage));
         let mut state = vec![0; rule.words()];
         instants.filter(|now| rule.decide(state.as_mut_slice(), Micros::new(*now), 1).is_allowed()).collect()
     }
 
     #[test]
     fn nothing_passes_at_first_and_then_what_comes_in() {
-        let lost = 7_000_000;
-        let every_50ms = || (0..12).map(|n| lost + n * 50_000);
+        let outage = 7_000_000;
+        let every_50ms = || (0..12).map(|n| outage + n * 50_000);
         assert_eq!(
-            passes("10/s burst 5", lost, every_50ms()),
-            (1..6).map(|n| lost + n * 100_000).collect::<Vec<_>>()
+            passes("10/s burst 5", outage, every_50ms()),
+            (1..6).map(|n| outage + n * 100_000).collect::<Vec<_>>()
         );
         assert_eq!(
-            passes("fixed_window 3/s", lost, every_50ms()),
+            passes("fixed_window 3/s", outage, every_50ms()),
             [],
             "the window it was lost in is used up"
         );
         assert_eq!(
-            passes("sliding_log 3/s", lost, (0..30).map(|n| lost + n * 100_000)).first(),
+            passes("sliding_log 3/s", outage, (0..30).map(|n| outage + n * 100_000)).first(),
             Some(&8_000_000)
         );
     }

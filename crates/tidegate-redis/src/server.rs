@@ -5,7 +5,7 @@
 
 use redis::{RedisError, Value};
 
-use crate::link::Connection;
+use crate::connection::Transport;
 
 /// What was found at the other end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<String>,
 }
 
-pub(crate) async fn look(connection: &mut Connection) -> Result<Findings, RedisError> {
-    let cluster = matches!(connection, Connection::Cluster(_));
-    match connection.command(redis::cmd("INFO").arg("all")).await {
+pub(crate) async fn look(transport: &mut Transport) -> Result<Findings, RedisError> {
+    let cluster = matches!(transport, Transport::Cluster(_));
+    match transport.command(redis::cmd("INFO").arg("all")).await {
         Ok(info) => Ok(read_all(&info, cluster)),
         // It may be forbidden; that is no reason not to limit.
         Err(error) if error.is_connection_dropped() => Err(error),

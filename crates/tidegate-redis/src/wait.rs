@@ -1,6 +1,6 @@
 //! # Waiting for a limit that is far away
 //!
-//! A refusal says when to ask again, and this does: the first in the [line](crate::line) for what has refused it. It never waits
+//! A refusal says when to ask again, and this does: the first in the [line](crate::wait_queue) for what has refused it. It never waits
 //! for what cannot come in time.
 
 use std::future::Future;
@@ -83,15 +83,15 @@ async fn at_its_turn(
     if is_redis && !rates.is_empty() {
         let _ = shared.ask_each(Verb::Refund, &rates).await;
     }
-    Admission::bare(refusal(&admission.decision, wait))
+    Admission::without_permits(refusal(&admission.decision, wait))
 }
 
 /// Time was up while others were before it: nothing is charged, whatever is left.
 async fn behind_others(shared: &Arc<Shared>, request: &[Part<'_>]) -> Admission {
     match shared.ask_each(Verb::Peek, request).await {
-        Ok((told, _)) if told.is_allowed() => Admission::bare(refusal(&told, Wait::micros(1))),
-        Ok((told, _)) => Admission::bare(told),
-        Err(trouble) => shared.without_redis(request, &trouble),
+        Ok((told, _)) if told.is_allowed() => Admission::without_permits(refusal(&told, Wait::micros(1))),
+        Ok((told, _)) => Admission::without_permits(told),
+        Err(error) => shared.without_redis(request, &error),
     }
 }
 

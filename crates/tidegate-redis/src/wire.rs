@@ -1,14 +1,14 @@
 //! # What is said to the script, and what it answers
 //!
 //! `WIRE.md` in words, this in types: a call is built here and nowhere else, and a reply is read here and nowhere else.
-//! What is said of limits that come with the call is in [`brought`](crate::brought).
+//! What is said of limits that come with the call is in [`adhoc`](crate::adhoc).
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tidegate_core::{Decision, Micros, Outcome, Rule, Wait};
 
-use crate::brought::Asked;
+use crate::adhoc::Asked;
 
 /// The script that decides. `WIRE.md` says what it is given and what it answers.
 pub const SCRIPT: &str = include_str!("script.lua");
@@ -108,7 +108,7 @@ impl Described {
         self.limit
     }
 
-    /// As in [`Rule::setting`]; `n` for places.
+    /// As in [`Rule::encode`]; `n` for places.
     pub(crate) fn letter(&self) -> u8 {
         self.bytes.first().copied().unwrap_or_default()
     }
@@ -133,21 +133,21 @@ fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
 pub(crate) struct Call<'a> {
     /// By what name it is known to the server.
     pub(crate) sha: &'a str,
-    pub(crate) said: Said<'a>,
+    pub(crate) said: Payload<'a>,
 }
 
 /// What it is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Said<'a> {
+pub(crate) enum Payload<'a> {
     /// The one that decides by rules.
     Rules {
         verb: Verb,
-        lines: &'a [Line<'a>],
+        queues: &'a [Line<'a>],
         /// Whose places are meant.
         id: Option<&'a [u8]>,
     },
     /// The one that decides by a limit that comes with the call.
-    Brought { key: &'a [u8], asked: Asked },
+    AdhocLimit { key: &'a [u8], asked: Asked },
 }
 
 impl Call<'_> {
@@ -174,8 +174,8 @@ impl Call<'_> {
         argument(b"EVALSHA");
         argument(self.sha.as_bytes());
         match self.said {
-            Said::Rules { verb, lines, id } => each_of_rules(verb, lines, id, argument),
-            Said::Brought { key, asked } => {
+            Payload::Rules { verb, queues, id } => each_of_rules(verb, queues, id, argument),
+            Payload::AdhocLimit { key, asked } => {
                 argument(b"1");
                 argument(key);
                 asked.each_argument(argument);
@@ -184,23 +184,23 @@ impl Call<'_> {
     }
 }
 
-impl Said<'_> {
+impl Payload<'_> {
     /// How many there are after the name of the script and the number of keys.
     fn arguments(&self) -> usize {
         match self {
-            Said::Rules { lines, id, .. } => 1 + 3 * lines.len() + usize::from(id.is_some()),
-            Said::Brought { asked, .. } => 1 + asked.arguments(),
+            Payload::Rules { queues, id, .. } => 1 + 3 * queues.len() + usize::from(id.is_some()),
+            Payload::AdhocLimit { asked, .. } => 1 + asked.arguments(),
         }
     }
 }
 
-fn each_of_rules(verb: Verb, lines: &[Line<'_>], id: Option<&[u8]>, mut argument: impl FnMut(&[u8])) {
-    argument(Digits::of(lines.len() as u64).bytes());
-    for line in lines {
+fn each_of_rules(verb: Verb, queues: &[Line<'_>], id: Option<&[u8]>, mut argument: impl FnMut(&[u8])) {
+    argument(Digits::of(queues.len() as u64).bytes());
+    for line in queues {
         argument(&line.key);
     }
     argument(verb.letter().as_bytes());
-    for line in lines {
+    for line in queues {
         match line.terms {
             Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
             Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
@@ -247,13 +247,13 @@ impl Digits {
 }
 
 /// Reads the reply to a call with these lines. `None` if it is none.
-pub(crate) fn read(reply: &Value, lines: &[Line<'_>]) -> Option<Reply> {
+pub(crate) fn read(reply: &Value, queues: &[Line<'_>]) -> Option<Reply> {
     let Value::Array(values) = reply else { return None };
     let mut numbers = values.iter().map(number);
     let now = Micros::new(numbers.next()??);
     let binding = usize::try_from(numbers.next()??).ok()?.checked_sub(1)?;
-    let mut decisions = Vec::with_capacity(lines.len());
-    for line in lines {
+    let mut decisions = Vec::with_capacity(queues.len());
+    for line in queues {
         let [outcome, remaining, wait, reset] =
             [numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()??];
         let outcome = outcome_of(outcome, Wait::micros(wait))?;
@@ -306,11 +306,11 @@ mod tests {
     #[test]
     fn a_call_is_keys_then_arguments() {
         let (one, two) = (bucket(), Described::places(3, Duration::from_secs(2)));
-        let lines = [
+        let queues = [
             Line { key: b"a".to_vec(), cost: 5, terms: Terms::Plain, rule: &one },
             Line { key: b"b".to_vec(), cost: 1, terms: Terms::Til(Micros::new(7)), rule: &two },
         ];
-        let said = Said::Rules { verb: Verb::Check, lines: &lines, id: Some(b"me") };
+        let said = Payload::Rules { verb: Verb::Check, queues: &queues, id: Some(b"me") };
         let call = Call { sha: "5ha", said };
         let packed = call.cmd().get_packed_command();
         let mut written = Vec::new();
@@ -343,14 +343,14 @@ mod tests {
     #[test]
     fn a_reply_is_read_whole_or_not_at_all() {
         let rule = bucket();
-        let lines = [Line { key: Vec::new(), cost: 1, terms: Terms::Plain, rule: &rule }];
-        let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &lines).expect("a reply");
+        let queues = [Line { key: Vec::new(), cost: 1, terms: Terms::Plain, rule: &rule }];
+        let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &queues).expect("a reply");
         let decision = reply.decisions[0];
         assert_eq!((decision.at(), reply.binding, reply.taken), (Micros::new(1_000), 0, None));
         assert_eq!(decision.outcome, Outcome::RetryAfter(Wait::micros(30)));
         assert_eq!((decision.limit(), decision.remaining()), (7, 0));
         assert_eq!(decision.reset_after(), Wait::micros(70));
-        assert_eq!(read(&ints(&[1_000, 1, 0, 3, 0, 70, 4]), &lines).expect("a reply").taken, Some(4));
+        assert_eq!(read(&ints(&[1_000, 1, 0, 3, 0, 70, 4]), &queues).expect("a reply").taken, Some(4));
         let nonsense = [
             ints(&[]),
             ints(&[1_000]),
@@ -363,7 +363,7 @@ mod tests {
             Value::Nil,
         ];
         for value in nonsense {
-            assert!(read(&value, &lines).is_none(), "{value:?}");
+            assert!(read(&value, &queues).is_none(), "{value:?}");
         }
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use gates::{eventually, one, patient, ready};
 use support::{Cluster, Kind, Server};
 use tidegate::{Outcome, Quota, Source};
-use tidegate_redis::{Brought, RedisGate, Trouble};
+use tidegate_redis::{AdhocLimit, Error, RedisGate};
 
 const SECOND: u64 = 1_000_000_000;
 /// Three at once, one each hour.
-const THREE: Brought = Brought { full: 3 * 3_600 * SECOND, charge: 3_600 * SECOND.cast_signed() };
+const THREE: AdhocLimit = AdhocLimit { full: 3 * 3_600 * SECOND, charge: 3_600 * SECOND.cast_signed() };
 
 /// How many of so many calls pass.
 async fn passed(gate: &RedisGate, key: &[u8], calls: usize) -> usize {
@@ -81,7 +81,7 @@ async fn without_redis_there_is_a_trouble_and_it_heals() {
     server.kill();
     eventually("nobody asks any more", async || {
         let trouble = gate.charge(b"k", THREE).await.err()?;
-        (trouble == Trouble::NotAsked).then_some(())
+        (trouble == Error::NotAsked).then_some(())
     })
     .await;
     server.restart();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gates::{eventually, one, patient, strict, strict_for};
 use support::{Cluster, Mode, Proxy, Server, until};
 use tidegate::{Decision, Part, Quota, RuleId, Source};
-use tidegate_redis::{RedisGate, WhenLost};
+use tidegate_redis::{OnOutage, RedisGate};
 
 const SLOTS: usize = 16_384;
 /// That ask at once.
@@ -135,7 +135,7 @@ async fn a_request_for_several_keys_gives_back_what_it_took_when_one_refuses() {
 async fn a_primary_that_dies_is_replaced_and_no_key_is_stuck() {
     let mut cluster = Cluster::start();
     let rule = Quota::per_hour(1_000_000);
-    let gate = gates::ready(builder(&cluster).rule("user", rule).when_lost(WhenLost::Closed));
+    let gate = gates::ready(builder(&cluster).rule("user", rule).on_outage(OnOutage::Closed));
     assert!(strict(&gate).await.is_allowed());
     let name = gate.describe(one("alice")[0]).expect("a rule");
     let primary = cluster.primary_of(&name);
@@ -150,7 +150,7 @@ async fn a_primary_that_dies_is_replaced_and_no_key_is_stuck() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_is_being_moved_is_asked_for_where_it_goes() {
     let mut cluster = Cluster::start();
-    let gate = patient(builder(&cluster).rule("user", Quota::per_hour(2)).when_lost(WhenLost::Closed));
+    let gate = patient(builder(&cluster).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed));
     let name = gate.describe(one("alice")[0]).expect("a rule");
     let from = cluster.primary_of(&name);
     let slot = cluster.node(0).cli(&["CLUSTER", "KEYSLOT", &name]);
@@ -196,7 +196,7 @@ async fn what_was_sent_to_a_node_and_not_answered_is_not_sent_again() {
     let mut cluster = Cluster::start();
     let proxy = cluster.put_proxy_before(1);
     let limit = 100;
-    let gate = patient(builder(&cluster).rule("user", Quota::per_day(limit)).when_lost(WhenLost::Closed));
+    let gate = patient(builder(&cluster).rule("user", Quota::per_day(limit)).on_outage(OnOutage::Closed));
     let (beyond, here) = (key_of(&mut cluster, &gate, 1), key_of(&mut cluster, &gate, 0));
     assert!(strict_for(&gate, &beyond).await.is_allowed());
     assert!(proxy.requests() > 0, "it is asked through the proxy");

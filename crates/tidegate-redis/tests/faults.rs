@@ -8,7 +8,7 @@ use std::time::Duration;
 use gates::{enforced, eventually, one, patient, ready, strict, together};
 use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
-use tidegate_redis::{Brought, Decisions, RedisGate, Trouble, WhenLost};
+use tidegate_redis::{AdhocLimit, Decisions, Error, OnOutage, RedisGate};
 
 /// A gate on the other side of a bad network, with a rule of each kind.
 struct Bad {
@@ -17,11 +17,11 @@ struct Bad {
     gates: [RedisGate; 3],
 }
 
-const KINDS: [(WhenLost, Source); 3] =
-    [(WhenLost::Open, Source::Open), (WhenLost::Closed, Source::Closed), (WhenLost::Local, Source::Local)];
+const KINDS: [(OnOutage, Source); 3] =
+    [(OnOutage::Open, Source::Open), (OnOutage::Closed, Source::Closed), (OnOutage::Local, Source::Local)];
 
-fn gate(url: &str, when_lost: WhenLost) -> RedisGate {
-    ready(RedisGate::builder(url).rule("user", Quota::per_day(1_000)).when_lost(when_lost).nodes(2))
+fn gate(url: &str, when_lost: OnOutage) -> RedisGate {
+    ready(RedisGate::builder(url).rule("user", Quota::per_day(1_000)).on_outage(when_lost).nodes(2))
 }
 
 impl Bad {
@@ -39,7 +39,7 @@ impl Bad {
             for _ in 0..20 {
                 let decision = gate.check(&one("alice")).await.expect("a request").decision;
                 assert_eq!(decision.source, source, "{mode:?}, {when_lost:?}: {:?}", gate.health());
-                assert_eq!(decision.is_allowed(), when_lost == WhenLost::Open, "{mode:?}, {when_lost:?}");
+                assert_eq!(decision.is_allowed(), when_lost == OnOutage::Open, "{mode:?}, {when_lost:?}");
             }
             until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
             assert!(gate.health().last_trouble.is_some(), "{mode:?}");
@@ -81,7 +81,7 @@ async fn whatever_the_server_says_each_rule_does_as_it_says() {
 async fn what_was_sent_and_not_answered_is_not_sent_again() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
-    let gate = gate(&proxy.url(), WhenLost::Open);
+    let gate = gate(&proxy.url(), OnOutage::Open);
     let limit = gate.peek(&one("alice")).await.expect("a request").expect("an answer").limit();
     proxy.set(Mode::LoseReplies);
     for _ in 0..3 {
@@ -99,7 +99,7 @@ async fn what_was_sent_and_not_answered_is_not_sent_again() {
 async fn a_peer_that_has_vanished_is_given_up_and_looked_for_again() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
-    let gate = gate(&proxy.url(), WhenLost::Open);
+    let gate = gate(&proxy.url(), OnOutage::Open);
     let connections = proxy.connections();
     proxy.set(Mode::Blackhole); // it sends no word of it
     until("it connects anew", || (proxy.connections() > connections).then_some(()));
@@ -110,7 +110,7 @@ async fn a_peer_that_has_vanished_is_given_up_and_looked_for_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_but_redis_knows_who_is_at_work() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = ready(RedisGate::builder(server.url()).at_once("work", 2, Duration::from_secs(60)));
+    let gate = ready(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     server.pause();
     let decision = gate.check(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
@@ -121,8 +121,8 @@ async fn nobody_but_redis_knows_who_is_at_work() {
 async fn what_a_caller_does_wrong_is_not_held_against_the_server() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
-        RedisGate::builder(server.url()).rule("user", Quota::per_hour(2)).when_lost(WhenLost::Closed);
-    let gate = patient(builder.at_once("work", 2, Duration::from_secs(60)));
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed);
+    let gate = patient(builder.concurrency("work", 2, Duration::from_secs(60)));
     let foreign = gate.describe(one("foreign")[0]).expect("a rule");
     server.cli(&["HSET", &foreign, "a", "b"]);
     for _ in 0..20 {
@@ -138,7 +138,7 @@ async fn what_a_caller_does_wrong_is_not_held_against_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
     let mut server = Server::start(Kind::Redis, &[]);
-    let make = || patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(2)));
+    let make = || patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(2)));
     let (gate, other) = (make(), make());
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
@@ -157,7 +157,7 @@ async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = gate(&server.url(), WhenLost::Open);
+    let gate = gate(&server.url(), OnOutage::Open);
     let before = gate.health();
     server.pause();
     for _ in 0..200 {
@@ -168,7 +168,7 @@ async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
     assert!(health.not_asked && health.openings > before.openings, "{health:?}");
     assert_eq!(
         (health.last_trouble, health.decisions.open - before.decisions.open),
-        (Some(Trouble::TooLate), 200)
+        (Some(Error::TooLate), 200)
     );
     server.resume();
     assert!(strict(&gate).await.is_allowed());
@@ -178,7 +178,7 @@ async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
 async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder =
-        RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).when_lost(WhenLost::Closed);
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).on_outage(OnOutage::Closed);
     let gate = patient(builder);
     for kills in 1..6 {
         assert_eq!(gates::passed(&gate, "alice", 20).await, 5, "after {kills} starts");
@@ -187,14 +187,14 @@ async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time()
         server.restart();
         enforced(&gate);
     }
-    assert_ne!(gate.health().last_trouble, Some(Trouble::Nonsense));
+    assert_ne!(gate.health().last_trouble, Some(Error::Nonsense));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
-        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
     let gate = patient(builder);
     for _ in 0..50 {
         server.cli(&["SCRIPT", "FLUSH"]);
@@ -208,7 +208,7 @@ async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_script_that_blocks_is_as_a_server_that_stops() {
     let server = Server::start(Kind::Redis, &["--busy-reply-threshold", "100"]);
-    let gate = gate(&server.url(), WhenLost::Open);
+    let gate = gate(&server.url(), OnOutage::Open);
     let url = server.url();
     let foreign = std::thread::spawn(move || {
         let mut connection =
@@ -229,12 +229,12 @@ async fn an_open_rule_that_silently_does_not_limit_shows_in_the_report() {
     let server = Server::start(Kind::Redis, &[]);
     server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-evalsha"]);
     let url = server.url().replace("redis://", "redis://weak:pw@");
-    let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1)).when_lost(WhenLost::Open);
+    let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1)).on_outage(OnOutage::Open);
     let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
     until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
     assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
     let trouble = until("it says why", || match gate.health().last_trouble {
-        Some(trouble @ Trouble::Refused { .. }) => Some(trouble.to_string()),
+        Some(trouble @ Error::Refused { .. }) => Some(trouble.to_string()),
         _ => None,
     });
     assert!(trouble.contains("NOPERM") && trouble.contains("allow the user EVALSHA"), "{trouble}");
@@ -266,7 +266,7 @@ async fn what_is_wrong_with_the_server_is_said_in_the_report() {
 async fn too_many_under_way_are_decided_without_redis() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
-        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+        RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
     let gate = patient(builder.in_flight(4).failures(1_000_000));
     server.pause();
     let resume = async {
@@ -300,7 +300,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
     assert!(gate.health().fallbacks.deadline > 0, "{:?}", gate.health());
 
     let adhoc = gate.health().fallbacks.total();
-    let limit = Brought { full: 1_000_000_000, charge: 1_000_000 };
+    let limit = AdhocLimit { full: 1_000_000_000, charge: 1_000_000 };
     assert!(gate.charge(b"bob", limit).await.is_err() && gate.owed(b"bob").await.is_err());
     assert_eq!(gate.health().fallbacks.total(), adhoc + 1, "a look is no decision");
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gates::{FIRST, enforced, eventually, one, passed, patient};
 use support::{Kind, Server, until};
 use tidegate::{Admission, Gate, InvalidRequest, Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{RedisGate, WhenLost};
+use tidegate_redis::{OnOutage, RedisGate};
 
 fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)
@@ -162,7 +162,7 @@ async fn who_waits_passes_as_soon_as_it_may_and_who_cannot_in_time_is_refused_at
 #[tokio::test(flavor = "multi_thread")]
 async fn places_are_counted_everywhere_and_come_back() {
     let server = Server::start(Kind::Redis, &[]);
-    let make = || patient(RedisGate::builder(server.url()).at_once("work", 2, Duration::from_secs(60)));
+    let make = || patient(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     let (one_gate, other) = (make(), make());
     let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
     let (first, second) = (check(&one_gate).await, check(&other).await);
@@ -180,7 +180,7 @@ async fn places_are_counted_everywhere_and_come_back() {
 async fn a_gate_with_another_limit_counts_the_same_places() {
     let server = Server::start(Kind::Redis, &[]);
     let make =
-        |limit| patient(RedisGate::builder(server.url()).at_once("work", limit, Duration::from_secs(60)));
+        |limit| patient(RedisGate::builder(server.url()).concurrency("work", limit, Duration::from_secs(60)));
     let (before, fewer, more) = (make(3), make(2), make(4));
     let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
     let mut held = Vec::new();
@@ -206,7 +206,7 @@ async fn a_gate_with_another_limit_counts_the_same_places() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).at_once("work", 1, Duration::from_secs(4)));
+    let gate = patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(4)));
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
     let name = gate.describe(one("alice")[0]).expect("a rule");
@@ -225,7 +225,7 @@ async fn it_starts_without_redis_and_heals() {
     let mut server = Server::start(Kind::Redis, &[]);
     let url = server.url();
     server.kill();
-    let builder = RedisGate::builder(url).rule("user", hourly(2)).when_lost(WhenLost::Open);
+    let builder = RedisGate::builder(url).rule("user", hourly(2)).on_outage(OnOutage::Open);
     let gate = builder
         .deadline(Duration::from_secs(20))
         .canary(Duration::from_millis(50))
@@ -277,7 +277,7 @@ async fn everything_wrong_is_said_at_once() {
     let wrong = RedisGate::builder("http://example.org:6379")
         .rule("a", hourly(1))
         .rule("a", hourly(2))
-        .at_once("", 0, Duration::from_secs(1))
+        .concurrency("", 0, Duration::from_secs(1))
         .deadline(Duration::ZERO)
         .build()
         .expect_err("nearly everything is wrong");

@@ -28,7 +28,7 @@ fn gate(server: &Server) -> RedisGate {
     for (n, text) in RULES.iter().enumerate() {
         builder = builder.rule(format!("r{n}"), text.parse::<Rule>().expect("a rule"));
     }
-    patient(builder.at_once("work", 3, Duration::from_millis(500)))
+    patient(builder.concurrency("work", 3, Duration::from_millis(500)))
 }
 
 /// Asks every rule for many keys, alone and together, with all verbs.

@@ -58,7 +58,7 @@ async fn two_services_share_one_limit_all_or_nothing() {
                 .rule("user", Quota::per_hour(2)),
         );
         let limits = Limits::over(gate)
-            .rule("everybody", by::everybody())
+            .rule("everybody", by::global())
             .rule("user", by::header("x-user").or_refuse())
             .fields(Fields::Draft11)
             .build()
@@ -89,7 +89,7 @@ async fn a_client_that_has_gone_is_counted() {
     let gate = patient(RedisGate::builder(server.url()).rule("default", Quota::per_hour(10)));
     assert!(gate.ready(Duration::from_secs(60)).await, "a server that answers");
     let mut service =
-        RateLimitLayer::new(Limits::on(gate.clone(), by::everybody()).expect("limits")).layer(Served);
+        RateLimitLayer::new(Limits::on(gate.clone(), by::global()).expect("limits")).layer(Served);
     for _ in 0..3 {
         drop(service.call(of("alice")));
     }
@@ -103,13 +103,13 @@ async fn a_client_that_has_gone_is_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn places_are_held_as_long_as_the_response() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).at_once("at work", 1, Duration::from_secs(60)));
-    let limits = Limits::over(gate.clone()).rule("at work", by::everybody()).build().expect("limits");
+    let gate = patient(RedisGate::builder(server.url()).concurrency("at work", 1, Duration::from_secs(60)));
+    let limits = Limits::over(gate.clone()).rule("at work", by::global()).build().expect("limits");
     let mut service = ConcurrencyLayer::new(limits).layer(Served);
     let first = send(&mut service, "alice").await;
     assert_eq!((first.status().as_u16(), send(&mut service, "bob").await.status().as_u16()), (200, 503));
     drop(first);
-    let waiting = Limits::over(gate).rule("at work", by::everybody()).wait_at_most(Duration::from_secs(60));
+    let waiting = Limits::over(gate).rule("at work", by::global()).wait_at_most(Duration::from_secs(60));
     let mut patient = ConcurrencyLayer::new(waiting.build().expect("limits")).layer(Served);
     assert_eq!(send(&mut patient, "bob").await.status(), 200, "it comes back on its way");
 }

@@ -180,7 +180,7 @@ async fn without_redis_what_was_granted_is_spent_and_then_the_rule_says() {
     let mut server = Server::start(Kind::Redis, &[]);
     let gate = RedisGate::builder(server.url())
         .rule("user", Quota::per_hour(1_000))
-        .when_lost(tidegate_redis::WhenLost::Closed)
+        .on_outage(tidegate_redis::OnOutage::Closed)
         .lease(LONG)
         .canary(Duration::from_millis(50))
         .build()

@@ -13,22 +13,22 @@ use load::{Heard, Load, Record};
 use replay::{BUCKETS, Replay, sorted};
 use support::{Kind, Mode, Proxy, Server};
 use tidegate::{Decision, Micros, Part, Quota, Rule, RuleId, Source};
-use tidegate_redis::{Builder, RedisGate, Trouble, WhenLost};
+use tidegate_redis::{Builder, Error, OnOutage, RedisGate};
 use told::Told;
 
 const TASKS: usize = 8;
 const KEYS: usize = 3;
-const KINDS: [(WhenLost, Source); 3] =
-    [(WhenLost::Open, Source::Open), (WhenLost::Closed, Source::Closed), (WhenLost::Local, Source::Local)];
+const KINDS: [(OnOutage, Source); 3] =
+    [(OnOutage::Open, Source::Open), (OnOutage::Closed, Source::Closed), (OnOutage::Local, Source::Local)];
 
 fn bucket() -> Rule {
     BUCKETS[0].text.parse().expect("a rule")
 }
 
 /// A gate whose keys are its own.
-fn builder(server: &Server, when_lost: WhenLost) -> Builder {
+fn builder(server: &Server, when_lost: OnOutage) -> Builder {
     let builder = RedisGate::builder(server.url()).tenant(format!("{when_lost:?}"));
-    builder.rule("user", bucket()).when_lost(when_lost)
+    builder.rule("user", bucket()).on_outage(when_lost)
 }
 
 fn cloned<'a>(told: impl Iterator<Item = &'a Told>) -> Vec<Told> {
@@ -94,7 +94,7 @@ impl Stage {
         for gate in &self.gates {
             let health = gate.health();
             assert!(health.not_asked && health.enforced == Some(false), "{health:?}");
-            assert_eq!((health.last_trouble, health.openings), (Some(Trouble::TooLate), 1));
+            assert_eq!((health.last_trouble, health.openings), (Some(Error::TooLate), 1));
         }
         self.enter(CHANGING);
         self.server.resume();
@@ -120,13 +120,13 @@ fn come_in(share: Quota, heard: &[&Told]) -> u128 {
     1 + micros * u128::from(share.limit()) / share.period().as_micros()
 }
 
-fn did_as_it_says(record: &Record, when_lost: WhenLost, source: Source) {
+fn did_as_it_says(record: &Record, when_lost: OnOutage, source: Source) {
     for told in record.in_phase(STOPPED) {
         assert_eq!(told.decision.source, source, "{told:?}");
-        assert!(when_lost != WhenLost::Open || told.decision.is_allowed(), "{told:?}");
-        assert!(when_lost != WhenLost::Closed || !told.decision.is_allowed(), "{told:?}");
+        assert!(when_lost != OnOutage::Open || told.decision.is_allowed(), "{told:?}");
+        assert!(when_lost != OnOutage::Closed || !told.decision.is_allowed(), "{told:?}");
     }
-    if when_lost != WhenLost::Local {
+    if when_lost != OnOutage::Local {
         return;
     }
     for key in (0..KEYS).map(|key| format!("k{key}")) {
@@ -203,7 +203,7 @@ fn passed(record: &Record, from: Micros, to: Micros) -> Vec<u64> {
 async fn killed_and_restarted_empty_again_and_again_under_load() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder = RedisGate::builder(server.url()).rule("user", Quota::per_day(BURST));
-    let gate = patient(builder.when_lost(WhenLost::Closed));
+    let gate = patient(builder.on_outage(OnOutage::Closed));
     let load = Load::start(&gate, TASKS, KEYS);
     let mut lives = vec![Micros::ZERO]; // each begins when the one before has ended
     for life in 0..KILLS {
@@ -250,7 +250,7 @@ const FLUSHES: usize = 30;
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(builder(&server, WhenLost::Closed));
+    let gate = patient(builder(&server, OnOutage::Closed));
     let load = Load::start(&gate, TASKS, KEYS);
     for _ in 0..FLUSHES {
         load.enter(0);

@@ -118,7 +118,7 @@ fn all_places_come_back(server: &Server, places: usize) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
     let limit = u32::try_from(places).expect("a few");
-    let gate = patient(RedisGate::builder(server.url()).at_once("work", limit, LEASE));
+    let gate = patient(RedisGate::builder(server.url()).concurrency("work", limit, LEASE));
     let left = || {
         let peeked = runtime.block_on(gate.peek(&[Part::of(RuleId(0)).cost(0)]));
         peeked.expect("a request").expect("an answer").remaining()

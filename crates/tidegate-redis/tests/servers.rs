@@ -11,14 +11,14 @@ use std::time::Duration;
 use gates::{enforced, one, strict};
 use support::{Cluster, Kind, Server, until};
 use tidegate::{Part, Quota, RuleId, Source};
-use tidegate_redis::{Builder, Health, RedisGate, WhenLost};
+use tidegate_redis::{Builder, Health, OnOutage, RedisGate};
 
 const ALL: [Kind; 3] = [Kind::Redis, Kind::OldRedis, Kind::Valkey];
 const KEYS: usize = 20;
 
 /// A gate that was not waited for.
 fn built(builder: Builder) -> RedisGate {
-    let builder = builder.rule("user", Quota::per_hour(1_000)).when_lost(WhenLost::Closed);
+    let builder = builder.rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
     builder.canary(Duration::from_millis(50)).build().expect("a gate needs no server")
 }
 
@@ -117,7 +117,7 @@ async fn the_least_a_user_must_be_allowed() {
         let user = ["ACL", "SETUSER", "least", "on", ">pw", "~tg:*"];
         server.cli(&[&user[..], &least].concat());
         let builder = RedisGate::builder(as_user(&server, "least:pw"));
-        let gate = built(builder.at_once("work", 2, Duration::from_secs(60)));
+        let gate = built(builder.concurrency("work", 2, Duration::from_secs(60)));
         enforced(&gate);
         let [work, user] = [0, 1].map(RuleId);
         let both = [Part::of(work), Part::of(user).key("alice")];

@@ -12,7 +12,7 @@ use std::time::Duration;
 use gates::{eventually, ready};
 use support::{Kind, Server};
 use tidegate::{Algorithm, Clock, Decision, Micros, Part, Quota, Rule, RuleId, Source, SteadyClock};
-use tidegate_redis::{RedisGate, WhenLost};
+use tidegate_redis::{OnOutage, RedisGate};
 
 /// Limits that can be shared by as many as there are nodes in any of the crowds.
 const RULES: [&str; 9] = [
@@ -42,9 +42,9 @@ fn rule(text: &str) -> Rule {
 fn node(server: &Server, nodes: u32) -> RedisGate {
     let mut builder = RedisGate::builder(server.url()).connections(1).nodes(nodes);
     for (number, text) in RULES.iter().enumerate() {
-        builder = builder.rule(format!("r{number}"), rule(text)).when_lost(WhenLost::Local);
+        builder = builder.rule(format!("r{number}"), rule(text)).on_outage(OnOutage::Local);
     }
-    ready(builder.rule("open", Quota::per_hour(1)).when_lost(WhenLost::Open))
+    ready(builder.rule("open", Quota::per_hour(1)).on_outage(OnOutage::Open))
 }
 
 fn number(rule: usize) -> RuleId {

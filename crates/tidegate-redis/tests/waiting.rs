@@ -124,7 +124,8 @@ async fn whose_time_is_up_in_line_overtakes_nobody() {
 #[tokio::test]
 async fn a_place_is_waited_for() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = quiet(RedisGate::builder(server.url()).at_once("at work", 1, Duration::from_secs(60))).await;
+    let gate =
+        quiet(RedisGate::builder(server.url()).concurrency("at work", 1, Duration::from_secs(60))).await;
     let held = gate.acquire(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
     let waiting = gate.clone();

@@ -63,7 +63,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate::{Clock, SteadyClock, Wait};
-use tidegate_redis::{RedisGate, Trouble};
+use tidegate_redis::{Error, RedisGate};
 
 use crate::config::Store as StoreConfig;
 use crate::rules::{Compiled, Diff};
@@ -182,7 +182,7 @@ impl<C: Clock + Clone> Engine<C> {
         let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.force.load_full();
         let diff = compiled.diff(old.compiled());
-        let next = old.succeeded_by(compiled, &self.store)?;
+        let next = old.reload(compiled, &self.store)?;
         self.force.store(Arc::new(next));
         Ok(diff)
     }
@@ -261,14 +261,14 @@ impl<C: Clock> Engine<C> {
     ///
     /// # Errors
     ///
-    /// [`Trouble`]: why the store did not answer in time. Decisions are made without it until it does.
-    pub async fn connect(&self) -> Result<(), Trouble> {
+    /// [`Error`]: why the store did not answer in time. Decisions are made without it until it does.
+    pub async fn connect(&self) -> Result<(), Error> {
         let StoreConfig::Redis(config) = &self.store else { return Ok(()) };
         let Some(gate) = self.force.load().gate().cloned() else { return Ok(()) };
         if gate.ready(config.connect_timeout).await {
             return Ok(());
         }
-        Err(gate.health().last_trouble.unwrap_or(Trouble::TooLate))
+        Err(gate.health().last_trouble.unwrap_or(Error::TooLate))
     }
 
     /// A permit for one request more of a pipeline, beyond its first, that sends so many commands at once; `None` if they are to

@@ -55,4 +55,4 @@ pub use find::{Call, Hit, Listed, Matched, Refusal, Scratch};
 pub(crate) use index::Index;
 pub use key::KeyPart;
 pub(crate) use key::read_key;
-pub use rule::{Cost, Limit, Missing, Override, Rule, RuleSet, WhenLost};
+pub use rule::{Cost, Limit, Missing, OnOutage, Override, Rule, RuleSet};

@@ -21,7 +21,7 @@
 //!
 //! ```text
 //!   arguments ──► KeyBytes ──► Part ┐
-//!                                   ├─► a gate decides ──► Permits: go ahead, and hold them until the end
+//!                                   ├─► a gate decides ──► Permits: go reservations, and hold them until the end
 //!   limits ─────► Call ──► Policy ──┘                 └──► Denied: FromDenied, or the function named `otherwise`
 //! ```
 //!

@@ -44,8 +44,8 @@ use slots::Slots;
 use tidegate_core::Micros;
 
 pub use endings::Endings;
+pub(crate) use keyed::{KeyGuard, Keys};
 pub use keyed::{KeyedConcurrencyCost, KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit};
-pub(crate) use keyed::{Keys, Visit};
 pub use permit::{OwnedPermit, Permit};
 pub use refused::Refused;
 pub(crate) use refused::refusal;
@@ -283,7 +283,7 @@ impl<'a, C> ConcurrencyCost<'a, C> {
     /// See there.
     #[inline]
     pub fn try_acquire(self) -> Result<Permit<'a>, Refused> {
-        acquire::at_once(&self.limiter.slots, self.cost).map(Permit)
+        acquire::try_acquire(&self.limiter.slots, self.cost).map(Permit)
     }
 
     /// As [`ConcurrencyLimiter::acquire`].

@@ -4,7 +4,7 @@
 //! a place among those at work. It passes all of them or none. A [`Gate`] is whoever can answer such a request:
 //!
 //! ```text
-//!   request = │ everybody, "", 1 │ tenant, "acme", 1 │ user, "alice", 5 │     each part: rule, key, cost
+//!   request = │ global, "", 1 │ tenant, "acme", 1 │ user, "alice", 5 │     each part: rule, key, cost
 //!                                        │
 //!                                      Gate ──► Admission: a decision, and the permits that go with it
 //! ```
@@ -45,7 +45,7 @@ pub trait Gate: Send + Sync {
     }
 
     /// As [`passes`](Gate::passes), with what is left then.
-    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+    fn pass_with(&self, request: &[Part<'_>]) -> Option<Remaining> {
         let _ = request;
         None
     }
@@ -72,9 +72,9 @@ pub trait Gate: Send + Sync {
 /// ```
 /// use tidegate::{Part, RuleId};
 ///
-/// let everybody = Part::of(RuleId(0));
+/// let global = Part::of(RuleId(0));
 /// let user = Part::of(RuleId(1)).key("alice").cost(5);
-/// assert_eq!((everybody.cost, user.cost), (1, 5));
+/// assert_eq!((global.cost, user.cost), (1, 5));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -93,7 +93,7 @@ pub struct Key<'a>(&'a [u8]);
 
 /// What is left of a rule after a request has passed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Remaining {
     /// The most that can pass at once.
     pub limit: u64,
     /// The largest cost that would pass now.
@@ -134,11 +134,11 @@ pub struct Permits(pub(crate) Vec<AnyPermit>);
 pub(crate) enum AnyPermit {
     Owned(OwnedPermit),
     Keyed(KeyedPermit),
-    Elsewhere(Box<dyn Held>),
+    Elsewhere(Box<dyn RemotePermit>),
 }
 
 /// A permit of a gate that keeps its count elsewhere. Dropped, it is given back.
-pub trait Held: fmt::Debug + Send + Sync {
+pub trait RemotePermit: fmt::Debug + Send + Sync {
     /// Ends the work as done.
     fn succeeded(self: Box<Self>);
     /// Ends the work as turned away by whoever is overloaded.
@@ -183,8 +183,8 @@ impl<G: Gate + ?Sized> Gate for Arc<G> {
     }
 
     #[inline]
-    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
-        (**self).passes_with(request)
+    fn pass_with(&self, request: &[Part<'_>]) -> Option<Remaining> {
+        (**self).pass_with(request)
     }
 
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
@@ -271,10 +271,10 @@ impl fmt::Debug for Key<'_> {
 
 // === impl Standing ===
 
-impl From<Decision> for Standing {
+impl From<Decision> for Remaining {
     #[inline]
     fn from(decision: Decision) -> Self {
-        Standing {
+        Remaining {
             limit: decision.limit(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
@@ -312,7 +312,7 @@ impl fmt::Debug for Answer<'_> {
 impl Admission {
     /// For a decision that comes without permits. For those who write a gate.
     #[inline]
-    pub const fn bare(decision: Decision) -> Self {
+    pub const fn without_permits(decision: Decision) -> Self {
         Admission { decision, permits: Permits(Vec::new()), rules: Vec::new() }
     }
 
@@ -342,7 +342,7 @@ impl Permits {
     }
 
     /// With one more, that is counted elsewhere. For those who write a gate.
-    pub fn with(mut self, held: Box<dyn Held>) -> Self {
+    pub fn with(mut self, held: Box<dyn RemotePermit>) -> Self {
         self.0.push(AnyPermit::Elsewhere(held));
         self
     }

@@ -12,46 +12,46 @@
 //! | [`proxy_protocol`] | the same, told ahead of the connection by proxies that only pass on bytes |
 //! | [`Refusal`] | 429 or 503, when to come back, a few words about it |
 //! | [`Fields`] | `RateLimit`, `X-RateLimit-*`, or nothing |
-//! | [`asked_to_wait`] | what others ask of us: `Retry-After` and `RateLimit`, read |
+//! | [`retry_after_of`] | what others ask of us: `Retry-After` and `RateLimit`, read |
 
 mod address;
 mod answer;
-mod ask;
 pub mod by;
+mod evaluate;
+mod fast_path;
 mod fields;
 mod forwarded;
 mod head;
+mod header_buf;
 mod invalid;
 mod key;
 mod limits;
-mod line;
+mod negotiate;
 mod network;
+mod outcome;
 pub mod proxy_protocol;
 mod retry;
+mod retry_after;
 mod route;
 mod rule;
-mod ruling;
 mod text;
 mod timer;
-mod told;
-mod wanted;
-mod way;
 
 pub use address::{Client, ClientAddress, Forwarding, Found, Peer};
 pub use answer::{Refusal, Why};
+#[cfg(feature = "tower")]
+pub(crate) use fast_path::FastPath;
 pub use fields::{Fields, ShownRule, ShownState, Unit, is_name, partition_key};
 pub use head::Head;
 pub use invalid::InvalidLimits;
-pub use key::{AlwaysThere, Chosen, InvalidKey, KeyPart, MissingPart, RuleKey, Written, key_of};
+pub use key::{InvalidKey, KeyPart, MissingPart, OrElse, RuleKey, TotalKey, Written, key_of};
 pub use limits::{Limits, LimitsBuilder};
 pub use network::{InvalidProxies, Network, TrustedProxies};
+pub use outcome::{Decisions, Evaluation, LimitOutcome, Passed, PendingOutcome};
+pub use retry_after::retry_after_of;
 pub use rule::{Expose, RuleStats};
-pub use ruling::{Asked, Decisions, Later, Passed, Ruling};
 #[doc(hidden)]
-pub use text::Brief;
+pub use text::InlineKey;
 pub use text::{KeyText, KeyValue};
 #[cfg(feature = "tower")]
 pub(crate) use timer::{Sleeping, Timer};
-pub use told::asked_to_wait;
-#[cfg(feature = "tower")]
-pub(crate) use way::Way;

@@ -10,7 +10,7 @@ mod step;
 mod wait;
 
 pub use plan::KeyedPlan;
-pub(crate) use states::{DEFAULT_MAX_KEYS, FIRST, Keyed, Regime, Settings};
+pub(crate) use states::{DEFAULT_MAX_KEYS, FIRST, Keyed, Settings, Version};
 pub(crate) use step::KeyedStep;
 pub use wait::KeyedReservation;
 
@@ -23,10 +23,12 @@ use std::sync::Arc;
 use crate::clock::{Clock, SteadyClock};
 use crate::fingerprint::AsText;
 use crate::gate::Key;
-use crate::observer::{Observer, show};
-use crate::shared::When;
+use crate::observer::{Observer, observe};
+use crate::operation::{
+    Answer, Check, CheckEach, Detailed, Force, Operation, Pass, Peek, Refund, Reset, Take,
+};
+use crate::state_cell::DecisionTime;
 use crate::table::{OnFull, Stats};
-use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Pass, Peek, Refund, Reset, Take, Verb};
 use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 
 /// A limit of its own for each key.
@@ -180,7 +182,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         K: Borrow<Q>,
     {
         self.apply(key, &Reset);
-        self.shared.look_for_idle_again(key);
+        self.shared.allow_eviction_scan(key);
     }
 
     /// How many keys there are that have a state of their own: one number, read at once.
@@ -211,11 +213,11 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
 
     /// The decision if the key of a request may pass by the short cut, and was charged. Nobody watches that.
     #[inline(always)] // then those who only want to know whether leave out the rest of it
-    pub(crate) fn pass_at_once(&self, key: Key<'_>, cost: u32) -> Option<Decision> {
+    pub(crate) fn pass_fast(&self, key: Key<'_>, cost: u32) -> Option<Decision> {
         let fingerprint = self.shared.secrets.fingerprint_of_text(key.bytes());
         let unwatched = self.observer.is_none().then_some(&self.shared)?;
         unwatched
-            .apply_at_once(fingerprint, &Pass(cost), || self.when())
+            .apply_fast(fingerprint, &Pass(cost), || self.when())
             .filter(|decision| decision.outcome == Outcome::Allowed)
     }
 
@@ -225,29 +227,29 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     }
 
     #[inline]
-    fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::KIND }
+    fn when(&self) -> DecisionTime {
+        DecisionTime { now: self.clock.now(), clock: C::KIND }
     }
 
     #[inline(always)]
-    fn apply<Q: Hash + ?Sized, V: Verb>(&self, key: &Q, verb: &V) -> V::Answer {
+    fn apply<Q: Hash + ?Sized, V: Operation>(&self, key: &Q, operation: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
         if self.observer.is_none()
-            && let Some(answer) = self.shared.apply_at_once(fingerprint, verb, || self.when())
+            && let Some(answer) = self.shared.apply_fast(fingerprint, operation, || self.when())
         {
             return answer;
         }
-        self.apply_slowly(None, fingerprint, verb).rebuilt()
+        self.apply_slow(None, fingerprint, operation).rebuilt()
     }
 
     /// The long way, by `plan` if there is one, else by the algorithm in force.
     #[cold]
     #[inline(never)]
-    fn apply_slowly<V: Verb>(&self, plan: Option<&A>, fingerprint: u64, verb: &V) -> V::Answer {
-        self.shared.current().table.send_for(fingerprint); // while the clock is read
-        let answer = self.shared.apply(plan, fingerprint, verb, self.when());
+    fn apply_slow<V: Operation>(&self, plan: Option<&A>, fingerprint: u64, operation: &V) -> V::Answer {
+        self.shared.current().table.prefetch(fingerprint); // while the clock is read
+        let answer = self.shared.apply(plan, fingerprint, operation, self.when());
         if let Some(observer) = &self.observer {
-            show::<V>(observer.as_ref(), &answer);
+            observe::<V>(observer.as_ref(), &answer);
         }
         answer
     }
@@ -302,7 +304,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'_, K, A, C> {
         K: Borrow<Q>,
     {
         self.limiter.apply(key, &Refund(self.cost));
-        self.limiter.shared.look_for_idle_again(key);
+        self.limiter.shared.allow_eviction_scan(key);
     }
 }
 
@@ -316,11 +318,11 @@ impl<K: ?Sized, A, C: Clone> Clone for KeyedLimiter<K, A, C> {
 
 impl<K: ?Sized, A: fmt::Debug, C: fmt::Debug> fmt::Debug for KeyedLimiter<K, A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let regime = self.shared.regimes.get(self.shared.regimes.current());
+        let version = self.shared.versions.get(self.shared.versions.current());
         f.debug_struct("KeyedLimiter")
-            .field("algorithm", &regime.algorithm)
+            .field("algorithm", &version.algorithm)
             .field("clock", &self.clock)
-            .field("stats", &regime.table.stats())
+            .field("stats", &version.table.stats())
             .finish_non_exhaustive()
     }
 }

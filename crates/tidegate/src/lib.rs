@@ -90,7 +90,6 @@
 //! It shares nothing between processes, which is planned, and it forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
-mod ahead;
 #[cfg(feature = "macros")]
 pub mod attribute;
 #[cfg(doctest)]
@@ -99,26 +98,26 @@ mod clock;
 mod concurrency;
 mod fingerprint;
 mod gate;
-mod hold;
 #[cfg(feature = "http")]
 pub mod http;
 mod keyed;
 mod limiter;
+mod lock_bit;
 #[cfg(all(test, loom))]
 mod loom;
 mod observer;
+mod operation;
 mod pacer;
 mod policy;
-mod regime;
-mod shared;
+mod reservation;
+mod state_cell;
 mod sync;
 mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
-mod verb;
+mod versioned;
 mod wait;
 
-pub use ahead::WaitRefused;
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
@@ -127,19 +126,20 @@ pub use concurrency::{
     KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
 };
 pub use gate::{
-    Admission, Answer, Awaited, BlockingGate, Decided, Gate, Held, InvalidRequest, Key, Part, Permits,
-    Standing, WaitingGate, validate,
+    Admission, Answer, Awaited, BlockingGate, Decided, Gate, InvalidRequest, Key, Part, Permits, Remaining,
+    RemotePermit, WaitingGate, validate,
 };
 pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
 pub use limiter::{Limiter, LimiterCost, LimiterReservation};
 pub use observer::Observer;
+pub use operation::Detailed;
 pub use pacer::{Pacer, Reservation};
 pub use policy::{InvalidPolicy, NotAdmitted, Policy, PolicyBuilder};
+pub use reservation::WaitRefused;
 pub use table::{OnFull, SketchStats, Stats};
 pub use tidegate_core::*;
 #[cfg(feature = "macros")]
 pub use tidegate_macros::rate_limit;
-pub use verb::Detailed;
 pub use wait::{Park, Sleep};
 
 /// Why Tidegate is built like this: questions and answers.

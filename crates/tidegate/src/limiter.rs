@@ -11,11 +11,13 @@ pub use wait::LimiterReservation;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ahead::DEFAULT_MAX_WAITING;
 use crate::clock::{Clock, SteadyClock};
-use crate::observer::{Observer, show};
-use crate::shared::{Shared, When};
-use crate::verb::{Answer, Check, CheckEach, Detailed, Force, Pass, Peek, Refund, Reset, Take, Verb};
+use crate::observer::{Observer, observe};
+use crate::operation::{
+    Answer, Check, CheckEach, Detailed, Force, Operation, Pass, Peek, Refund, Reset, Take,
+};
+use crate::reservation::DEFAULT_MAX_WAITING;
+use crate::state_cell::{DecisionTime, StateCell};
 use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 
 /// One limit, shared by everybody who has a clone of it.
@@ -32,7 +34,7 @@ use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 /// assert!(!uploads.check().is_allowed());
 /// ```
 pub struct Limiter<A = TokenBucket, C = SteadyClock> {
-    shared: Arc<Shared<A>>,
+    shared: Arc<StateCell<A>>,
     clock: C,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -67,7 +69,7 @@ impl<A: Algorithm> Limiter<A> {
     #[must_use]
     pub fn with(algorithm: A) -> Self {
         let algorithm = algorithm.for_clock(SteadyClock::KIND);
-        let shared = Arc::new(Shared::new(algorithm, DEFAULT_MAX_WAITING));
+        let shared = Arc::new(StateCell::new(algorithm, DEFAULT_MAX_WAITING));
         Limiter { shared, clock: SteadyClock::new(), observer: None }
     }
 }
@@ -80,7 +82,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         A: Clone,
     {
         let algorithm = self.shared.algorithm().clone().for_clock(D::KIND);
-        let shared = Arc::new(Shared::new(algorithm, self.shared.max_waiting()));
+        let shared = Arc::new(StateCell::new(algorithm, self.shared.max_waiting()));
         Limiter { shared, clock, observer: self.observer }
     }
 
@@ -132,35 +134,35 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// The decision if so much may pass by the short cut, and was charged. Nobody watches that.
     #[inline(always)] // then those who only want to know whether leave out the rest of it
-    pub(crate) fn pass_at_once(&self, cost: u32) -> Option<Decision> {
+    pub(crate) fn pass_fast(&self, cost: u32) -> Option<Decision> {
         let unwatched = self.observer.is_none().then_some(&self.shared)?;
         unwatched
-            .apply_at_once(&Pass(cost), self.clock.now())
+            .apply_fast(&Pass(cost), self.clock.now())
             .filter(|decision| decision.outcome == Outcome::Allowed)
     }
 
     #[inline]
-    fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::KIND }
+    fn when(&self) -> DecisionTime {
+        DecisionTime { now: self.clock.now(), clock: C::KIND }
     }
 
     #[inline(always)]
-    fn apply<V: Verb>(&self, verb: &V) -> V::Answer {
+    fn apply<V: Operation>(&self, operation: &V) -> V::Answer {
         let when = self.when();
         if self.observer.is_none()
-            && let Some(answer) = self.shared.apply_at_once(verb, when.now)
+            && let Some(answer) = self.shared.apply_fast(operation, when.now)
         {
             return answer;
         }
-        self.apply_slowly(verb, when).rebuilt()
+        self.apply_slow(operation, when).rebuilt()
     }
 
     #[cold]
     #[inline(never)]
-    fn apply_slowly<V: Verb>(&self, verb: &V, when: When) -> V::Answer {
-        let answer = self.shared.apply(verb, when);
+    fn apply_slow<V: Operation>(&self, operation: &V, when: DecisionTime) -> V::Answer {
+        let answer = self.shared.apply(operation, when);
         if let Some(observer) = &self.observer {
-            show::<V>(observer.as_ref(), &answer);
+            observe::<V>(observer.as_ref(), &answer);
         }
         answer
     }

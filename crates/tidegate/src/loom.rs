@@ -5,20 +5,20 @@
 //! kept tiny, two threads and a handful of slots, because what goes wrong between threads goes wrong between two.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test -p tidegate --lib --release loom
+//! RUSTFLAGS="--cfg loom" cargo test -p tidegate --lib --unlock_bit loom
 //! ```
 //!
 //! `LOOM_MAX_PREEMPTIONS` sets another bound than [`INTERRUPTIONS`]. Not tracked are std's `OnceLock`s, in which segments and
 //! settings lie: they are written before the number that leads to them is published, and that number is tracked.
 
-mod ahead;
 mod concurrency;
 mod policy;
 mod policy_wait;
-mod purse;
-mod shared;
+mod reservation;
 mod sketch;
+mod state_cell;
 mod table;
+mod token_cache;
 
 use loom::model::Builder;
 use loom::sync::Arc;
@@ -39,7 +39,7 @@ fn model(interruptions: usize, run: impl Fn() + Send + Sync + 'static) {
 ///
 /// Neither on the thread that starts them: loom never interrupts that one between two loads.
 fn both<T, A, B>(
-    shared: &Arc<T>,
+    state_cell: &Arc<T>,
     one: impl FnOnce(&T) -> A + 'static,
     other: impl FnOnce(&T) -> B + 'static,
 ) -> (A, B)
@@ -48,7 +48,7 @@ where
     A: 'static,
     B: 'static,
 {
-    let (its, others) = (shared.clone(), shared.clone());
+    let (its, others) = (state_cell.clone(), state_cell.clone());
     let (one, other) = (thread::spawn(move || one(&its)), thread::spawn(move || other(&others)));
     (one.join().expect("one thread has returned"), other.join().expect("the other has, too"))
 }

@@ -3,7 +3,7 @@
 //! A limiter can be given an [`Observer`], which sees every decision that was acted on: allowed or refused, and by
 //! which rule. Without one, a decision pays for a test of a pointer and nothing more.
 
-use crate::verb::{Answer, Verb};
+use crate::operation::{Answer, Operation};
 use tidegate_core::Decision;
 
 /// Sees every decision of a limiter, right after it was made and on the thread that made it.
@@ -45,14 +45,14 @@ pub trait Observer: Send + Sync {
 ///
 /// A copy of it: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
 #[cold]
-pub(crate) fn show<V: Verb>(observer: &dyn Observer, answer: &V::Answer) {
+pub(crate) fn observe<V: Operation>(observer: &dyn Observer, answer: &V::Answer) {
     if let Some(decision) = answer.decision().filter(|_| V::OBSERVED) {
-        show_decision(observer, decision);
+        observe_decision(observer, decision);
     }
 }
 
 #[cold]
-pub(crate) fn show_decision(observer: &dyn Observer, decision: Decision) {
+pub(crate) fn observe_decision(observer: &dyn Observer, decision: Decision) {
     if decision.is_allowed() {
         observer.allowed(&decision);
     } else {

@@ -18,20 +18,20 @@
 //! Rules have names, and a decision says which of them was binding. Any mix of algorithms will do, and rules that count
 //! how many are at work beside those that count what passes.
 //!
-//! Who would rather wait than be refused stands in [line](mod@line) at the state that refused it, and tries again from there:
+//! Who would rather wait than be refused stands in [line](wait_queues) at the state that refused it, and tries again from there:
 //! [`acquire`](Policy::acquire).
 //!
 //! Laws, checked in `tests/policy.rs` and, for every interleaving of two threads, by models: never too many on any rule;
 //! a refused request has spent nothing anywhere; a refusal is one that the rule would have given if asked alone; what a
 //! policy of one rule decides is what a limiter decides.
 
-mod charge;
-mod line;
-mod quick;
+mod commit;
+mod fast_path;
+mod participant;
 mod refused;
-mod succession;
-mod turn;
+mod reload;
 mod wait;
+mod wait_queues;
 
 pub use refused::NotAdmitted;
 
@@ -39,18 +39,18 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ahead::DEFAULT_MAX_WAITING;
 use crate::clock::{Clock, SteadyClock};
 use crate::concurrency::Keys;
 use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, is_valid, validate};
 use crate::keyed::{DEFAULT_MAX_KEYS, Keyed, Settings};
 use crate::observer::Observer;
-use crate::shared::When;
+use crate::operation::{Refund, Reset};
+use crate::reservation::DEFAULT_MAX_WAITING;
+use crate::state_cell::DecisionTime;
 use crate::table::Stats;
-use crate::verb::{Refund, Reset};
-use line::Lines;
+use participant::{Mode, Participant};
 use tidegate_core::{Algorithm, Decision, Rule, RuleId};
-use turn::{Turn, Wish};
+use wait_queues::WaitQueues;
 
 /// Rules with names that stand or fall together, each for keys of its own.
 ///
@@ -60,7 +60,7 @@ use turn::{Turn, Wish};
 /// let policy = Policy::builder()
 ///     .rule("everybody", Quota::per_second(1_000))
 ///     .rule("user", Quota::per_second(2))
-///     .at_once("at work", 3)
+///     .concurrency("at work", 3)
 ///     .build()?
 ///     .with_clock(ManualClock::new()); // in a program: leave this out
 /// let [everybody, user, at_work] = ["everybody", "user", "at work"].map(|name| policy.id(name).unwrap());
@@ -122,24 +122,24 @@ pub enum InvalidPolicy {
 #[derive(Clone, Debug)]
 enum Kind<A> {
     Rate(A),
-    AtOnce(u32),
+    Concurrency(u32),
 }
 
 #[derive(Debug)]
 struct Limits<A> {
     names: Box<[String]>,
     limits: Box<[Limit<A>]>,
-    lines: Lines,
+    queues: WaitQueues,
     max_keys: usize,
 }
 
 /// The states of one rule.
 ///
-/// Shared with the policy that [succeeds](Policy::succeeded_by) this one: what either charges, both see.
+/// Shared with the policy that [succeeds](Policy::reload) this one: what either charges, both see.
 #[derive(Debug)]
 enum Limit<A> {
     Rate(Arc<Keyed<A>>),
-    AtOnce(Arc<Keys>),
+    Concurrency(Arc<Keys>),
 }
 
 // === impl PolicyBuilder ===
@@ -171,8 +171,8 @@ impl<A: Algorithm> PolicyBuilder<A> {
     }
 
     /// Adds a limit on how many are at work at once. Requests that pass it are given a permit.
-    pub fn at_once(self, name: impl Into<String>, limit: u32) -> Self {
-        self.with(name, Kind::AtOnce(limit))
+    pub fn concurrency(self, name: impl Into<String>, limit: u32) -> Self {
+        self.with(name, Kind::Concurrency(limit))
     }
 
     /// At most so many keys (at least one) for each rule; four million unless said otherwise.
@@ -241,9 +241,9 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     where
         A: Clone,
     {
-        let Limits { names, limits, lines, max_keys } = &*self.shared;
+        let Limits { names, limits, queues, max_keys } = &*self.shared;
         let rules = names.iter().cloned().zip(limits.iter().map(Limit::kind)).collect();
-        let bounds = Bounds { max_keys: *max_keys, max_waiting: lines.max_waiting() };
+        let bounds = Bounds { max_keys: *max_keys, max_waiting: queues.max_waiting() };
         let shared = Arc::new(Limits::new(rules, bounds, &clock));
         Policy { shared, clock, observer: self.observer }
     }
@@ -278,7 +278,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
             1 => self.check_few::<1>(request),
             2 => self.check_few::<2>(request),
             3 => self.check_few::<3>(request),
-            _ => self.check_slowly(request),
+            _ => self.check_slow(request),
         }
     }
 
@@ -287,20 +287,20 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     fn check_few<const N: usize>(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         let few = request.first_chunk::<N>().filter(|few| is_valid(few, self.shared.limits.len()));
         if let Some(few) = few.filter(|_| self.observer.is_none()) {
-            match quick::at_once(&self.shared, few, || self.clock.now()) {
-                Ok(binding) => return Ok(Admission::bare(binding.decision())),
-                Err(Some(refusal)) => return Ok(Admission::bare(refusal)),
+            match fast_path::check(&self.shared, few, || self.clock.now()) {
+                Ok(binding) => return Ok(Admission::without_permits(binding.decision())),
+                Err(Some(refusal)) => return Ok(Admission::without_permits(refusal)),
                 Err(None) => {}
             }
         }
-        self.check_slowly(request)
+        self.check_slow(request)
     }
 
     #[inline(never)]
-    fn check_slowly(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.decide_with(request, Wish::Charge, |decision, turns| Admission {
-            permits: permits(turns),
-            ..Admission::bare(decision)
+    fn check_slow(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.decide_with(request, Mode::Charge, |decision, participants| Admission {
+            permits: permits(participants),
+            ..Admission::without_permits(decision)
         })
     }
 
@@ -312,10 +312,10 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     ///
     /// As [`check`](Policy::check).
     pub fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.decide_with(request, Wish::Explain, |decision, turns| Admission {
+        self.decide_with(request, Mode::Explain, |decision, participants| Admission {
             decision,
-            rules: turns.iter().map(Turn::decision).collect(),
-            permits: permits(turns),
+            rules: participants.iter().map(Participant::decision).collect(),
+            permits: permits(participants),
         })
     }
 
@@ -325,7 +325,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     ///
     /// As [`check`](Policy::check).
     pub fn peek(&self, request: &[Part<'_>]) -> Result<Decision, InvalidRequest> {
-        self.decide_with(request, Wish::Look, |decision, _| decision)
+        self.decide_with(request, Mode::Look, |decision, _| decision)
     }
 
     /// Gives back what a recent charge took of each part, never above the limit. Permits are given back by dropping them.
@@ -335,7 +335,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// As [`check`](Policy::check).
     pub fn refund(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
         validate(request, self.shared.limits.len())?;
-        self.give_back(request, |part, keyed| keyed.apply_to(part.key, &Refund(part.cost), self.when()));
+        self.return_parts(request, |part, keyed| keyed.apply_to(part.key, &Refund(part.cost), self.when()));
         Ok(())
     }
 
@@ -346,16 +346,16 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// As [`check`](Policy::check).
     pub fn reset(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
         validate(request, self.shared.limits.len())?;
-        self.give_back(request, |part, keyed| keyed.apply_to(part.key, &Reset, self.when()));
+        self.return_parts(request, |part, keyed| keyed.apply_to(part.key, &Reset, self.when()));
         Ok(())
     }
 
     /// Does it to the rate of each part, and calls whoever waits for it.
-    fn give_back(&self, request: &[Part<'_>], back: impl Fn(&Part<'_>, &Keyed<A>)) {
+    fn return_parts(&self, request: &[Part<'_>], back: impl Fn(&Part<'_>, &Keyed<A>)) {
         for part in request {
             if let Limit::Rate(keyed) = self.shared.limit(part.rule) {
                 back(part, keyed);
-                self.shared.lines.call(part.rule, Some(keyed.fingerprint_of(part.key)));
+                self.shared.queues.call(part.rule, Some(keyed.fingerprint_of(part.key)));
             }
         }
     }
@@ -371,7 +371,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         match self.shared.limits.get(usize::from(rule.0)) {
             Some(Limit::Rate(keyed)) => {
                 keyed.change(algorithm.into().for_clock(C::KIND), || self.when());
-                self.shared.lines.call(rule, None);
+                self.shared.queues.call(rule, None);
                 Ok(())
             }
             _ => Err(self.shared.unknown(rule)),
@@ -387,7 +387,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// [`change`](Policy::change).
     pub fn resize(&self, rule: RuleId, limit: u32) -> Result<(), InvalidRequest> {
         match self.shared.limits.get(usize::from(rule.0)) {
-            Some(Limit::AtOnce(keys)) => {
+            Some(Limit::Concurrency(keys)) => {
                 keys.resize(limit);
                 Ok(())
             }
@@ -401,13 +401,13 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     pub fn stats(&self, rule: RuleId) -> Option<Stats> {
         match self.shared.limits.get(usize::from(rule.0))? {
             Limit::Rate(keyed) => Some(keyed.stats(self.clock.now())),
-            Limit::AtOnce(_) => None,
+            Limit::Concurrency(_) => None,
         }
     }
 
     #[inline]
-    fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::KIND }
+    fn when(&self) -> DecisionTime {
+        DecisionTime { now: self.clock.now(), clock: C::KIND }
     }
 
     /// Decides, and makes an answer of it and of what each part has.
@@ -415,34 +415,36 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     fn decide_with<R>(
         &self,
         request: &[Part<'_>],
-        wish: Wish,
-        answer: impl FnOnce(Decision, &mut [Turn<'_, A>]) -> R,
+        mode: Mode,
+        answer: impl FnOnce(Decision, &mut [Participant<'_, A>]) -> R,
     ) -> Result<R, InvalidRequest> {
         let limits = &*self.shared;
         validate(request, limits.limits.len())?;
-        let turn = |part| limits.turn(part);
+        let participant = |part| limits.participant(part);
         // Any number of parts; a few of them without allocating.
         Ok(match request {
-            [a] => self.run(&mut [turn(a)], wish, answer),
-            [a, b] => self.run(&mut [turn(a), turn(b)], wish, answer),
-            [a, b, c] => self.run(&mut [turn(a), turn(b), turn(c)], wish, answer),
-            [a, b, c, d] => self.run(&mut [turn(a), turn(b), turn(c), turn(d)], wish, answer),
-            many => self.run(&mut many.iter().map(turn).collect::<Vec<_>>(), wish, answer),
+            [a] => self.run(&mut [participant(a)], mode, answer),
+            [a, b] => self.run(&mut [participant(a), participant(b)], mode, answer),
+            [a, b, c] => self.run(&mut [participant(a), participant(b), participant(c)], mode, answer),
+            [a, b, c, d] => {
+                self.run(&mut [participant(a), participant(b), participant(c), participant(d)], mode, answer)
+            }
+            many => self.run(&mut many.iter().map(participant).collect::<Vec<_>>(), mode, answer),
         })
     }
 
     #[inline]
     fn run<R>(
         &self,
-        turns: &mut [Turn<'_, A>],
-        wish: Wish,
-        answer: impl FnOnce(Decision, &mut [Turn<'_, A>]) -> R,
+        participants: &mut [Participant<'_, A>],
+        mode: Mode,
+        answer: impl FnOnce(Decision, &mut [Participant<'_, A>]) -> R,
     ) -> R {
-        let decision = charge::decide(turns, wish, self.when(), &self.shared.lines);
-        if let Some(observer) = self.observer.as_deref().filter(|_| wish.is_observed()) {
-            crate::observer::show_decision(observer, decision);
+        let decision = commit::decide(participants, mode, self.when(), &self.shared.queues);
+        if let Some(observer) = self.observer.as_deref().filter(|_| mode.is_observed()) {
+            crate::observer::observe_decision(observer, decision);
         }
-        answer(decision, turns)
+        answer(decision, participants)
     }
 }
 
@@ -486,8 +488,8 @@ impl<A, C: fmt::Debug> fmt::Debug for Policy<A, C> {
 
 /// The permits that were taken, if any.
 #[inline]
-fn permits<A: Algorithm>(turns: &mut [Turn<'_, A>]) -> Permits {
-    Permits(turns.iter_mut().filter_map(Turn::permit).map(Into::into).collect())
+fn permits<A: Algorithm>(participants: &mut [Participant<'_, A>]) -> Permits {
+    Permits(participants.iter_mut().filter_map(Participant::permit).map(Into::into).collect())
 }
 
 // === impl Limits ===
@@ -497,7 +499,7 @@ impl<A: Algorithm> Limits<A> {
         let Bounds { max_keys, max_waiting } = bounds;
         let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
         let limits = kinds.into_iter().map(|kind| Limit::fresh::<C>(kind, max_keys)).collect();
-        Limits { names: names.into(), limits, lines: Lines::new(max_waiting), max_keys }
+        Limits { names: names.into(), limits, queues: WaitQueues::new(max_waiting), max_keys }
     }
 
     /// Of a rule there is.
@@ -511,10 +513,10 @@ impl<A: Algorithm> Limits<A> {
     }
 
     #[inline]
-    fn turn(&self, part: &Part<'_>) -> Turn<'_, A> {
+    fn participant(&self, part: &Part<'_>) -> Participant<'_, A> {
         match self.limit(part.rule) {
-            Limit::Rate(keyed) => Turn::rate(part, keyed),
-            Limit::AtOnce(keys) => Turn::at_once(part, keys),
+            Limit::Rate(keyed) => Participant::rate(part, keyed),
+            Limit::Concurrency(keys) => Participant::concurrency(part, keys),
         }
     }
 }
@@ -526,7 +528,7 @@ impl<A: Algorithm> Limit<A> {
             Kind::Rate(algorithm) => {
                 Limit::Rate(Arc::new(Keyed::new(algorithm.for_clock(C::KIND), settings)))
             }
-            Kind::AtOnce(limit) => Limit::AtOnce(Arc::new(Keys::with_limit(limit, max_keys))),
+            Kind::Concurrency(limit) => Limit::Concurrency(Arc::new(Keys::with_limit(limit, max_keys))),
         }
     }
 }
@@ -535,7 +537,7 @@ impl<A: Algorithm + Clone> Limit<A> {
     fn kind(&self) -> Kind<A> {
         match self {
             Limit::Rate(keyed) => Kind::Rate(keyed.current().algorithm.clone()),
-            Limit::AtOnce(keys) => Kind::AtOnce(keys.limit()),
+            Limit::Concurrency(keys) => Kind::Concurrency(keys.limit()),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | layer | where | what becomes of the excess |
 //! |---|---|---|
-//! | [`RateLimitLayer`] | in front of what we serve | refused, delayed, or sent [elsewhere](RateLimitLayer::otherwise) |
+//! | [`RateLimitLayer`] | in front of what we serve | refused, delayed, or sent [elsewhere](RateLimitLayer::fallback) |
 //! | [`ConcurrencyLayer`] | the same, where permits are held until the response's body has ended | the same |
 //! | [`OutboundLayer`] | in front of those we call | waits; an error if that cannot suffice |
 //!
@@ -15,23 +15,23 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `layer`, `service` | the layers, and the services they make |
-//! | `future`, `after` | from a ruling to a response, and what is still to be done then |
+//! | `future`, `on_response` | from a ruling to a response, and what is still to be done then |
 //! | `body` | permits that last as long as a body |
-//! | `otherwise` | another service for those who are refused |
+//! | `fallback` | another service for those who are refused |
 //! | `outbound`, `hold` | calling others, and obeying them |
 
-mod after;
 mod body;
+mod fallback;
 mod future;
-mod hold;
+mod host_backoff;
 mod layer;
-mod otherwise;
+mod on_response;
 mod outbound;
 mod service;
 
-pub use body::GatedBody;
+pub use body::PermitBody;
+pub use fallback::{Fallback, FallbackService, NoFallback};
 pub use future::{ConcurrencyFuture, RateLimitFuture};
 pub use layer::{ConcurrencyLayer, RateLimitLayer};
-pub use otherwise::{NoOther, Other, Otherwise};
 pub use outbound::{Outbound, OutboundError, OutboundFuture, OutboundLayer};
 pub use service::{Concurrency, RateLimit};

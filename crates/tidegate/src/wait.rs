@@ -4,7 +4,7 @@
 //! for:
 //!
 //! ```text
-//!    Line       who waits, in the order they came          join ► ► ► ► call_first
+//!    WaitQueue       who waits, in the order they came          join ► ► ► ► wake_first
 //!    a Waker    how to reach them: a task's own, or        wake = schedule the task
 //!               one that unparks a blocked thread               or unpark the thread
 //!    a timer    how not to wait for ever                   Park for threads, Sleep for tasks
@@ -16,13 +16,13 @@
 //! [`SteadyClock`](crate::SteadyClock) it takes the feature `tokio`. On a [`ManualClock`](crate::ManualClock) whoever
 //! moves the clock is the timer.
 
-mod line;
-mod look;
+mod poll;
+mod queue;
 mod thread;
 mod timer;
 
-pub(crate) use line::{Asked, Left, Line, Ticket};
-pub(crate) use look::{Look, block_looking, steady_now, wait_looking};
+pub(crate) use poll::{Progress, block_on, steady_now, wait_on};
+pub(crate) use queue::{QueueExit, QueuePoll, Ticket, WaitQueue};
 pub(crate) use thread::{block, block_until, thread_waker};
 pub(crate) use timer::until;
 pub use timer::{Park, Sleep};

@@ -305,7 +305,7 @@ impl Gate for Elsewhere {
                 if before { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            Ok(Admission::bare(self.0.cost(request[0].cost).check()))
+            Ok(Admission::without_permits(self.0.cost(request[0].cost).check()))
         }))
     }
 }

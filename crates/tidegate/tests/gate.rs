@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{
     Admission, Answer, ConcurrencyLimiter, Gate, InvalidRequest, KeyedConcurrencyLimiter, KeyedLimiter,
-    LeakyQueue, Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, RuleId, Standing, Wait,
+    LeakyQueue, Limiter, ManualClock, Outcome, Pacer, Part, Policy, Quota, Remaining, RuleId, Wait,
 };
 
 const ALICE: &[Part<'static>] = &[Part::of(RuleId(0))];
@@ -41,10 +41,10 @@ fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
     // With what is left, it is the same way.
     let bob = [ALICE[0].key("bob")];
     assert!(decide(&limiter, &bob).is_allowed());
-    let told = [(); 3].map(|()| limiter.passes_with(&bob));
-    let left = |remaining, reset_after| Some(Standing { limit: 3, remaining, reset_after });
+    let told = [(); 3].map(|()| limiter.pass_with(&bob));
+    let left = |remaining, reset_after| Some(Remaining { limit: 3, remaining, reset_after });
     assert_eq!(told, [left(1, Wait::micros(666_667)), left(0, Wait::micros(1_000_000)), None]);
-    assert_eq!(limiter.passes_with(&[]), None);
+    assert_eq!(limiter.pass_with(&[]), None);
 
     // Whom a queue would let pass only after a while has to be told for how long, and is not in it twice.
     let queue = LeakyQueue::new(Quota::per_second(10), 5);
@@ -52,7 +52,7 @@ fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
     let keyed: &dyn Gate = &KeyedLimiter::<str, _>::with(queue).with_clock(ManualClock::new());
     for gate in [one, keyed] {
         assert_eq!(outcomes(gate, &alice, 1), [Outcome::Allowed]);
-        assert!(!gate.passes(&alice) && gate.passes_with(&alice).is_none());
+        assert!(!gate.passes(&alice) && gate.pass_with(&alice).is_none());
         assert_eq!(outcomes(gate, &alice, 1), [Outcome::AllowedAfter(Wait::micros(100_000))]);
     }
 }
@@ -104,7 +104,7 @@ fn a_pacer_lets_everybody_pass_after_a_wait() {
 
 #[test]
 fn a_policy_is_a_gate() {
-    let built = Policy::builder().rule("user", Quota::per_second(1)).at_once("work", 1).build();
+    let built = Policy::builder().rule("user", Quota::per_second(1)).concurrency("work", 1).build();
     let policy = built.expect("a valid policy").with_clock(ManualClock::new());
     let request = [ALICE[0].key("alice"), Part::of(RuleId(1))];
     let admission = decide(&policy, &request);

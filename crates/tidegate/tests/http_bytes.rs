@@ -5,8 +5,8 @@ use http::{Request, StatusCode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::http::{
-    Asked, Fields, Forwarding, Head, KeyPart, Limits, Ruling, ShownRule, ShownState, TrustedProxies, Unit,
-    asked_to_wait, by,
+    Evaluation, Fields, Forwarding, Head, KeyPart, LimitOutcome, Limits, ShownRule, ShownState,
+    TrustedProxies, Unit, by, retry_after_of,
 };
 use tidegate::{Limiter, ManualClock, Quota};
 
@@ -56,8 +56,8 @@ proptest! {
             .page("<p>Later.</p>")
             .build()
             .unwrap();
-        let _ = limits.ask(&Head::of(&request));
-        let Asked::Now(Ruling::Refuse(refusal)) = limits.ask(&Head::of(&request)) else {
+        let _ = limits.evaluate(&Head::of(&request));
+        let Evaluation::Now(LimitOutcome::Refuse(refusal)) = limits.evaluate(&Head::of(&request)) else {
             return Err(TestCaseError::fail("it was the second"));
         };
         let response = limits.answer(&Head::of(&request), &refusal);
@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn no_response_makes_us_panic(mut headers in headers(ANSWERED)) {
         for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
-            let _ = asked_to_wait(status, &headers);
+            let _ = retry_after_of(status, &headers);
         }
         let rule = ShownRule { name: "a", quota: 5, window: Some(60), unit: Unit::Requests };
         for fields in [Fields::Draft11, Fields::Draft06, Fields::XRateLimit] {

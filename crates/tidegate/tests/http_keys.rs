@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use http::{HeaderValue, Method, Request};
 use proptest::prelude::*;
 use tidegate::http::{
-    Asked, ClientAddress, Head, InvalidKey, InvalidLimits, KeyPart, KeyText, Limits, RuleKey, Ruling, Why,
-    Written, by, key_of,
+    ClientAddress, Evaluation, Head, InvalidKey, InvalidLimits, KeyPart, KeyText, LimitOutcome, Limits,
+    RuleKey, Why, Written, by, key_of,
 };
 use tidegate::{
     Admission, Answer, Decision, Gate, KeyedLimiter, Limiter, Micros, Outcome, Part, Policy, Quota, RuleId,
@@ -93,7 +93,7 @@ fn a_request_is_counted_under_the_key_that_it_is_said_to_have() {
         };
         // The first makes the key known; the second finds it there.
         for _ in 0..2 {
-            assert!(matches!(limits.ask(&head), Asked::Now(Ruling::Pass(_))), "{address}");
+            assert!(matches!(limits.evaluate(&head), Evaluation::Now(LimitOutcome::Pass(_))), "{address}");
         }
         assert!(!left().is_allowed(), "{address}");
     }
@@ -113,7 +113,7 @@ fn parts_of_different_kinds_never_meet() {
         key(&by::host(), &request),
         key(&by::extension(|user: &String| user.as_str()), &request),
         key(&by::value(|_| Some(Cow::from("alice"))), &request),
-        key(&by::everybody(), &request),
+        key(&by::global(), &request),
     ];
     assert!(keys.iter().all(Option::is_some));
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
@@ -131,7 +131,7 @@ fn a_secret_is_not_in_the_key_and_long_values_are_not_cut_off() {
     let long = "a".repeat(5_000);
     for user in [format!("{long}b"), format!("{long}c"), format!("{long}b")] {
         let request = Request::get("/").header("x-user", user).body(()).unwrap();
-        assert!(matches!(limits.ask(&Head::of(&request)), Asked::Now(Ruling::Pass(_))));
+        assert!(matches!(limits.evaluate(&Head::of(&request)), Evaluation::Now(LimitOutcome::Pass(_))));
     }
     let seen = recorder.0.lock().unwrap();
     assert!(seen.iter().all(|key| key.len() < 100), "kept short");
@@ -205,7 +205,7 @@ impl Gate for Recorder {
             .expect("as the test wants it")
             .extend(request.iter().map(|part| part.key.bytes().to_vec()));
         let decision = Decision::counted(Outcome::Allowed, Micros::ZERO, 1, 1, Wait::micros(0));
-        Answer::Ready(Ok(Admission::bare(decision)))
+        Answer::Ready(Ok(Admission::without_permits(decision)))
     }
 
     fn is_immediate(&self) -> bool {
@@ -241,12 +241,12 @@ fn a_request_that_is_skipped_or_refused_for_its_key_is_counted_as_such() {
         Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_skip()).unwrap()
     }));
     for _ in 0..3 {
-        assert!(matches!(skip.ask(&Head::of(&get("/"))), Asked::Now(Ruling::Pass(_))));
+        assert!(matches!(skip.evaluate(&Head::of(&get("/"))), Evaluation::Now(LimitOutcome::Pass(_))));
     }
     assert_eq!((skip.stats()[0].missing, skip.stats()[0].refused), (3, 0));
 
     let refuse = Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_refuse()).unwrap();
-    let Asked::Now(Ruling::Refuse(refusal)) = refuse.ask(&Head::of(&get("/"))) else {
+    let Evaluation::Now(LimitOutcome::Refuse(refusal)) = refuse.evaluate(&Head::of(&get("/"))) else {
         panic!("it has no key")
     };
     assert_eq!((refusal.why, refusal.status.as_u16()), (Why::MissingKey, 400));
@@ -267,20 +267,20 @@ fn what_cannot_be_is_refused_when_it_is_built() {
     assert!(param.to_string().contains("no parameter \"user\""), "{param}");
 
     let policy = || Policy::builder().rule("user", Quota::per_second(1)).build().unwrap();
-    let built = |name: &str| Limits::over(policy()).rule(name, by::everybody()).build().map(|_| ());
+    let built = |name: &str| Limits::over(policy()).rule(name, by::global()).build().map(|_| ());
     assert_eq!(built("usr"), Err(InvalidLimits::UnknownRule { rule: "usr".into() }));
     assert_eq!(built("größe"), Err(InvalidLimits::NotAName { rule: "größe".into() }));
     assert_eq!(built("user"), Ok(()));
     assert_eq!(Limits::over(policy()).build().unwrap_err(), InvalidLimits::NoRules);
-    let twice = Limits::over(policy()).rule("user", by::everybody()).rule("user", by::method()).build();
+    let twice = Limits::over(policy()).rule("user", by::global()).rule("user", by::method()).build();
     assert_eq!(twice.unwrap_err(), InvalidLimits::SameRule { rule: "user".into() });
-    let two_of_one = Limits::over(limiter()).rule("a", by::everybody()).rule("b", by::everybody()).build();
+    let two_of_one = Limits::over(limiter()).rule("a", by::global()).rule("b", by::global()).build();
     assert_eq!(two_of_one.unwrap_err(), InvalidLimits::SameRule { rule: "b".into() });
-    let early = Limits::over(limiter()).shadow().rule("a", by::everybody()).build();
+    let early = Limits::over(limiter()).shadow().rule("a", by::global()).build();
     assert_eq!(early.unwrap_err(), InvalidLimits::BeforeAnyRule { said: "shadow" });
     let many = (0..9).fold(Policy::builder(), |policy, n| policy.rule(n.to_string(), Quota::per_second(1)));
     let many = (0..9)
-        .fold(Limits::over(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::everybody()));
+        .fold(Limits::over(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::global()));
     assert_eq!(many.build().unwrap_err(), InvalidLimits::TooManyRules { rules: 9 });
     assert_eq!(limiter().rule("whatever"), Some(RuleId(0)));
 }
@@ -303,6 +303,6 @@ proptest! {
         let parts = (by::header("x-user"), by::query("a"), by::host(), by::route(["/a/{b}"]), by::method());
         let recorder = Recorder::default();
         let limits = Limits::on(recorder, (parts, by::header("x-user").secret()).or_share()).unwrap();
-        prop_assert!(matches!(limits.ask(&Head::of(&request)), Asked::Now(Ruling::Pass(_))));
+        prop_assert!(matches!(limits.evaluate(&Head::of(&request)), Evaluation::Now(LimitOutcome::Pass(_))));
     }
 }

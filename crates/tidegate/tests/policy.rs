@@ -231,7 +231,7 @@ fn the_longest_delay_wins() {
 
 /// Three a second, and two at work for each.
 fn with_work(clock: &ManualClock) -> Policy<Rule, ManualClock> {
-    let built = Policy::builder().rule("rate", Quota::per_second(3)).at_once("at work", 2).build();
+    let built = Policy::builder().rule("rate", Quota::per_second(3)).concurrency("at work", 2).build();
     built.expect("a valid policy").with_clock(clock.clone())
 }
 
@@ -279,8 +279,11 @@ fn busy_is_stricter_than_a_wait() {
 /// As found, not as if charged; also what a permit was taken of before another was found missing.
 #[test]
 fn each_part_says_what_it_found_beside_permits() {
-    let built =
-        Policy::builder().rule("rate", Quota::per_second(3)).at_once("free", 5).at_once("busy", 1).build();
+    let built = Policy::builder()
+        .rule("rate", Quota::per_second(3))
+        .concurrency("free", 5)
+        .concurrency("busy", 1)
+        .build();
     let policy = built.expect("a valid policy").with_clock(ManualClock::new());
     let request = [0, 1, 2].map(|rule| Part::of(RuleId(rule)));
     let passed = policy.check_each(&request).expect("a valid request");
@@ -409,7 +412,8 @@ fn an_observer_sees_what_is_decided() {
 #[test]
 fn names_must_differ_and_there_must_be_some() {
     assert_eq!(Policy::builder().build().unwrap_err(), InvalidPolicy::NoRules);
-    let twice = Policy::builder().rule("user", Quota::per_second(1)).at_once("user", 1).build().unwrap_err();
+    let twice =
+        Policy::builder().rule("user", Quota::per_second(1)).concurrency("user", 1).build().unwrap_err();
     assert_eq!(
         twice.to_string(),
         "two rules are named \"user\"; decisions could not tell them apart, so rename one"

@@ -30,7 +30,7 @@ fn policy() -> (Manual, ManualClock) {
     let policy = Policy::builder()
         .rule("everybody", Quota::per_second(10).burst(5))
         .rule("user", Quota::per_hour(1))
-        .at_once("at work", 2)
+        .concurrency("at work", 2)
         .max_waiting(3)
         .build()
         .expect("a valid policy")
@@ -550,7 +550,7 @@ fn a_request_that_is_none_does_not_wait() {
 fn there_is_no_line_where_there_is_no_room() {
     let clock = ManualClock::new();
     let rules = Policy::builder().rule("log", "sliding_log 1/h".parse::<Rule>().expect("valid"));
-    let policy = rules.at_once("at work", 1).max_keys(1).build().expect("valid").with_clock(clock);
+    let policy = rules.concurrency("at work", 1).max_keys(1).build().expect("valid").with_clock(clock);
     let (log, at_work) = (Part::of(RuleId(0)), Part::of(RuleId(1)));
     let first = policy.check(&[log.key("a"), at_work.key("a")]).expect("valid");
     assert!(first.is_allowed());

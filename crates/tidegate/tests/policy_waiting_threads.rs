@@ -37,7 +37,8 @@ const QUOTAS: [Quota; 2] =
     [Quota::per(1, Duration::from_micros(2)).burst(4), Quota::per(1, Duration::from_micros(5)).burst(4)];
 
 fn policy(clock: &ManualClock) -> Policy<Rule, ManualClock> {
-    let rules = Policy::builder().rule("everybody", QUOTAS[0]).rule("user", QUOTAS[1]).at_once("at work", 2);
+    let rules =
+        Policy::builder().rule("everybody", QUOTAS[0]).rule("user", QUOTAS[1]).concurrency("at work", 2);
     rules.build().expect("a valid policy").with_clock(clock.clone())
 }
 

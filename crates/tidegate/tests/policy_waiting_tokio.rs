@@ -14,7 +14,7 @@ fn ms(millis: u64) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn tasks_wait_in_the_order_they_came() {
-    let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).at_once("at work", 2);
+    let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).concurrency("at work", 2);
     let policy = rules.build().expect("valid").with_clock(TokioClock::new());
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();

@@ -69,7 +69,7 @@ fn a_request_that_passes_allocates_nothing() {
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
     let behind = client().behind(proxies, Forwarding::XForwardedFor);
     let keys = (by::method(), by::header("x-user"), by::query("page"), by::address(behind.clone()));
-    assert_eq!(allocations(keyed(by::everybody())), 0);
+    assert_eq!(allocations(keyed(by::global())), 0);
     assert_eq!(allocations(keyed(by::address(client()))), 0);
     assert_eq!(allocations(keyed(by::address(behind.clone()))), 0);
     assert_eq!(allocations(keyed(by::header("x-user").secret().or_address(behind))), 0);
@@ -81,7 +81,7 @@ fn a_request_that_passes_allocates_nothing() {
     let policy =
         Policy::builder().rule("everybody", quota).rule("user", quota).rule("tried", quota).build().unwrap();
     let limits = Limits::over(policy)
-        .rule("everybody", by::everybody())
+        .rule("everybody", by::global())
         .rule("user", by::header("x-user").or_skip())
         .rule("tried", by::method())
         .shadow();
@@ -91,6 +91,6 @@ fn a_request_that_passes_allocates_nothing() {
 #[test]
 fn what_is_told_is_what_allocates() {
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(1_000));
-    let limits = Limits::over(limiter).rule("user", by::everybody()).fields(Fields::Draft11).build().unwrap();
+    let limits = Limits::over(limiter).rule("user", by::global()).fields(Fields::Draft11).build().unwrap();
     assert!(allocations(limits) > 0, "or the count above counts nothing");
 }

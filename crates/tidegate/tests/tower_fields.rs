@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use served::{Counting, of, send};
-use tidegate::http::{Asked, Expose, Fields, Head, KeyPart, Limits, LimitsBuilder, Ruling, by};
+use tidegate::http::{Evaluation, Expose, Fields, Head, KeyPart, LimitOutcome, Limits, LimitsBuilder, by};
 use tidegate::tower::RateLimitLayer;
 use tidegate::{ConcurrencyLimiter, ManualClock, Policy, Quota, Rule};
 use tower_layer::Layer;
@@ -27,13 +27,13 @@ fn limits(set: impl FnOnce(LimitsBuilder<Rules>) -> LimitsBuilder<Rules>) -> Lim
         .expect("as the test wants it")
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
-        .rule("everybody", by::everybody())
+        .rule("everybody", by::global())
         .quota(EVERYBODY)
         .rule("user", by::header("x-user").or_skip())
         .quota(USER)
-        .rule("abuse", by::everybody())
+        .rule("abuse", by::global())
         .expose(Expose::RetryAfterOnly)
-        .rule("tried out", by::everybody())
+        .rule("tried out", by::global())
         .shadow();
     set(limits).build().expect("as the test wants it")
 }
@@ -80,21 +80,21 @@ async fn all_rules_that_refuse_are_told_and_the_longest_wait() {
         .rule("daily", Quota::per_day(1))
         .rule("abuse", Quota::per_hour(1))
         .rule("wide", Quota::per_hour(9))
-        .at_once("places", 1)
+        .concurrency("places", 1)
         .build()
         .expect("as the test wants it")
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
-        .rule("hourly", by::everybody())
+        .rule("hourly", by::global())
         .rule("daily", by::header("x-user").or_skip())
-        .rule("abuse", by::everybody())
+        .rule("abuse", by::global())
         .expose(Expose::Hidden)
-        .rule("wide", by::everybody())
-        .rule("places", by::everybody())
+        .rule("wide", by::global())
+        .rule("places", by::global())
         .fields(Fields::Draft11)
         .build()
         .expect("as the test wants it");
-    let Asked::Now(Ruling::Pass(_at_work)) = limits.ask(&Head::of(&of("alice"))) else {
+    let Evaluation::Now(LimitOutcome::Pass(_at_work)) = limits.evaluate(&Head::of(&of("alice"))) else {
         panic!("it is the first")
     };
     let busy = told(&limits, of("alice")).await;
@@ -127,7 +127,7 @@ fn busy(set: impl FnOnce(LimitsBuilder<ConcurrencyLimiter>) -> LimitsBuilder<Con
     let limiter = ConcurrencyLimiter::new(1);
     let permit = limiter.try_acquire().expect("nobody has it yet").into_owned();
     std::mem::forget(permit);
-    set(Limits::over(limiter).rule("places", by::everybody())).build().expect("as the test wants it")
+    set(Limits::over(limiter).rule("places", by::global())).build().expect("as the test wants it")
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn a_websocket_is_refused_before_the_upgrade_and_closed_after_it() {
 
     for (limits, code) in [(limits, 1008), (busy(|limits| limits), 1013)] {
         let message = upgrade();
-        let Asked::Now(Ruling::Refuse(refusal)) = limits.ask(&Head::of(&message)) else {
+        let Evaluation::Now(LimitOutcome::Refuse(refusal)) = limits.evaluate(&Head::of(&message)) else {
             panic!("it is used up")
         };
         assert_eq!(refusal.close_code(), code);

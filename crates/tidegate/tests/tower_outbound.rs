@@ -60,7 +60,7 @@ fn answer(status: u16, name: &str, value: &str) -> Response<()> {
 fn tenth(partner: &Partner) -> Outbound<Partner> {
     let clock = TokioClock::new();
     let limits = Limits::over(Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock))
-        .rule("partner", by::everybody())
+        .rule("partner", by::global())
         .wait_at_most(Duration::from_secs(1))
         .timer(clock)
         .build()
@@ -172,7 +172,7 @@ async fn more_time_than_there_is_fails_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_for_a_call_is_held_as_long_as_its_response() {
     let slots = ConcurrencyLimiter::new(1);
-    let limits = Limits::on(slots.clone(), by::everybody()).unwrap();
+    let limits = Limits::on(slots.clone(), by::global()).unwrap();
     let mut service = OutboundLayer::new(limits).layer(Partner::new([]));
     let response = service.call(to("a")).await.unwrap();
     assert_eq!(slots.stats().in_use, 1);

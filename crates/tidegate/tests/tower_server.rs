@@ -36,7 +36,7 @@ fn limits(
     ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
 ) -> Limits {
     let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
-    set(Limits::over(limiter).rule("hourly", by::everybody())).build().expect("as the test wants it")
+    set(Limits::over(limiter).rule("hourly", by::global())).build().expect("as the test wants it")
 }
 
 async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
@@ -69,7 +69,7 @@ async fn clones_of_layer_and_service_share_the_limit() {
 async fn of_64_at_the_same_time_exactly_40_pass() {
     let counting = Counting::default();
     let limiter = Limiter::new(Quota::per_hour(40)).with_clock(ManualClock::new());
-    let service = in_front(&Limits::on(limiter, by::everybody()).unwrap(), &counting);
+    let service = in_front(&Limits::on(limiter, by::global()).unwrap(), &counting);
     let barrier = Arc::new(tokio::sync::Barrier::new(64));
     let tasks: Vec<_> = (0..64)
         .map(|_| {
@@ -91,7 +91,7 @@ async fn of_64_at_the_same_time_exactly_40_pass() {
 async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it() {
     let counting = Counting::default();
     let limits =
-        Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::everybody()).unwrap();
+        Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::global()).unwrap();
     let mut service = in_front(&limits, &counting);
     for _ in 0..10 {
         std::future::poll_fn(|cx| Service::<Request<()>>::poll_ready(&mut service, cx)).await.unwrap();
@@ -109,11 +109,8 @@ async fn several_rules_are_all_or_nothing() {
         .build()
         .unwrap()
         .with_clock(ManualClock::new());
-    let limits = Limits::over(policy.clone())
-        .rule("everybody", by::everybody())
-        .rule("user", by_user())
-        .build()
-        .unwrap();
+    let limits =
+        Limits::over(policy.clone()).rule("everybody", by::global()).rule("user", by_user()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     assert_eq!(send(&mut service, of("alice")).await.status(), 200);
     for _ in 0..5 {
@@ -129,7 +126,7 @@ async fn several_rules_are_all_or_nothing() {
 async fn costs_are_charged_and_some_are_skipped() {
     let limiter = Limiter::new(Quota::per_hour(6)).with_clock(ManualClock::new());
     let limits = Limits::over(limiter.clone())
-        .rule("hourly", by::everybody())
+        .rule("hourly", by::global())
         .cost(|head| if head.method == Method::POST { 5 } else { 1 })
         .skip_if(|head| head.uri.path() == "/health")
         .build()
@@ -338,9 +335,9 @@ async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
         .unwrap()
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
-        .rule("tried out", by::everybody())
+        .rule("tried out", by::global())
         .shadow()
-        .rule("in force", by::everybody())
+        .rule("in force", by::global())
         .fields(Fields::Draft11)
         .build()
         .unwrap();
@@ -371,7 +368,7 @@ async fn the_excess_waits_for_as_long_as_it_may() {
     let clock = TokioClock::new();
     let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
     let limits = Limits::over(limiter)
-        .rule("second", by::everybody())
+        .rule("second", by::global())
         .wait_at_most(Duration::from_millis(200))
         .build()
         .unwrap();
@@ -402,7 +399,7 @@ async fn the_excess_waits_for_as_long_as_it_may() {
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_spreads_requests_delays_them() {
     let pacer = tidegate::Pacer::new(Quota::per_second(10)).with_clock(TokioClock::new());
-    let limits = Limits::over(pacer).rule("pace", by::everybody()).timer(TokioClock::new()).build().unwrap();
+    let limits = Limits::over(pacer).rule("pace", by::global()).timer(TokioClock::new()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     let began = tokio::time::Instant::now();
     for _ in 0..3 {
@@ -415,11 +412,11 @@ async fn a_rule_that_spreads_requests_delays_them() {
 async fn who_has_waited_in_vain_is_served_elsewhere_too() {
     let limiter = tidegate::ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     let limits = Limits::over(limiter.clone())
-        .rule("at once", by::everybody())
+        .rule("at once", by::global())
         .wait_at_most(Duration::from_secs(1))
         .build()
         .unwrap();
-    let layer = RateLimitLayer::new(limits).otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let layer = RateLimitLayer::new(limits).fallback(Answering(|| Response::new(b"yesterday's".to_vec())));
     let _held = limiter.try_acquire().unwrap();
     let degraded = send(&mut layer.layer(Counting::default()), request()).await;
     assert_eq!(
@@ -431,7 +428,7 @@ async fn who_has_waited_in_vain_is_served_elsewhere_too() {
 #[tokio::test]
 async fn those_who_are_refused_are_served_elsewhere() {
     let limits = limits(|limits| limits.answer(|_, _| panic!("nobody is to be told of the refusal")));
-    let layer = RateLimitLayer::new(limits).otherwise(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let layer = RateLimitLayer::new(limits).fallback(Answering(|| Response::new(b"yesterday's".to_vec())));
     let counting = Counting::default();
     let mut service = layer.layer(counting.clone());
     assert_eq!(text(&send(&mut service, request()).await), "served");
@@ -459,7 +456,7 @@ impl Gate for Far {
 #[tokio::test]
 async fn a_shadow_is_one_with_a_gate_that_answers_later_too() {
     let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), Arc::default());
-    let limits = Limits::over(far).rule("tried out", by::everybody()).shadow().build().unwrap();
+    let limits = Limits::over(far).rule("tried out", by::global()).shadow().build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     for _ in 0..3 {
         assert_eq!(send(&mut service, request()).await.status(), 200);
@@ -477,9 +474,9 @@ async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
         .unwrap()
         .with_clock(TokioClock::new());
     let limits = Limits::over(policy)
-        .rule("tried out", by::everybody())
+        .rule("tried out", by::global())
         .shadow()
-        .rule("in force", by::everybody())
+        .rule("in force", by::global())
         .wait_at_most(Duration::from_secs(5))
         .max_waiting(1)
         .build()
@@ -502,7 +499,7 @@ async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
 async fn a_gate_that_answers_later_is_asked_in_the_call() {
     let asked = Arc::new(AtomicUsize::new(0));
     let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), asked.clone());
-    let mut service = in_front(&Limits::on(far, by::everybody()).unwrap(), &Counting::default());
+    let mut service = in_front(&Limits::on(far, by::global()).unwrap(), &Counting::default());
     drop(service.call(request()));
     assert_eq!(asked.load(Ordering::SeqCst), 1, "a client that has gone was asked for");
     assert_eq!(send(&mut service, request()).await.status(), 200);

@@ -63,15 +63,15 @@ fn limits_on_notes(plan: Plan) -> Result<Limits, Box<dyn Error>> {
     let policy = Policy::builder()
         .rule("everybody", plan.everybody)
         .rule("user", plan.user)
-        .at_once("at work", plan.at_work)
+        .concurrency("at work", plan.at_work)
         .build()?;
     let limits = Limits::over(policy)
-        .rule("everybody", by::everybody())
+        .rule("everybody", by::global())
         .expose(Expose::RetryAfterOnly)
         .rule("user", by::extension(|user: &User| &user.name).or_refuse())
         .quota(plan.user)
         .cost(|head| if head.method == "POST" { 5 } else { 1 })
-        .rule("at work", by::everybody())
+        .rule("at work", by::global())
         .expose(Expose::RetryAfterOnly)
         .fields(Fields::Draft11)
         .build()?;

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tower_service::Service;
 
 async fn partner(quota: Quota) -> SocketAddr {
-    let limits = Limits::on(Limiter::new(quota), by::everybody()).unwrap();
+    let limits = Limits::on(Limiter::new(quota), by::global()).unwrap();
     let app = Router::new().route("/", get(|| async { "welcome" })).layer(RateLimitLayer::new(limits));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

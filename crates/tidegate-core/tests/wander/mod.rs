@@ -64,7 +64,7 @@ pub(crate) fn policies() -> impl Iterator<Item = Vec<Rule>> {
 }
 
 /// Where a walk stands: a state that is honest at `now`, and chance to ask it something.
-pub(crate) struct Standing<'a> {
+pub(crate) struct Remaining<'a> {
     pub(crate) state: &'a [u64],
     pub(crate) now: Micros,
     pub(crate) random: &'a mut Random,
@@ -78,12 +78,12 @@ pub(crate) enum Verbs {
 }
 
 /// Walks forward through states that really occur, and shows each one to `look`.
-pub(crate) fn wander<A: Algorithm + ?Sized>(limit: &A, verbs: Verbs, mut look: impl FnMut(Standing<'_>)) {
+pub(crate) fn wander<A: Algorithm + ?Sized>(limit: &A, verbs: Verbs, mut look: impl FnMut(Remaining<'_>)) {
     let mut random = Random::seeded(0x71DE);
     let mut state = vec![0; limit.words()];
     let mut now = Micros::new(1_760_000_000_000_000);
     for _ in 0..2_000 {
-        look(Standing { state: &state, now, random: &mut random });
+        look(Remaining { state: &state, now, random: &mut random });
         let _ = act(limit, verbs, &mut state, now, &mut random);
         now = now.plus(pause(limit, &state, now, &mut random));
     }
@@ -147,7 +147,7 @@ pub(crate) fn micros(time: impl Into<Duration>) -> u64 {
     u64::try_from(time.into().as_micros()).expect("a time that fits")
 }
 
-pub(crate) fn draw_cost<A: Algorithm + ?Sized>(limit: &A, it: &mut Standing<'_>) -> u32 {
+pub(crate) fn draw_cost<A: Algorithm + ?Sized>(limit: &A, it: &mut Remaining<'_>) -> u32 {
     let most = limit.peek(it.state, it.now, 0).limit() + 1;
     u32::try_from(it.random.between(1, most)).expect("a cost")
 }

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use tidegate::Micros;
 use tokio::sync::Notify;
 
-use super::lot::{Grant, Lot, Reservation};
-use super::purse::{Filling, Purse};
+use super::grant::{Grant, GrantReply, Reservation};
+use super::token_cache::{Refilling, TokenCache};
 
 /// How a rule is leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deal {
+pub(crate) struct LeaseTerms {
     /// How many granted tokens may be unspent, on all nodes together.
     pub(crate) stock: u32,
     /// The largest lot: less than the stock divided by the nodes, so that there is always something left to refill.
@@ -42,7 +42,7 @@ pub(crate) struct Deal {
 
 #[derive(Debug)]
 pub(crate) struct Account {
-    lots: Vec<Lot>,
+    grants: Vec<Grant>,
     reservation: Option<Reservation>,
     is_asking: bool,
     /// Asking for a grant is pointless before then.
@@ -94,14 +94,14 @@ pub(crate) struct Order {
 /// What goes back to Redis.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    pub(crate) lots: Vec<Lot>,
+    pub(crate) grants: Vec<Grant>,
     pub(crate) reservation: Option<Reservation>,
 }
 
 impl Account {
     pub(crate) fn new(now: Micros) -> Self {
         Account {
-            lots: Vec::new(),
+            grants: Vec::new(),
             reservation: None,
             is_asking: false,
             shut_until: Micros::ZERO,
@@ -122,7 +122,7 @@ impl Account {
         self.drop_expired(now);
         let left = self.left();
         if left >= cost {
-            self.lots.iter_mut().fold(cost, |missing, lot| lot.spend(missing));
+            self.grants.iter_mut().fold(cost, |missing, grant| grant.spend(missing));
             let ask = self.spare() == 0 && !self.is_asking && now >= self.shut_until;
             self.is_asking |= ask;
             return Spend::Spent { left: left - cost, ask };
@@ -139,15 +139,15 @@ impl Account {
 
     /// How many tokens would be left after spending `cost`; `None` if there are too few.
     pub(crate) fn look(&self, cost: u32, now: Micros) -> Option<u32> {
-        let lots = self.lots.iter().filter(|lot| !lot.is_over(now));
-        lots.map(Lot::left).sum::<u32>().checked_sub(cost)
+        let grants = self.grants.iter().filter(|grant| !grant.is_over(now));
+        grants.map(Grant::left).sum::<u32>().checked_sub(cost)
     }
 
     fn drop_expired(&mut self, now: Micros) {
         let expired = &mut self.expired;
-        self.lots.retain(|lot| {
-            let is_over = lot.is_over(now);
-            *expired += if is_over { lot.left() } else { 0 };
+        self.grants.retain(|grant| {
+            let is_over = grant.is_over(now);
+            *expired += if is_over { grant.left() } else { 0 };
             !is_over
         });
         self.reservation = self.reservation.filter(|reservation| !reservation.is_over(now));
@@ -169,26 +169,29 @@ impl Account {
     }
 
     /// Takes everything out of the purse.
-    pub(crate) fn collect(&mut self, purse: &Purse) {
-        let left = purse.empty();
-        self.spent_at = self.spent_at.max(Micros::new(purse.spent_at()));
-        self.lots.iter_mut().for_each(|lot| lot.collect(left));
+    pub(crate) fn collect(&mut self, token_cache: &TokenCache) {
+        let left = token_cache.empty();
+        self.spent_at = self.spent_at.max(Micros::new(token_cache.spent_at()));
+        self.grants.iter_mut().for_each(|grant| grant.collect(left));
     }
 
     /// Puts into the purse what can be spent before it is time to ask for more.
-    pub(crate) fn lay_out(&mut self, purse: &Purse) {
+    pub(crate) fn lay_out(&mut self, token_cache: &TokenCache) {
         let most = if self.is_asking { u32::MAX } else { self.spare().saturating_sub(1) };
         let left = self.left();
-        let Some(lot) = self.lots.iter_mut().find(|lot| lot.left() > 0) else { return };
-        let (tokens, until) = lot.lay_out(most);
+        let Some(grant) = self.grants.iter_mut().find(|grant| grant.left() > 0) else { return };
+        let (tokens, until) = grant.lay_out(most);
         let filling =
-            Filling { tokens, until: until.get(), beside: left - tokens, whole_at: self.whole_at.get() };
-        purse.fill(filling);
+            Refilling { tokens, until: until.get(), beside: left - tokens, whole_at: self.whole_at.get() };
+        token_cache.fill(filling);
     }
 
     /// Puts tokens back that were not used. Returns how many Redis takes to be spent already.
     pub(crate) fn put_back(&mut self, cost: u32, now: Micros) -> u32 {
-        self.lots.iter_mut().filter(|lot| !lot.is_over(now)).fold(cost, |rest, lot| lot.put_back(rest))
+        self.grants
+            .iter_mut()
+            .filter(|grant| !grant.is_over(now))
+            .fold(cost, |rest, grant| grant.put_back(rest))
     }
 
     /// Asking may be worthwhile again.
@@ -201,7 +204,7 @@ impl Account {
     }
 
     fn left(&self) -> u32 {
-        self.lots.iter().map(Lot::left).sum()
+        self.grants.iter().map(Grant::left).sum()
     }
 
     /// How long, as far as is known, until the whole limit is available again.
@@ -210,31 +213,32 @@ impl Account {
     }
 
     /// What to ask Redis for, on behalf of a request that needs at least `cost`. A reservation is claimed with it.
-    pub(crate) fn order(&mut self, cost: u32, deal: &Deal, now: Micros) -> Order {
+    pub(crate) fn order(&mut self, cost: u32, terms: &LeaseTerms, now: Micros) -> Order {
         let since = now.get().saturating_sub(self.asked_at.get());
         let claim = self.reservation.take();
-        if since < deal.ttl / 8 || claim.is_some() {
+        if since < terms.ttl / 8 || claim.is_some() {
             self.size = self.size.saturating_mul(2);
-        } else if since > deal.ttl / 2 {
+        } else if since > terms.ttl / 2 {
             self.size /= 2;
         }
         let is_quick =
             claim.is_some() && self.empty_at.is_some_and(|then| then.since(self.asked_at) <= since / 2);
-        let (most, ttl) = if is_quick { (deal.most_if_quick, since / 3 * 2) } else { (deal.most, deal.ttl) };
+        let (most, ttl) =
+            if is_quick { (terms.most_if_quick, since / 3 * 2) } else { (terms.most, terms.ttl) };
         self.size = self.size.clamp(1, most.max(1));
         (self.asked_at, self.empty_at) = (now, None);
-        let older = self.lots.iter_mut().map(|lot| (lot.id, lot.report())).collect();
-        Order { want: self.size.max(cost), ttl: ttl.clamp(1, deal.ttl), older, claim, sent: now }
+        let older = self.grants.iter_mut().map(|grant| (grant.id, grant.report())).collect();
+        Order { want: self.size.max(cost), ttl: ttl.clamp(1, terms.ttl), older, claim, sent: now }
     }
 
     /// Redis has answered an order.
-    pub(crate) fn granted(&mut self, grant: Grant, order: &Order, whole_in: u64, now: Micros) {
+    pub(crate) fn granted(&mut self, grant: GrantReply, order: &Order, whole_in: u64, now: Micros) {
         self.is_asking = false;
         self.whole_at = now.plus(whole_in);
         // Redis knows that nothing is left of these.
-        self.lots.retain(|lot| lot.left() > 0 || !order.older.contains(&(lot.id, 0)));
-        self.lots.extend(order.claim.and_then(|claim| grant.claimed_lot(claim.id, order.sent)));
-        self.lots.extend(grant.lot(order.sent));
+        self.grants.retain(|grant| grant.left() > 0 || !order.older.contains(&(grant.id, 0)));
+        self.grants.extend(order.claim.and_then(|claim| grant.claimed_grant(claim.id, order.sent)));
+        self.grants.extend(grant.grant(order.sent));
         self.reservation = grant.reservation(order.sent, now);
         if grant.amount + grant.claimed + grant.reserved == 0 {
             (self.shut_until, self.is_out_of_stock) = (now.plus(grant.wait), grant.is_out_of_stock);
@@ -260,19 +264,19 @@ impl Account {
     }
 
     fn take(&mut self) -> Closed {
-        Closed { lots: std::mem::take(&mut self.lots), reservation: self.reservation.take() }
+        Closed { grants: std::mem::take(&mut self.grants), reservation: self.reservation.take() }
     }
 
     /// Whether it holds nothing and was idle for so long that the size of its lots is not worth remembering.
     pub(crate) fn is_forgotten(&self, idle: u64, now: Micros) -> bool {
         let since = now.get().saturating_sub(self.spent_at.get());
-        let is_empty = self.lots.is_empty() && self.reservation.is_none();
+        let is_empty = self.grants.is_empty() && self.reservation.is_none();
         is_empty && !self.is_asking && now >= self.shut_until && since >= idle
     }
 }
 
 impl Closed {
     pub(crate) fn is_empty(&self) -> bool {
-        self.lots.is_empty() && self.reservation.is_none()
+        self.grants.is_empty() && self.reservation.is_none()
     }
 }

@@ -1,7 +1,7 @@
 //! # All accounts, by rule and key
 //!
 //! In drawers, so that those who ask for different keys seldom meet. Nobody holds a drawer open while Redis is asked. While a
-//! drawer is shut, what can be spent at once lies in a [purse](super::purse).
+//! drawer is shut, what can be spent at once lies in a [purse](super::token_cache).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashTable;
 use tidegate::Micros;
 
-use super::account::{Account, Closed, Deal};
-use super::hand::{self, Name, Owned};
+use super::account::{Account, Closed, LeaseTerms};
+use super::thread_cache::{self, Name, Owned};
 
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    drawers: Box<[Drawer]>,
+    drawers: Box<[Shard]>,
     hasher: RandomState,
     most: usize,
     house: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Accounts {
 /// On cache lines of its own, as neighbours are opened by others.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Drawer(Mutex<HashTable<Entry>>);
+struct Shard(Mutex<HashTable<Entry>>);
 
 #[derive(Debug)]
 struct Entry {
@@ -42,20 +42,20 @@ pub(crate) struct Swept {
     pub(crate) expired: u64,
 }
 
-const DRAWERS: usize = 64;
+const SHARDS: usize = 64;
 
 impl Accounts {
     pub(crate) fn new(most: usize) -> Self {
-        static HOUSES: AtomicU64 = AtomicU64::new(0);
+        static INSTANCES: AtomicU64 = AtomicU64::new(0);
         Accounts {
-            drawers: (0..DRAWERS).map(|_| Drawer::default()).collect(),
+            drawers: (0..SHARDS).map(|_| Shard::default()).collect(),
             hasher: RandomState::new(),
-            most: most / DRAWERS + 1,
-            house: HOUSES.fetch_add(1, Ordering::Relaxed),
+            most: most / SHARDS + 1,
+            house: INSTANCES.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// Takes `cost` from the purse of an account, if it is at hand; see [`hand::spend`].
+    /// Takes `cost` from the purse of an account, if it is at hand; see [`thread_cache::spend`].
     #[inline]
     pub(crate) fn spend_at_hand(
         &self,
@@ -64,7 +64,7 @@ impl Accounts {
         cost: u32,
         now: Micros,
     ) -> Option<(u32, u64)> {
-        hand::spend(self.house, rule, key, cost, now.get())
+        thread_cache::spend(self.house, rule, key, cost, now.get())
     }
 
     /// Nobody who chooses keys can aim the hash: they go through a keyed one. The number of a rule nobody chooses.
@@ -87,7 +87,7 @@ impl Accounts {
         let mut drawer = self.drawer(name.hash);
         if let Some(entry) = drawer.find_mut(name.hash, |entry| entry.owned.is_of(name)) {
             let done = entry.act(act);
-            hand::keep(&entry.owned);
+            thread_cache::keep(&entry.owned);
             return Some(done);
         }
         if drawer.len() >= self.most {
@@ -106,15 +106,17 @@ impl Accounts {
     /// By bits that the table inside does not go by.
     #[inline]
     fn drawer(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
-        let drawer = usize::try_from(hash >> 32).unwrap_or(0) % DRAWERS;
+        let drawer = usize::try_from(hash >> 32).unwrap_or(0) % SHARDS;
         self.drawers[drawer].open()
     }
 
     /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
-    pub(crate) fn idle(&self, deals: &[Option<Deal>], now: Micros) -> Swept {
+    pub(crate) fn idle(&self, deals: &[Option<LeaseTerms>], now: Micros) -> Swept {
         self.each(
-            |rule, account| deals[rule].map_or_else(Closed::default, |deal| account.idle(deal.ttl / 2, now)),
-            |rule, account| deals[rule].is_none_or(|deal| account.is_forgotten(deal.ttl, now)),
+            |rule, account| {
+                deals[rule].map_or_else(Closed::default, |terms| account.idle(terms.ttl / 2, now))
+            },
+            |rule, account| deals[rule].is_none_or(|terms| account.is_forgotten(terms.ttl, now)),
         )
     }
 
@@ -130,7 +132,7 @@ impl Accounts {
             return Swept::default();
         };
         let (Entry { owned, mut account }, _) = found.remove();
-        account.collect(&owned.purse);
+        account.collect(&owned.token_cache);
         let closed = account.close(now);
         Swept { back: vec![(name.rule, name.key.into(), closed)], expired: account.take_expired().into() }
     }
@@ -143,7 +145,7 @@ impl Accounts {
         let mut swept = Swept::default();
         for drawer in &self.drawers {
             drawer.open().retain(|Entry { owned, account }| {
-                account.collect(&owned.purse);
+                account.collect(&owned.token_cache);
                 let closed = give(owned.rule, account);
                 swept.expired += u64::from(account.take_expired());
                 if !closed.is_empty() {
@@ -151,7 +153,7 @@ impl Accounts {
                 }
                 let stays = !is_closed(owned.rule, account);
                 if stays {
-                    account.lay_out(&owned.purse);
+                    account.lay_out(&owned.token_cache);
                 }
                 stays
             });
@@ -163,14 +165,14 @@ impl Accounts {
 impl Entry {
     /// Whoever acts finds everything in the account, and nothing in the purse.
     fn act<T>(&mut self, act: impl FnOnce(&mut Account) -> T) -> T {
-        self.account.collect(&self.owned.purse);
+        self.account.collect(&self.owned.token_cache);
         let done = act(&mut self.account);
-        self.account.lay_out(&self.owned.purse);
+        self.account.lay_out(&self.owned.token_cache);
         done
     }
 }
 
-impl Drawer {
+impl Shard {
     fn open(&self) -> MutexGuard<'_, HashTable<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,129 +1,136 @@
-//! # Lots for somebody else
+//! # Granted and reserved tokens
 //!
-//! A service that stands before Redis grants lots to its own clients, which spend them in their programs. It keeps nothing of
-//! them: the bucket knows what is out, and the client has the id by which the rest comes back, through whichever service.
+//! A lot is tokens that Redis has already deducted. This process spends them without asking:
 //!
-//! Of a window nobody keeps a note; what is given back of it is a charge that still counts. Who gives the same back twice gives
-//! back twice: it is up to the caller to remember, by the [`Receipt`], what came back already.
+//! ```text
+//!   sent ── Redis grants ── received ─────────────── until
+//!                               ├── spent only here ──┤
+//! ```
+//!
+//! The end counts from when the request was sent, so it comes before Redis takes the grant to be over.
+//!
+//! A reservation is tokens that have not come in yet. They are nobody else's, but they may not be spent before Redis has made
+//! a lot of them:
+//!
+//! ```text
+//!   sent ── Redis reserves ── received ── wait ── from: claim ── Redis grants ── a grant
+//! ```
 
-use std::time::Duration;
+use tidegate::Micros;
 
-use tidegate::{InvalidRequest, Micros, Part};
-use tidegate_core::Decision;
+/// Granted tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) id: [u8; 16],
+    left: u32,
+    /// How many tokens were moved into the purse; they are not in `left`.
+    out: u32,
+    until: Micros,
+    /// The most that Redis takes to be unspent.
+    reported: u32,
+    /// Of a window: when it ends, on Redis's clock.
+    pub(crate) ends: Micros,
+}
 
-use super::office::granted;
-use super::{CannotLease, Lease};
-use crate::gate::RedisGate;
-use crate::lease::Deal;
-use crate::trouble::Trouble;
-use crate::wire::{Line, Terms, Verb};
-
-/// What was granted to somebody who spends it on its own.
+/// Tokens that have not come in yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Granted {
-    /// How many, perhaps 0.
-    pub amount: u32,
-    /// If nothing was granted: when to ask again.
-    pub wait: Duration,
-    /// Nothing may be spent later than so long after the question was *sent*, by a clock that does not stop while the machine
-    /// sleeps. Already a little less than Redis reckons, for clocks differ in pace.
-    pub lasts: Duration,
-    /// By what it is given back.
-    pub receipt: Receipt,
-    /// How the rule stands after it.
-    pub decision: Decision,
+pub(crate) struct Reservation {
+    pub(crate) id: [u8; 16],
+    pub(crate) amount: u32,
+    /// When they can be claimed.
+    pub(crate) from: Micros,
+    until: Micros,
 }
 
-/// By what a grant is given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Receipt {
-    /// Of a bucket: the id that it was granted under. Given back twice, it comes back once.
-    Bucket([u8; 16]),
-    /// Of a window: when it ends, by the clock of Redis. To be given back once.
-    Window(Micros),
+/// What one reply of Redis grants.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GrantReply {
+    pub(crate) id: [u8; 16],
+    pub(crate) amount: u32,
+    pub(crate) reserved: u32,
+    /// How many tokens of the reservation that was claimed.
+    pub(crate) claimed: u32,
+    /// Nothing was granted although tokens are there: other nodes hold the whole stock.
+    pub(crate) is_out_of_stock: bool,
+    /// Microseconds until the reservation can be claimed; if there is nothing at all, until it is worth asking again.
+    pub(crate) wait: u64,
+    /// For how many microseconds a lot may be spent.
+    pub(crate) lasts: u64,
+    pub(crate) ends: Micros,
 }
 
-impl RedisGate {
-    /// Grants up to as much as the part costs, to be spent without asking: of a token bucket or a fixed window. `id` is that of
-    /// no other grant in the world; random ones will do. Whether the rule is [leased](crate::Builder::lease) here does not
-    /// matter.
-    ///
-    /// Who hears no answer does not ask under the same id again: what may have been granted ends by its time.
-    ///
-    /// # Errors
-    ///
-    /// [`CannotLease`] if there is no such rule, or it is none of the two; inside, why Redis did not decide.
-    pub async fn grant(
-        &self,
-        part: Part<'_>,
-        id: [u8; 16],
-        lease: Lease,
-    ) -> Result<Result<Granted, Trouble>, CannotLease> {
-        let deal = self.deal_of(&part, lease)?;
-        let shared = &self.shared;
-        let answer = if deal.is_window {
-            let line = self.line_of(&part, Terms::Plain);
-            shared.ask(Verb::Take, &[line], None, shared.deadline).await
-        } else {
-            let line = self.line_of(&part, Terms::Lease { stock: deal.stock, ttl: deal.ttl, ahead: 0 });
-            shared.ask(Verb::Lease, &[line], Some(&id), shared.deadline).await
-        };
-        Ok(answer.map(|reply| {
-            let grant = granted(&reply, &deal, deal.ttl, id);
-            let lasts = grant.lasts - grant.lasts / 64;
-            Granted {
-                amount: grant.amount,
-                wait: Duration::from_micros(if grant.amount == 0 { grant.wait } else { 0 }),
-                lasts: Duration::from_micros(if grant.amount == 0 { 0 } else { lasts }),
-                receipt: if deal.is_window { Receipt::Window(grant.ends) } else { Receipt::Bucket(id) },
-                decision: reply.decisions[0].of_rule(part.rule),
-            }
-        }))
+impl GrantReply {
+    /// Clocks may differ in pace, so a lot ends here a little earlier than in Redis.
+    fn lasts_here(&self) -> u64 {
+        self.lasts - self.lasts / 64
     }
 
-    /// Takes back what is unspent of a grant, as much as the part costs, and tells how the rule stands after it. Nothing of it
-    /// may be spent any more. What is over, or came back before, comes back no more.
-    ///
-    /// # Errors
-    ///
-    /// As [`grant`](RedisGate::grant).
-    pub async fn take_back(
-        &self,
-        part: Part<'_>,
-        receipt: Receipt,
-    ) -> Result<Result<Decision, Trouble>, CannotLease> {
-        let deal = self.deal_of(&part, Lease::on())?;
-        let shared = &self.shared;
-        let within = shared.deadline;
-        let answer = match (receipt, deal.is_window) {
-            (Receipt::Bucket(id), false) => {
-                shared.ask(Verb::Return, &[self.line_of(&part, Terms::Plain)], Some(&id), within).await
-            }
-            (Receipt::Window(ends), true) => {
-                shared.ask(Verb::GiveBack, &[self.line_of(&part, Terms::Til(ends))], None, within).await
-            }
-            _ => return Err(CannotLease("a grant of another rule; name the rule that it is of".into())),
-        };
-        Ok(answer.map(|reply| reply.decisions[0].of_rule(part.rule)))
+    pub(crate) fn grant(&self, sent: Micros) -> Option<Grant> {
+        self.grant_of(self.id, self.amount, sent)
     }
 
-    fn deal_of(&self, part: &Part<'_>, lease: Lease) -> Result<Deal, CannotLease> {
-        self.shared.validate(&[*part])?;
-        let shape = self.shared.shape(part);
-        lease.validate(&shape.name, shape.described.letter())?;
-        Ok(lease.terms(shape.described.letter(), shape.described.limit(), self.shared.nodes))
+    pub(crate) fn claimed_grant(&self, id: [u8; 16], sent: Micros) -> Option<Grant> {
+        self.grant_of(id, self.claimed, sent)
     }
 
-    fn line_of(&self, part: &Part<'_>, terms: Terms) -> Line<'_> {
-        let shape = self.shared.shape(part);
-        let key = self.shared.keys.name(&shape.name, part.key.bytes());
-        Line { key, cost: part.cost, terms, rule: &shape.described }
+    fn grant_of(&self, id: [u8; 16], amount: u32, sent: Micros) -> Option<Grant> {
+        let until = sent.plus(self.lasts_here());
+        (amount > 0).then_some(Grant { id, left: amount, out: 0, until, reported: amount, ends: self.ends })
+    }
+
+    pub(crate) fn reservation(&self, sent: Micros, received: Micros) -> Option<Reservation> {
+        let (from, until) = (received.plus(self.wait), sent.plus(self.wait).plus(self.lasts_here()));
+        (self.reserved > 0).then_some(Reservation { id: self.id, amount: self.reserved, from, until })
     }
 }
 
-impl From<InvalidRequest> for CannotLease {
-    fn from(invalid: InvalidRequest) -> Self {
-        CannotLease(invalid.to_string())
+impl Grant {
+    /// How many tokens are unspent, without those in the purse.
+    pub(crate) const fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Moves up to `most` tokens into the purse. Returns how many, and until when they may be spent.
+    pub(crate) fn lay_out(&mut self, most: u32) -> (u32, Micros) {
+        self.out = self.left.min(most);
+        self.left -= self.out;
+        (self.out, self.until)
+    }
+
+    /// Takes back what is left in the purse, if its tokens are of this lot.
+    pub(crate) fn collect(&mut self, left: u32) {
+        if std::mem::take(&mut self.out) > 0 {
+            self.left += left;
+        }
+    }
+
+    pub(crate) fn is_over(&self, now: Micros) -> bool {
+        now >= self.until
+    }
+
+    /// Spends up to `cost`, and returns how much is missing.
+    pub(crate) fn spend(&mut self, cost: u32) -> u32 {
+        let spent = cost.min(self.left);
+        self.left -= spent;
+        cost - spent
+    }
+
+    /// Puts tokens back that were not used, as far as Redis still takes them to be unspent. Returns how many do not fit.
+    pub(crate) fn put_back(&mut self, cost: u32) -> u32 {
+        let fits = cost.min(self.reported - self.left);
+        self.left += fits;
+        cost - fits
+    }
+
+    /// How many tokens are left, to be reported to Redis. From now on it is never more.
+    pub(crate) fn report(&mut self) -> u32 {
+        self.reported = self.left;
+        self.reported
+    }
+}
+
+impl Reservation {
+    pub(crate) fn is_over(&self, now: Micros) -> bool {
+        now >= self.until
     }
 }

@@ -2,28 +2,29 @@
 
 use tidegate::Micros;
 
-use super::account::{Account, Deal, Order, Spend};
-use super::lot::Grant;
+use super::account::{Account, LeaseTerms, Order, Spend};
+use super::grant::GrantReply;
 
-const DEAL: Deal = Deal { stock: 100, most: 32, most_if_quick: 48, ttl: 6_400, is_window: false };
+const TERMS: LeaseTerms =
+    LeaseTerms { stock: 100, most: 32, most_if_quick: 48, ttl: 6_400, is_window: false };
 
 const fn at(micros: u64) -> Micros {
     Micros::new(micros)
 }
 
-fn grant(id: u8, amount: u32) -> Grant {
-    Grant { id: [id; 16], amount, lasts: DEAL.ttl, ..Grant::default() }
+fn grant(id: u8, amount: u32) -> GrantReply {
+    GrantReply { id: [id; 16], amount, lasts: TERMS.ttl, ..GrantReply::default() }
 }
 
-fn reserve(id: u8, reserved: u32, wait: u64) -> Grant {
-    Grant { reserved, wait, ..grant(id, 0) }
+fn reserve(id: u8, reserved: u32, wait: u64) -> GrantReply {
+    GrantReply { reserved, wait, ..grant(id, 0) }
 }
 
 /// An account that has asked at 900 and was answered at 1,000.
-fn with(grant: Grant) -> Account {
+fn with(grant: GrantReply) -> Account {
     let mut account = Account::new(at(900));
     assert_eq!(account.spend(1, at(900)), Spend::Ask);
-    let order = account.order(1, &DEAL, at(900));
+    let order = account.order(1, &TERMS, at(900));
     account.granted(grant, &order, 0, at(1_000));
     account
 }
@@ -62,10 +63,10 @@ fn reserved_tokens_are_claimed_before_they_are_spent() {
     assert_eq!(account.look(1, at(2_000)), None);
     assert_eq!(account.spend(1, at(1_499)), Spend::NotBefore(at(1_500)), "counted from the reply");
     assert_eq!(account.spend(1, at(1_500)), Spend::Ask, "the wait is over, but Redis has to confirm");
-    let order = account.order(1, &DEAL, at(1_500));
+    let order = account.order(1, &TERMS, at(1_500));
     assert_eq!(order.claim.map(|claim| (claim.id, claim.amount)), Some(([1; 16], 5)));
     assert_eq!(account.spend(1, at(1_500)), Spend::Wait);
-    account.granted(Grant { claimed: 4, ..reserve(2, 6, 700) }, &order, 0, at(1_600));
+    account.granted(GrantReply { claimed: 4, ..reserve(2, 6, 700) }, &order, 0, at(1_600));
     assert_eq!(account.spend(4, at(1_600)), Spend::Spent { left: 0, ask: false });
     assert_eq!(account.spend(1, at(1_600)), Spend::NotBefore(at(2_300)), "the next are reserved already");
 }
@@ -74,11 +75,11 @@ fn reserved_tokens_are_claimed_before_they_are_spent() {
 fn a_claim_without_an_answer_grants_nothing() {
     let mut account = with(reserve(1, 5, 500));
     assert_eq!(account.spend(1, at(1_500)), Spend::Ask);
-    let order = account.order(1, &DEAL, at(1_500));
+    let order = account.order(1, &TERMS, at(1_500));
     assert!(order.claim.is_some());
     account.failed();
     assert_eq!(account.spend(1, at(1_600)), Spend::Ask);
-    assert_eq!(account.order(1, &DEAL, at(1_600)).claim, None, "it is not claimed twice");
+    assert_eq!(account.order(1, &TERMS, at(1_600)).claim, None, "it is not claimed twice");
 }
 
 #[test]
@@ -93,8 +94,8 @@ fn one_request_asks_and_the_others_wait() {
 fn after_nothing_was_granted_there_is_a_pause() {
     let mut account = Account::new(at(0));
     assert_eq!(account.spend(1, at(0)), Spend::Ask);
-    let order = account.order(1, &DEAL, at(0));
-    account.granted(Grant { wait: 700, ..grant(1, 0) }, &order, 0, at(100));
+    let order = account.order(1, &TERMS, at(0));
+    account.granted(GrantReply { wait: 700, ..grant(1, 0) }, &order, 0, at(100));
     assert_eq!(account.spend(1, at(799)), Spend::NotBefore(at(800)));
     assert_eq!(account.spend(1, at(800)), Spend::Ask);
 }
@@ -103,8 +104,8 @@ fn after_nothing_was_granted_there_is_a_pause() {
 fn while_other_nodes_hold_the_whole_stock_redis_decides() {
     let mut account = Account::new(at(0));
     assert_eq!(account.spend(1, at(0)), Spend::Ask);
-    let order = account.order(1, &DEAL, at(0));
-    account.granted(Grant { wait: 200, is_out_of_stock: true, ..grant(1, 0) }, &order, 0, at(100));
+    let order = account.order(1, &TERMS, at(0));
+    account.granted(GrantReply { wait: 200, is_out_of_stock: true, ..grant(1, 0) }, &order, 0, at(100));
     assert_eq!(account.spend(1, at(299)), Spend::Strict);
     assert_eq!(account.spend(1, at(300)), Spend::Ask);
 }
@@ -113,28 +114,28 @@ fn while_other_nodes_hold_the_whole_stock_redis_decides() {
 fn lots_grow_and_shrink_with_the_demand() {
     let mut account = Account::new(at(0));
     let mut wants = |times: &[u64]| -> Vec<u32> {
-        times.iter().map(|time| account.order(1, &DEAL, at(*time)).want).collect()
+        times.iter().map(|time| account.order(1, &TERMS, at(*time)).want).collect()
     };
     assert_eq!(
         wants(&[100_000, 100_100, 100_200, 100_300, 100_400, 100_500, 100_600]),
         [1, 2, 4, 8, 16, 32, 32]
     );
     assert_eq!(wants(&[102_000, 110_000, 120_000]), [32, 16, 8], "slow enough, and slower");
-    assert_eq!(account.order(20, &DEAL, at(120_100)).want, 20, "what is needed");
+    assert_eq!(account.order(20, &TERMS, at(120_100)).want, 20, "what is needed");
 }
 
 #[test]
 fn lots_that_are_spent_quickly_are_larger_and_shorter() {
     let claims = |empty_at: u64| {
         let mut account = with(reserve(1, 32, 500));
-        let order = account.order(1, &DEAL, at(2_500));
-        account.granted(Grant { claimed: 32, ..reserve(2, 32, 1_000) }, &order, 0, at(2_500));
+        let order = account.order(1, &TERMS, at(2_500));
+        account.granted(GrantReply { claimed: 32, ..reserve(2, 32, 1_000) }, &order, 0, at(2_500));
         assert!(matches!(account.spend(32, at(empty_at)), Spend::Spent { left: 0, .. }));
         assert!(matches!(account.spend(1, at(empty_at)), Spend::NotBefore(_)));
-        let order = account.order(40, &DEAL, at(3_500));
+        let order = account.order(40, &TERMS, at(3_500));
         (order.want, order.ttl)
     };
-    assert_eq!(claims(3_001), (40, DEAL.ttl), "the lot lasted for more than half of the time");
+    assert_eq!(claims(3_001), (40, TERMS.ttl), "the lot lasted for more than half of the time");
     assert_eq!(claims(2_999), (40, 666), "and here for less");
 }
 
@@ -145,7 +146,7 @@ fn the_next_lot_is_asked_for_before_the_last_is_spent() {
     for (n, size) in (0_u8..).zip(sizes) {
         let now = at(100_000 + u64::from(n));
         assert!(matches!(account.spend(1, now), Spend::Ask));
-        let order = account.order(1, &DEAL, now);
+        let order = account.order(1, &TERMS, now);
         account.granted(grant(n, size), &order, 0, now);
         let asks: Vec<Spend> = (0..size).map(|_| account.spend(1, now)).collect();
         let expected = size == 4;
@@ -166,7 +167,7 @@ fn tokens_that_were_reported_spent_are_not_put_back() {
     assert!(matches!(account.spend(4, at(1_000)), Spend::Spent { left: 6, .. }));
     account.put_back(1, at(1_000));
     assert!(matches!(account.spend(1, at(1_000)), Spend::Spent { left: 6, .. }), "it was there again");
-    let Order { older, .. } = account.order(1, &DEAL, at(1_100));
+    let Order { older, .. } = account.order(1, &TERMS, at(1_100));
     assert_eq!(older, [([1; 16], 6)]);
     account.put_back(3, at(1_100));
     assert!(matches!(account.spend(6, at(1_100)), Spend::Spent { left: 0, .. }), "and is not now");
@@ -176,20 +177,20 @@ fn tokens_that_were_reported_spent_are_not_put_back() {
 fn a_spent_lot_is_reported_until_redis_has_answered() {
     let mut account = with(grant(1, 2));
     assert!(matches!(account.spend(2, at(1_000)), Spend::Spent { .. }));
-    let lost = account.order(1, &DEAL, at(1_100));
+    let outage = account.order(1, &TERMS, at(1_100));
     account.failed();
-    let heard = account.order(1, &DEAL, at(1_200));
-    assert_eq!((&lost.older[..], &heard.older[..]), (&[([1; 16], 0)][..], &[([1; 16], 0)][..]));
+    let heard = account.order(1, &TERMS, at(1_200));
+    assert_eq!((&outage.older[..], &heard.older[..]), (&[([1; 16], 0)][..], &[([1; 16], 0)][..]));
     account.granted(grant(2, 3), &heard, 0, at(1_300));
-    assert_eq!(account.order(1, &DEAL, at(1_400)).older, [([2; 16], 3)]);
+    assert_eq!(account.order(1, &TERMS, at(1_400)).older, [([2; 16], 3)]);
 }
 
 #[test]
 fn idle_tokens_and_reservations_go_back() {
-    let mut account = with(Grant { amount: 5, ..reserve(1, 7, 500) });
+    let mut account = with(GrantReply { amount: 5, ..reserve(1, 7, 500) });
     assert!(account.idle(1_000, at(1_200)).is_empty(), "a request came at 900");
     let closed = account.idle(1_000, at(1_900));
-    assert_eq!(closed.lots.iter().map(super::lot::Lot::left).collect::<Vec<_>>(), [5]);
+    assert_eq!(closed.grants.iter().map(super::grant::Grant::left).collect::<Vec<_>>(), [5]);
     assert_eq!(closed.reservation.map(|reservation| reservation.amount), Some(7));
     assert!(account.is_forgotten(1_000, at(1_900)));
     assert_eq!(account.spend(1, at(1_900)), Spend::Ask);

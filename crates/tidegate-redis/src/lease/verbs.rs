@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::account::Account;
 use super::{Held, Leased};
+use crate::error::Error;
 use crate::gate::left;
-use crate::trouble::Trouble;
 use crate::wire::Verb;
 
 impl Leased {
@@ -32,7 +32,7 @@ impl Leased {
         let shared = &self.strict().shared;
         shared.validate(request)?;
         let until = shared.until();
-        let mut held = Held { leased: self, parts: Vec::new(), now: self.office.clock.now() };
+        let mut held = Held { leased: self, parts: Vec::new(), now: self.refill.clock.now() };
         let mut said = Vec::with_capacity(request.len());
         for part in request {
             let decision = self.spend(part, until).await;
@@ -53,7 +53,10 @@ impl Leased {
         if strict.is_empty() {
             held.keep();
             self.count(&leased);
-            return Ok(Admission { rules: said.into_iter().flatten().collect(), ..Admission::bare(leased) });
+            return Ok(Admission {
+                rules: said.into_iter().flatten().collect(),
+                ..Admission::without_permits(leased)
+            });
         }
         let admission = shared.check_each(&strict, until).await;
         let others = (!admission.rules.is_empty()).then_some(&admission.rules[..]);
@@ -72,7 +75,7 @@ impl Leased {
             return Some(Vec::new());
         }
         let shared = &self.strict().shared;
-        let reply = shared.ask(Verb::Peek, &shared.lines(parts), None, left(until)).await.ok()?;
+        let reply = shared.ask(Verb::Peek, &shared.queues(parts), None, left(until)).await.ok()?;
         Some(reply.decisions.iter().zip(parts).map(|(said, part)| said.of_rule(part.rule)).collect())
     }
 
@@ -81,7 +84,7 @@ impl Leased {
     /// # Errors
     ///
     /// As [`check`](Leased::check); inside, why Redis did not decide.
-    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Trouble>, InvalidRequest> {
+    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Error>, InvalidRequest> {
         self.strict().shared.validate(request)?;
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
         for part in request {
@@ -99,7 +102,7 @@ impl Leased {
 
     /// What would be left of this node's lots; nothing if they do not suffice.
     fn look(&self, part: &Part<'_>) -> Option<Decision> {
-        let now = self.office.clock.now();
+        let now = self.refill.clock.now();
         let (left, whole_in) =
             self.of(part, |account| (account.look(part.cost, now), account.whole_in(now)))?;
         let left = left.filter(|_| part.cost > 0)?;
@@ -112,9 +115,9 @@ impl Leased {
     /// # Errors
     ///
     /// As [`check`](Leased::check); inside, why Redis did not do it.
-    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.strict().shared.validate(request)?;
-        let now = self.office.clock.now();
+        let now = self.refill.clock.now();
         let rest = request.iter().map(|part| part.cost(self.put_back(part, now)));
         let rest: Vec<Part<'_>> = rest.filter(|part| part.cost > 0).collect();
         if rest.is_empty() { Ok(Ok(())) } else { self.strict().refund(&rest).await }
@@ -136,17 +139,17 @@ impl Leased {
     /// # Errors
     ///
     /// As [`refund`](Leased::refund).
-    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Trouble>, InvalidRequest> {
+    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.strict().shared.validate(request)?;
         for part in request {
-            let swept = self.office.accounts.close_one(self.name(part), self.office.clock.now());
-            self.office.give_back(swept).await;
+            let swept = self.refill.accounts.close_one(self.name(part), self.refill.clock.now());
+            self.refill.give_back(swept).await;
         }
         self.strict().reset(request).await
     }
 
     fn of<T>(&self, part: &Part<'_>, act: impl FnOnce(&mut Account) -> T) -> Option<T> {
-        self.office.accounts.with_open(self.name(part), act)
+        self.refill.accounts.with_open(self.name(part), act)
     }
 }
 
@@ -160,7 +163,7 @@ fn told(
     let found = |(said, part): (&Option<Decision>, &Part<'_>)| said.map(|said| as_found(said, part.cost));
     let said: Vec<Option<Decision>> = said.iter().zip(request).map(found).collect();
     let rules = others.map_or_else(Vec::new, |others| merged(&said, others));
-    Admission { rules, ..Admission::bare(decision) }
+    Admission { rules, ..Admission::without_permits(decision) }
 }
 
 /// As if nothing had been spent.

@@ -6,7 +6,7 @@
 
 use redis::Cmd;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Wait};
-use tidegate_redis::{Owed, SCRIPT_OF_BROUGHT};
+use tidegate_redis::{ADHOC_SCRIPT, Owed};
 
 use crate::clocked::Clocked;
 use crate::server::{Kind, Server};
@@ -239,7 +239,7 @@ impl Story {
 }
 
 fn brought() -> String {
-    script_from("TIDEGATE_SCRIPT_OF_BROUGHT", SCRIPT_OF_BROUGHT)
+    script_from("TIDEGATE_SCRIPT_OF_BROUGHT", ADHOC_SCRIPT)
 }
 
 fn walk(kind: Kind, seed: u64, steps: u64) {

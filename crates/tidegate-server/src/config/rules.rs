@@ -18,7 +18,7 @@ use super::fault::Fault;
 use super::file::{File, RuleTable, WhenLostWord};
 use super::source::{At, Span};
 use super::{Reading, Store};
-use crate::rules::{Condition, Rule, RuleSet, WhenLost};
+use crate::rules::{Condition, OnOutage, Rule, RuleSet};
 
 /// The longest name of a rule, in bytes. It is part of each key in Redis.
 const LONGEST_NAME: usize = 64;
@@ -120,7 +120,7 @@ impl Reading<'_> {
             when_lost: table
                 .when_lost
                 .or(self.when_lost)
-                .map_or(WhenLost::default(), |word| word.value.into()),
+                .map_or(OnOutage::default(), |word| word.value.into()),
             lease,
         };
         self.show_rule(table, domain, &rule);
@@ -169,12 +169,12 @@ fn bad_character(span: Span, text: &str, at: usize) -> Fault {
         .label("expected letters, digits, spaces and `_.:-`")
 }
 
-impl From<WhenLostWord> for WhenLost {
+impl From<WhenLostWord> for OnOutage {
     fn from(word: WhenLostWord) -> Self {
         match word {
-            WhenLostWord::Open => WhenLost::Open,
-            WhenLostWord::Closed => WhenLost::Closed,
-            WhenLostWord::Local => WhenLost::Local,
+            WhenLostWord::Open => OnOutage::Open,
+            WhenLostWord::Closed => OnOutage::Closed,
+            WhenLostWord::Local => OnOutage::Local,
         }
     }
 }

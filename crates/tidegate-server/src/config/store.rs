@@ -12,7 +12,7 @@ use super::near::did_you_mean;
 use super::secret::{Secret, without_password};
 use super::show::Origin;
 use super::source::{At, Span};
-use crate::rules::WhenLost;
+use crate::rules::OnOutage;
 
 /// Where the counts are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Redis {
     /// The file with the certificate to trust.
     pub root_certificate: Option<String>,
     /// What becomes of requests in an outage, by rules that do not say it themselves and by ad-hoc limits.
-    pub when_lost: WhenLost,
+    pub when_lost: OnOutage,
     /// The longest wait that a decision in an outage tells, before jitter of up to a quarter.
     pub outage_retry_after: Duration,
 }
@@ -153,7 +153,7 @@ impl Reading<'_> {
         let of = |text: &Option<Text>| text.as_ref().map(|text| text.value.clone());
         let tenant = of(&table.tenant).unwrap_or_default();
         let root_certificate = of(&table.root_certificate);
-        let when_lost = self.when_lost(table.when_lost);
+        let when_lost = self.on_outage(table.when_lost);
         let outage_retry_after =
             self.time("outage_retry_after", table.outage_retry_after, OUTAGE_RETRY_AFTER);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -231,7 +231,7 @@ impl Reading<'_> {
     }
 
     /// What those do that say nothing of their own.
-    fn when_lost(&mut self, given: Option<At<WhenLostWord>>) -> WhenLost {
+    fn on_outage(&mut self, given: Option<At<WhenLostWord>>) -> OnOutage {
         self.when_lost = given;
         let word = given.map_or(WhenLostWord::Local, |given| given.value);
         self.show_choice("store.redis.when_lost".to_owned(), word.word(), given.map(|given| given.span));
@@ -332,7 +332,7 @@ mod tests {
     use crate::config::{Config, Format};
 
     /// What the store says of a loss, and what two rules do, of which the second says it itself.
-    fn when_lost(store: &str) -> (WhenLost, [WhenLost; 2], Vec<String>) {
+    fn on_outage(store: &str) -> (OnOutage, [OnOutage; 2], Vec<String>) {
         let rules = "[{name: a, quota: 1/s}, {name: b, quota: 1/s, when_lost: closed}]";
         let file = format!("store:\n  redis:\n    {store}\nrules: {rules}\n");
         let config = Config::load("x", file.as_bytes(), Format::Yaml, &|_| None).config.expect("a file");
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn rules_do_what_the_store_says_unless_they_say_it_themselves() {
-        let (store, rules, shown) = when_lost("{url: \"redis://h\", when_lost: open}");
-        assert_eq!((store, rules), (WhenLost::Open, [WhenLost::Open, WhenLost::Closed]));
+        let (store, rules, shown) = on_outage("{url: \"redis://h\", when_lost: open}");
+        assert_eq!((store, rules), (OnOutage::Open, [OnOutage::Open, OnOutage::Closed]));
         assert_eq!(shown, ["open: x:3", "open: x:3", "closed: x:4"]);
-        let (store, rules, shown) = when_lost("url: redis://h");
-        assert_eq!((store, rules), (WhenLost::Local, [WhenLost::Local, WhenLost::Closed]));
+        let (store, rules, shown) = on_outage("url: redis://h");
+        assert_eq!((store, rules), (OnOutage::Local, [OnOutage::Local, OnOutage::Closed]));
         assert_eq!(shown, ["local: default", "local: default", "closed: x:4"]);
     }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A limit of set 8 that is [the same](crate::rules::Identity) as one of set 7 has its states, not a copy of them: see
-//! [`Policy::succeeded_by`]. So a reload is never a fresh burst, and nothing that is charged meanwhile is lost.
+//! [`Policy::reload`]. So a reload is never a fresh burst, and nothing that is charged meanwhile is lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl<C: Clock + Clone> InForce<C> {
     }
 
     /// The next set, with the states of what is in both.
-    pub(super) fn succeeded_by(&self, compiled: Compiled, store: &StoreConfig) -> Result<Self, InvalidRules> {
-        let store = self.store.succeeded_by(&compiled, store, &self.clock)?;
+    pub(super) fn reload(&self, compiled: Compiled, store: &StoreConfig) -> Result<Self, InvalidRules> {
+        let store = self.store.reload(&compiled, store, &self.clock)?;
         let watched = compiled.rules().map(|rule| rule.shadow.then(|| self.watched_as(rule))).collect();
         let tallies = tallies(&compiled, |rule| self.tally_of(rule));
         let beside = (
@@ -328,15 +328,10 @@ impl<C: Clock + Clone> Store<C> {
         }
     }
 
-    fn succeeded_by(
-        &self,
-        compiled: &Compiled,
-        store: &StoreConfig,
-        clock: &C,
-    ) -> Result<Self, InvalidRules> {
+    fn reload(&self, compiled: &Compiled, store: &StoreConfig, clock: &C) -> Result<Self, InvalidRules> {
         match (self, store) {
             (Store::Memory(policy), StoreConfig::Memory { max_keys }) if !compiled.limits().is_empty() => {
-                let next = policy.succeeded_by(builder(compiled, *max_keys));
+                let next = policy.reload(builder(compiled, *max_keys));
                 next.map(Store::Memory).map_err(InvalidRules::Policy)
             }
             (Store::Redis(old), _) => {
@@ -355,7 +350,7 @@ fn builder(compiled: &Compiled, max_keys: usize) -> PolicyBuilder {
     let builder = Policy::builder().max_keys(max_keys);
     compiled.limits().iter().fold(builder, |builder, numbered| match numbered.limit {
         Limit::Rate(rate) => builder.rule(name_of_states(&numbered.identity), rate),
-        Limit::AtOnce { limit, .. } => builder.at_once(name_of_states(&numbered.identity), limit),
+        Limit::AtOnce { limit, .. } => builder.concurrency(name_of_states(&numbered.identity), limit),
     })
 }
 

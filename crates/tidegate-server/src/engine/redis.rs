@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidegate::{Admission, Clock, Decision, Part, Permits, RuleId};
-use tidegate_redis::{Builder, Leased, RedisGate, Trouble, WhenLost as Lost};
+use tidegate_redis::{Builder, Error, Leased, OnOutage as Lost, RedisGate};
 
 use super::Answer;
 use super::in_force::InForce;
@@ -18,7 +18,7 @@ use super::question::Question;
 use super::rules::InvalidRules;
 use super::verdict::{Acquired, Decided, Explanation, Fault, Verdict};
 use crate::config::{Redis, Servers};
-use crate::rules::{Compiled, Hit, Limit, Matched, WhenLost};
+use crate::rules::{Compiled, Hit, Limit, Matched, OnOutage};
 
 /// A gate to the Redis that the file names, with these rules. It goes on with the numbers of the one before it.
 pub(super) fn gate(
@@ -41,12 +41,12 @@ pub(super) fn gate(
         let name = &numbered.identity.name;
         let builder = match numbered.limit {
             Limit::Rate(rate) => builder.rule(name, rate),
-            Limit::AtOnce { limit, lease } => builder.at_once(name, limit, lease),
+            Limit::AtOnce { limit, lease } => builder.concurrency(name, limit, lease),
         };
-        let builder = builder.when_lost(match numbered.when_lost {
-            WhenLost::Open => Lost::Open,
-            WhenLost::Closed => Lost::Closed,
-            WhenLost::Local => Lost::Local,
+        let builder = builder.on_outage(match numbered.when_lost {
+            OnOutage::Open => Lost::Open,
+            OnOutage::Closed => Lost::Closed,
+            OnOutage::Local => Lost::Local,
         });
         match numbered.lease {
             Some(lease) => builder.lease(lease),
@@ -330,7 +330,7 @@ async fn seen(gate: &Leased, asked: &[Copied]) -> Result<Verdict, Fault> {
     if asked.is_empty() {
         return Ok(Verdict::Unlimited);
     }
-    let seen: Result<Decision, Trouble> = gate.peek(&parts(asked)).await?;
+    let seen: Result<Decision, Error> = gate.peek(&parts(asked)).await?;
     seen.map(Verdict::Limited).map_err(lost)
 }
 
@@ -357,7 +357,7 @@ async fn watched<C: Send + Sync>(
     (would_refuse, permits)
 }
 
-fn lost(trouble: Trouble) -> Fault {
+fn lost(trouble: Error) -> Fault {
     Fault::Store(trouble.to_string())
 }
 

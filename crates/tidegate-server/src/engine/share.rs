@@ -24,12 +24,12 @@ use tidegate::{Algorithm, Clock, Decision, KeyedLimiter, Micros, Outcome, Source
 
 use super::throttle::Throttle;
 use crate::config::Redis;
-use crate::rules::WhenLost;
+use crate::rules::OnOutage;
 
 /// What an outage means for ad-hoc limits.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    when_lost: WhenLost,
+    when_lost: OnOutage,
     nodes: u32,
     /// The longest wait that is told, before jitter.
     retry_after: Duration,
@@ -61,12 +61,12 @@ impl Fallback {
         let (limit, at) = (call.limit(), outage.clock.now());
         let most = self.longest_wait(key, at);
         match self.when_lost {
-            WhenLost::Open => {
+            OnOutage::Open => {
                 let open = Decision::counted(Outcome::Allowed, at, limit, limit, Wait::micros(0));
                 labelled(open, Source::Open)
             }
-            WhenLost::Closed => Decision::closed(at, most, limit),
-            WhenLost::Local => match call.share(self.nodes) {
+            OnOutage::Closed => Decision::closed(at, most, limit),
+            OnOutage::Local => match call.share(self.nodes) {
                 Some(share) => labelled(capped(outage.decide(key, share), &call, most), Source::Local),
                 None => Decision::closed(at, most, limit),
             },
@@ -191,7 +191,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     /// Ten a second, ten at once, and an outage of which four nodes each give two.
-    fn outage(when_lost: WhenLost, nodes: u32) -> (Fallback, Outage<ManualClock>, ManualClock) {
+    fn outage(when_lost: OnOutage, nodes: u32) -> (Fallback, Outage<ManualClock>, ManualClock) {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1_000_000));
         let retry_after = Duration::from_secs(1);
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_share_starts_empty_and_comes_in_at_the_pace_of_the_limit() {
-        let (fallback, outage, clock) = outage(WhenLost::Local, 4);
+        let (fallback, outage, clock) = outage(OnOutage::Local, 4);
         assert_eq!(passed(&fallback, &outage, "alice", 5), 0, "no fresh burst");
         clock.advance(Duration::from_micros(399_999));
         assert_eq!(passed(&fallback, &outage, "alice", 5), 0);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_share_below_one_is_closed() {
-        let (fallback, outage, clock) = outage(WhenLost::Local, 11);
+        let (fallback, outage, clock) = outage(OnOutage::Local, 11);
         clock.advance(Duration::from_secs(60));
         let decision = fallback.decide(&outage, b"alice", call(10, 1));
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn waits_are_capped_with_jitter_of_up_to_a_quarter() {
-        let (fallback, outage, clock) = outage(WhenLost::Local, 1);
+        let (fallback, outage, clock) = outage(OnOutage::Local, 1);
         let wait = |decision: &Decision| decision.retry_after().expect("refused").as_micros();
         let slow = Throttle::new(10, 1, 3_600 * SECOND, 1).expect("a limit");
         let decisions = (0..200u32).map(|key| fallback.decide(&outage, &key.to_be_bytes(), slow));
@@ -247,7 +247,7 @@ mod tests {
         assert!(waits.iter().all(|wait| (1_000_000..=1_250_000).contains(wait)), "{waits:?}");
         assert!(waits.iter().min() != waits.iter().max(), "jitter");
         assert_eq!(wait(&fallback.decide(&outage, b"alice", call(10, 1))), 100_000, "short waits stay exact");
-        let (two_nodes, ..) = self::outage(WhenLost::Local, 2);
+        let (two_nodes, ..) = self::outage(OnOutage::Local, 2);
         clock.advance(Duration::from_secs(60));
         let large = two_nodes.decide(&outage, b"alice", call(10, 7));
         assert!(wait(&large) >= 1_000_000, "more than the share, but not than the limit: not never");

@@ -21,7 +21,7 @@
 use std::fmt;
 
 use tidegate::{Algorithm, Decision, Micros, Outcome, Source, Wait, Words, WordsMut};
-use tidegate_redis::{Brought, Owed};
+use tidegate_redis::{AdhocLimit, Owed};
 
 /// What one call asks for: its limit, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +125,8 @@ impl Throttle {
     }
 
     /// What a Redis is asked.
-    pub(super) const fn brought(&self) -> Brought {
-        Brought { full: self.full, charge: self.charge }
+    pub(super) const fn brought(&self) -> AdhocLimit {
+        AdhocLimit { full: self.full, charge: self.charge }
     }
 
     /// What the answer of a Redis comes to. All that it lacks is what is left, which its numbers are too small for.

@@ -12,7 +12,7 @@ use tidegate_redis::Lease;
 use super::condition::{Condition, Descriptor};
 use super::diff::Identity;
 use super::index::Index;
-use super::rule::{Limit, Rule, RuleSet, WhenLost};
+use super::rule::{Limit, OnOutage, Rule, RuleSet};
 
 /// Rules, ready to be asked.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct Numbered {
     /// The rule, by its place in the file.
     pub rule: usize,
     /// What it does while the store does not answer.
-    pub when_lost: WhenLost,
+    pub when_lost: OnOutage,
     /// How it is leased, if it is.
     pub lease: Option<Lease>,
 }

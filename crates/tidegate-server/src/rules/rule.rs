@@ -48,7 +48,7 @@ pub struct Rule {
     /// Whether it only watches: it is decided and counted, and refuses nobody.
     pub shadow: bool,
     /// What it does while the store does not answer.
-    pub when_lost: WhenLost,
+    pub when_lost: OnOutage,
     /// How its limits are leased from a Redis, if they are.
     pub lease: Option<Lease>,
 }
@@ -110,7 +110,7 @@ pub enum Missing {
 
 /// What a rule does while the store does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenLost {
+pub enum OnOutage {
     /// Everything passes, uncounted.
     Open,
     /// Everything is refused.
@@ -135,7 +135,7 @@ impl Rule {
             allow: Vec::new(),
             deny: Vec::new(),
             shadow: false,
-            when_lost: WhenLost::default(),
+            when_lost: OnOutage::default(),
             lease: None,
         }
     }

@@ -19,7 +19,7 @@ use tidegate_core::{Decision, Outcome, Rule, RuleId};
 /// ```
 /// use tidegate::{attribute::{Call, Limit}, Gate, Part, RuleId};
 ///
-/// static SEND: Call = Call::of("send", &[Limit::Rate("1/day"), Limit::AtOnce(10)]);
+/// static SEND: Call = Call::of("send", &[Limit::Rate("1/day"), Limit::Concurrency(10)]);
 /// let request = [Part::of(RuleId(0)).key("alice"), Part::of(RuleId(1))];
 /// let permits = SEND.check(SEND.limiter().decide(&request)).unwrap();
 /// assert_eq!(permits.len(), 1); // to be held while the function runs
@@ -39,7 +39,7 @@ pub enum Limit {
     /// So much in so long: the text of a [`Rule`].
     Rate(&'static str),
     /// So many calls at once.
-    AtOnce(u32),
+    Concurrency(u32),
 }
 
 impl Call {
@@ -160,7 +160,7 @@ fn policy(limits: &[Limit]) -> Policy {
         let name = index.to_string();
         match *limit {
             Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("a rule as text")),
-            Limit::AtOnce(limit) => builder.at_once(name, limit),
+            Limit::Concurrency(limit) => builder.concurrency(name, limit),
         }
     });
     builder.build().expect("limits, each with a number for a name")
@@ -192,7 +192,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Rate(text) => f.write_str(text),
-            Limit::AtOnce(limit) => write!(f, "{limit} at once"),
+            Limit::Concurrency(limit) => write!(f, "{limit} at once"),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::error::Error;
 use std::fmt;
 
 use super::{Call, Limit};
-use crate::ahead::WaitRefused;
 use crate::gate::InvalidRequest;
+use crate::reservation::WaitRefused;
 use tidegate_core::{Decision, RuleId, Wait};
 
 /// A call that was refused. Nothing was charged, and the function did not run.

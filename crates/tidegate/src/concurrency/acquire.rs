@@ -6,66 +6,66 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use super::permit::{Held, Home};
+use super::permit::{HeldPermit, PermitSource};
 use super::refused::Refused;
-use super::slots::Place;
+use super::slots::Acquiring;
 use crate::clock::Clock;
 use crate::wait::{Park, Sleep, block, block_until, until};
 use tidegate_core::Micros;
 
-type Answer<H> = Result<Held<H>, Refused>;
+type Answer<H> = Result<HeldPermit<H>, Refused>;
 
 #[inline]
-pub(crate) fn at_once<H: Home>(home: H, cost: u32) -> Answer<H> {
-    if home.slots().try_take(cost) {
-        return Ok(Held::new(home, cost));
+pub(crate) fn try_acquire<H: PermitSource>(source: H, cost: u32) -> Answer<H> {
+    if source.slots().try_take(cost) {
+        return Ok(HeldPermit::new(source, cost));
     }
-    Err(home.slots().refusal(cost))
+    Err(source.slots().refusal(cost))
 }
 
 #[inline]
-pub(crate) async fn wait<H: Home>(home: H, cost: u32) -> Answer<H> {
-    if !home.slots().try_take(cost) {
-        let mut place = Place::new(home.slots(), cost);
+pub(crate) async fn wait<H: PermitSource>(source: H, cost: u32) -> Answer<H> {
+    if !source.slots().try_take(cost) {
+        let mut place = Acquiring::new(source.slots(), cost);
         poll_fn(|cx| place.poll(cx)).await?;
     }
-    Ok(Held::new(home, cost))
+    Ok(HeldPermit::new(source, cost))
 }
 
-pub(crate) async fn wait_timeout<H, C>(home: H, cost: u32, clock: &C, timeout: Duration) -> Answer<H>
+pub(crate) async fn wait_timeout<H, C>(source: H, cost: u32, clock: &C, timeout: Duration) -> Answer<H>
 where
-    H: Home,
+    H: PermitSource,
     C: Sleep,
 {
-    if !home.slots().try_take(cost) {
-        let deadline = deadline(clock, timeout, || home.slots().refusal(cost))?;
-        let mut place = Place::new(home.slots(), cost);
+    if !source.slots().try_take(cost) {
+        let deadline = deadline(clock, timeout, || source.slots().refusal(cost))?;
+        let mut place = Acquiring::new(source.slots(), cost);
         let answer = until(poll_fn(|cx| place.poll(cx)), clock, deadline).await;
         answer.unwrap_or(Err(Refused::TimedOut { timeout }))?;
     }
-    Ok(Held::new(home, cost))
+    Ok(HeldPermit::new(source, cost))
 }
 
-pub(crate) fn wait_blocking<H: Home>(home: H, cost: u32) -> Answer<H> {
-    if !home.slots().try_take(cost) {
-        let mut place = Place::new(home.slots(), cost);
+pub(crate) fn wait_blocking<H: PermitSource>(source: H, cost: u32) -> Answer<H> {
+    if !source.slots().try_take(cost) {
+        let mut place = Acquiring::new(source.slots(), cost);
         block(poll_fn(|cx| place.poll(cx)))?;
     }
-    Ok(Held::new(home, cost))
+    Ok(HeldPermit::new(source, cost))
 }
 
-pub(crate) fn wait_blocking_timeout<H, C>(home: H, cost: u32, clock: &C, timeout: Duration) -> Answer<H>
+pub(crate) fn wait_blocking_timeout<H, C>(source: H, cost: u32, clock: &C, timeout: Duration) -> Answer<H>
 where
-    H: Home,
+    H: PermitSource,
     C: Park,
 {
-    if !home.slots().try_take(cost) {
-        let deadline = deadline(clock, timeout, || home.slots().refusal(cost))?;
-        let mut place = Place::new(home.slots(), cost);
+    if !source.slots().try_take(cost) {
+        let deadline = deadline(clock, timeout, || source.slots().refusal(cost))?;
+        let mut place = Acquiring::new(source.slots(), cost);
         let answer = block_until(poll_fn(|cx| place.poll(cx)), clock, deadline);
         answer.unwrap_or(Err(Refused::TimedOut { timeout }))?;
     }
-    Ok(Held::new(home, cost))
+    Ok(HeldPermit::new(source, cost))
 }
 
 /// When the time will be up; who has none is refused without taking a place in the line.

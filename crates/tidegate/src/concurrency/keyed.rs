@@ -4,8 +4,8 @@
 //! gets a permit or waits for one, and ends with the last; a key at rest takes up nothing.
 //!
 //! ```text
-//!   try_acquire("alice") ──► shard ──► entry: visitors 2, slots ▓▓░     the last visitor takes the entry along
-//!                              └────► entry: visitors 1, slots ▓░░
+//!   try_acquire("alice") ──► shard ──► entry: holders 2, slots ▓▓░     the last visitor takes the entry along
+//!                              └────► entry: holders 1, slots ▓░░
 //! ```
 //!
 //! Keys are looked up by reference and never stored: the table keeps fingerprints, as that of
@@ -23,7 +23,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::endings::{Endings, Tally};
-use super::permit::{Held, Home};
+use super::permit::{HeldPermit, PermitSource};
 use super::refused::Refused;
 use super::slots::{Slots, Usage};
 use super::{DEFAULT_MAX_WAITING, acquire};
@@ -76,7 +76,7 @@ pub struct KeyedConcurrencyCost<'a, K: ?Sized, C = SteadyClock> {
 
 /// Leave to be one of those at work for a key; dropping it makes room for the next. Always owned.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct KeyedPermit(Held<Visit>);
+pub struct KeyedPermit(HeldPermit<KeyGuard>);
 
 /// A [`KeyedConcurrencyLimiter`] as it was at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,37 +108,37 @@ struct Settings {
     max_waiting: usize,
 }
 
-type Shard = Mutex<HashMap<u64, Entry, BuildHasherDefault<AsItIs>>>;
+type Shard = Mutex<HashMap<u64, Entry, BuildHasherDefault<IdentityHasher>>>;
 
 #[derive(Debug)]
 struct Entry {
     slots: Arc<Slots>,
     /// Permits, and those who wait for one.
-    visitors: usize,
-    bell: Option<Bell>,
+    holders: usize,
+    bell: Option<WakeSlot>,
 }
 
 /// Who is to be woken when permits come back, without being given any: somebody who waits elsewhere, in a policy's line,
 /// and by its number there.
 #[derive(Debug)]
-struct Bell {
+struct WakeSlot {
     number: u64,
     waker: Waker,
 }
 
 /// Keeps the entry of a key from vanishing.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct KeyGuard {
     keys: Arc<Keys>,
     fingerprint: u64,
     slots: Arc<Slots>,
     /// It was a permit, which has come back: the bell is to be rung.
-    gave_back: bool,
+    refunded: bool,
 }
 
 /// A fingerprint is a hash already.
 #[derive(Debug, Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
 impl<K: ?Sized> KeyedConcurrencyLimiter<K> {
     /// So many at once for each key, on the steady clock; up to 65,536 may wait for each.
@@ -281,7 +281,7 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        acquire::at_once(self.visit(key)?, self.cost).map(KeyedPermit)
+        acquire::try_acquire(self.guard(key)?, self.cost).map(KeyedPermit)
     }
 
     /// As [`KeyedConcurrencyLimiter::acquire`].
@@ -293,7 +293,7 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        acquire::wait(self.visit(key)?, self.cost).await.map(KeyedPermit)
+        acquire::wait(self.guard(key)?, self.cost).await.map(KeyedPermit)
     }
 
     /// As [`KeyedConcurrencyLimiter::acquire_timeout`].
@@ -314,8 +314,8 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
         K: Borrow<Q>,
         C: Sleep,
     {
-        let visit = self.visit(key)?;
-        acquire::wait_timeout(visit, self.cost, &self.limiter.clock, timeout).await.map(KeyedPermit)
+        let guard = self.guard(key)?;
+        acquire::wait_timeout(guard, self.cost, &self.limiter.clock, timeout).await.map(KeyedPermit)
     }
 
     /// As [`KeyedConcurrencyLimiter::acquire_blocking`].
@@ -327,7 +327,7 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
     where
         K: Borrow<Q>,
     {
-        acquire::wait_blocking(self.visit(key)?, self.cost).map(KeyedPermit)
+        acquire::wait_blocking(self.guard(key)?, self.cost).map(KeyedPermit)
     }
 
     /// As [`KeyedConcurrencyLimiter::acquire_blocking_timeout`].
@@ -344,22 +344,22 @@ impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
         K: Borrow<Q>,
         C: Park,
     {
-        let visit = self.visit(key)?;
-        acquire::wait_blocking_timeout(visit, self.cost, &self.limiter.clock, timeout).map(KeyedPermit)
+        let guard = self.guard(key)?;
+        acquire::wait_blocking_timeout(guard, self.cost, &self.limiter.clock, timeout).map(KeyedPermit)
     }
 
-    fn visit<Q: Hash + ?Sized>(&self, key: &Q) -> Result<Visit, Refused>
+    fn guard<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyGuard, Refused>
     where
         K: Borrow<Q>,
     {
-        Keys::visit(&self.limiter.keys, self.limiter.keys.secrets.fingerprint(key))
+        Keys::guard(&self.limiter.keys, self.limiter.keys.secrets.fingerprint(key))
     }
 }
 
 impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     /// For the key of a request, which is the same as the text.
     pub(crate) fn try_acquire_key(&self, key: Key<'_>, cost: u32) -> Result<KeyedPermit, Refused> {
-        KeyedPermit::try_of(Keys::visit(&self.keys, self.keys.fingerprint_of(key))?, cost)
+        KeyedPermit::try_of(Keys::guard(&self.keys, self.keys.fingerprint_of(key))?, cost)
     }
 
     /// The same, waiting as a task for at most so long.
@@ -372,8 +372,8 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     where
         C: Sleep,
     {
-        let visit = Keys::visit(&self.keys, self.keys.fingerprint_of(key))?;
-        acquire::wait_timeout(visit, cost, &self.clock, timeout).await.map(KeyedPermit)
+        let guard = Keys::guard(&self.keys, self.keys.fingerprint_of(key))?;
+        acquire::wait_timeout(guard, cost, &self.clock, timeout).await.map(KeyedPermit)
     }
 
     /// The same, for a thread.
@@ -386,8 +386,8 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     where
         C: Park,
     {
-        let visit = Keys::visit(&self.keys, self.keys.fingerprint_of(key))?;
-        acquire::wait_blocking_timeout(visit, cost, &self.clock, timeout).map(KeyedPermit)
+        let guard = Keys::guard(&self.keys, self.keys.fingerprint_of(key))?;
+        acquire::wait_blocking_timeout(guard, cost, &self.clock, timeout).map(KeyedPermit)
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -398,12 +398,12 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
 impl KeyedPermit {
     /// How many of the key's limit are free.
     pub(crate) fn free(&self) -> u64 {
-        self.0.home().map_or(0, |visit| visit.usage().free())
+        self.0.source().map_or(0, |guard| guard.usage().free())
     }
 
     /// For one who has come to the key.
-    pub(crate) fn try_of(visit: Visit, cost: u32) -> Result<Self, Refused> {
-        acquire::at_once(visit, cost).map(KeyedPermit)
+    pub(crate) fn try_of(guard: KeyGuard, cost: u32) -> Result<Self, Refused> {
+        acquire::try_acquire(guard, cost).map(KeyedPermit)
     }
 
     /// How many of the key's limit this permit takes up.
@@ -480,20 +480,20 @@ impl Keys {
     }
 
     /// Comes to the key with this fingerprint, and opens its entry if nobody is there.
-    pub(crate) fn visit(keys: &Arc<Keys>, fingerprint: u64) -> Result<Visit, Refused> {
+    pub(crate) fn guard(keys: &Arc<Keys>, fingerprint: u64) -> Result<KeyGuard, Refused> {
         let slots = match keys.shard(fingerprint).entry(fingerprint) {
             Found::Occupied(mut found) => {
-                found.get_mut().visitors += 1;
+                found.get_mut().holders += 1;
                 found.get().slots.clone()
             }
             Found::Vacant(vacant) => {
                 keys.make_room()?;
                 let slots = Arc::new(keys.slots());
-                vacant.insert(Entry { slots: slots.clone(), visitors: 1, bell: None });
+                vacant.insert(Entry { slots: slots.clone(), holders: 1, bell: None });
                 slots
             }
         };
-        Ok(Visit { keys: keys.clone(), fingerprint, slots, gave_back: false })
+        Ok(KeyGuard { keys: keys.clone(), fingerprint, slots, refunded: false })
     }
 
     fn slots(&self) -> Slots {
@@ -509,7 +509,10 @@ impl Keys {
         }
     }
 
-    fn shard(&self, fingerprint: u64) -> MutexGuard<'_, HashMap<u64, Entry, BuildHasherDefault<AsItIs>>> {
+    fn shard(
+        &self,
+        fingerprint: u64,
+    ) -> MutexGuard<'_, HashMap<u64, Entry, BuildHasherDefault<IdentityHasher>>> {
         // From the middle of the fingerprint: the map itself looks at both ends of it.
         let number = usize::try_from((fingerprint >> 32) % SHARDS).expect("there are few shards");
         lock(&self.shards[number])
@@ -525,18 +528,18 @@ impl Keys {
             there.iter().for_each(|slots| slots.resize(limit));
             // Only now: whoever is woken finds the new limit.
             let bells: Vec<_> = lock(shard).values_mut().filter_map(|entry| entry.bell.take()).collect();
-            bells.into_iter().for_each(Bell::ring);
+            bells.into_iter().for_each(WakeSlot::ring);
         }
     }
 
     /// Lets a visitor of a key go, and tells whom to wake if a permit has come back with it.
-    fn leave(&self, fingerprint: u64, gave_back: bool) -> Option<Bell> {
+    fn leave(&self, fingerprint: u64, refunded: bool) -> Option<WakeSlot> {
         let mut shard = self.shard(fingerprint);
         let Found::Occupied(mut found) = shard.entry(fingerprint) else { return None };
         let entry = found.get_mut();
-        entry.visitors -= 1;
-        let bell = if gave_back { entry.bell.take() } else { None };
-        if entry.visitors == 0 {
+        entry.holders -= 1;
+        let bell = if refunded { entry.bell.take() } else { None };
+        if entry.holders == 0 {
             found.remove();
             self.in_use.fetch_sub(1, Ordering::Relaxed);
             // Many keys at once must not take memory for ever.
@@ -549,7 +552,7 @@ impl Keys {
     }
 }
 
-impl Bell {
+impl WakeSlot {
     fn ring(self) {
         self.waker.wake();
     }
@@ -557,7 +560,7 @@ impl Bell {
 
 // === impl Visit ===
 
-impl Visit {
+impl KeyGuard {
     pub(crate) fn usage(&self) -> Usage {
         self.slots.usage()
     }
@@ -567,19 +570,19 @@ impl Visit {
     ///
     /// There is one bell, for the first in line. Who has believed to be the first, and has been overtaken by somebody with
     /// a lower number before it came here, leaves that one's bell alone: it could not use the permit it would be woken for.
-    pub(crate) fn set_bell(&self, number: u64, waker: &Waker) {
-        self.put_bell(|bell| match bell {
+    pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
+        self.put_waker(|bell| match bell {
             Some(first) if first.number < number => None,
-            bell => bell.replace(Bell { number, waker: waker.clone() }),
+            bell => bell.replace(WakeSlot { number, waker: waker.clone() }),
         });
     }
 
     /// Takes the bell away again, unless it is somebody else's by now.
-    pub(crate) fn take_bell(&self, number: u64) {
-        self.put_bell(|bell| bell.take_if(|bell| bell.number == number));
+    pub(crate) fn take_waker(&self, number: u64) {
+        self.put_waker(|bell| bell.take_if(|bell| bell.number == number));
     }
 
-    fn put_bell(&self, put: impl FnOnce(&mut Option<Bell>) -> Option<Bell>) {
+    fn put_waker(&self, put: impl FnOnce(&mut Option<WakeSlot>) -> Option<WakeSlot>) {
         let mut shard = self.keys.shard(self.fingerprint);
         let before = shard.get_mut(&self.fingerprint).and_then(|entry| put(&mut entry.bell));
         drop(shard);
@@ -587,7 +590,7 @@ impl Visit {
     }
 }
 
-impl Home for Visit {
+impl PermitSource for KeyGuard {
     fn slots(&self) -> &Slots {
         &self.slots
     }
@@ -596,14 +599,14 @@ impl Home for Visit {
         &self.keys.tally
     }
 
-    fn gave_back(&mut self) {
-        self.gave_back = true;
+    fn refunded(&mut self) {
+        self.refunded = true;
     }
 }
 
-impl Drop for Visit {
+impl Drop for KeyGuard {
     fn drop(&mut self) {
-        if let Some(bell) = self.keys.leave(self.fingerprint, self.gave_back) {
+        if let Some(bell) = self.keys.leave(self.fingerprint, self.refunded) {
             bell.ring();
         }
     }
@@ -611,7 +614,7 @@ impl Drop for Visit {
 
 // === impl AsItIs ===
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {
         unreachable!("a fingerprint is a u64");
     }
@@ -657,15 +660,15 @@ mod tests {
     fn the_bell_is_that_of_the_lowest_number() {
         let limiter = KeyedConcurrencyLimiter::<str>::new(1);
         let permit = limiter.try_acquire("a").expect("free");
-        let visit = limiter.cost(1).visit("a").expect("room");
+        let guard = limiter.cost(1).guard("a").expect("room");
         let [first, late] = [0, 1].map(|_| Arc::new(Rung::default()));
-        visit.set_bell(3, &Waker::from(first.clone()));
-        visit.set_bell(5, &Waker::from(late.clone())); // it was overtaken, and does not know it yet
-        visit.take_bell(5);
+        guard.set_waker(3, &Waker::from(first.clone()));
+        guard.set_waker(5, &Waker::from(late.clone())); // it was overtaken, and does not know it yet
+        guard.take_waker(5);
         drop(permit);
         assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [1, 0]);
-        visit.set_bell(5, &Waker::from(late.clone()));
-        visit.set_bell(3, &Waker::from(first.clone())); // who comes before takes it over
+        guard.set_waker(5, &Waker::from(late.clone()));
+        guard.set_waker(3, &Waker::from(first.clone())); // who comes before takes it over
         drop(limiter.try_acquire("a").expect("free"));
         assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [2, 0]);
     }

@@ -10,18 +10,18 @@ use super::endings::{Ending, Tally};
 use super::slots::Slots;
 
 /// Where slots are, and where endings are counted. Whatever keeps it there is given up when it is dropped.
-pub(crate) trait Home {
+pub(crate) trait PermitSource {
     fn slots(&self) -> &Slots;
     fn tally(&self) -> &Tally;
     /// Slots were given back: whoever keeps it there may tell others when it goes.
-    fn gave_back(&mut self) {}
+    fn refunded(&mut self) {}
 }
 
 /// Slots that are taken, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<H: Home> {
+pub(crate) struct HeldPermit<H: PermitSource> {
     /// `None` once the slots have gone elsewhere.
-    home: Option<H>,
+    source: Option<H>,
     cost: u32,
     ending: Ending,
 }
@@ -30,23 +30,23 @@ pub(crate) struct Held<H: Home> {
 ///
 /// Borrowed from its limiter. [`into_owned`](Permit::into_owned) makes one that can go anywhere.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct Permit<'a>(pub(super) Held<&'a Arc<Slots>>);
+pub struct Permit<'a>(pub(super) HeldPermit<&'a Arc<Slots>>);
 
 /// A [`Permit`] that keeps its limiter alive, to be moved into tasks, threads and responses.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct OwnedPermit(Held<Arc<Slots>>);
+pub struct OwnedPermit(HeldPermit<Arc<Slots>>);
 
 // === impl Held ===
 
-impl<H: Home> Held<H> {
+impl<H: PermitSource> HeldPermit<H> {
     /// For `cost` slots that were taken.
     #[inline]
-    pub(crate) fn new(home: H, cost: u32) -> Self {
-        Held { home: Some(home), cost, ending: Ending::Dropped }
+    pub(crate) fn new(source: H, cost: u32) -> Self {
+        HeldPermit { source: Some(source), cost, ending: Ending::Dropped }
     }
 
-    pub(super) fn home(&self) -> Option<&H> {
-        self.home.as_ref()
+    pub(super) fn source(&self) -> Option<&H> {
+        self.source.as_ref()
     }
 
     pub(super) fn cost(&self) -> u32 {
@@ -62,13 +62,13 @@ impl<H: Home> Held<H> {
     }
 }
 
-impl<H: Home> Drop for Held<H> {
+impl<H: PermitSource> Drop for HeldPermit<H> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(home) = &mut self.home {
-            home.tally().count(self.ending);
-            home.slots().give_back(self.cost);
-            home.gave_back();
+        if let Some(source) = &mut self.source {
+            source.tally().count(self.ending);
+            source.slots().give_back(self.cost);
+            source.refunded();
         }
     }
 }
@@ -105,8 +105,8 @@ impl Permit<'_> {
     /// std::thread::spawn(move || permit.succeeded()).join().unwrap();
     /// ```
     pub fn into_owned(mut self) -> OwnedPermit {
-        let home = self.0.home.take().cloned();
-        OwnedPermit(Held { home, cost: self.0.cost, ending: Ending::Dropped })
+        let source = self.0.source.take().cloned();
+        OwnedPermit(HeldPermit { source, cost: self.0.cost, ending: Ending::Dropped })
     }
 }
 
@@ -142,7 +142,7 @@ impl fmt::Debug for OwnedPermit {
 
 // === impl Home ===
 
-impl Home for Arc<Slots> {
+impl PermitSource for Arc<Slots> {
     #[inline]
     fn slots(&self) -> &Slots {
         self
@@ -154,7 +154,7 @@ impl Home for Arc<Slots> {
     }
 }
 
-impl<H: Home> Home for &H {
+impl<H: PermitSource> PermitSource for &H {
     #[inline]
     fn slots(&self) -> &Slots {
         (**self).slots()

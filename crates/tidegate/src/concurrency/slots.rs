@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 use super::endings::Tally;
 use super::refused::Refused;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
-use crate::wait::{Asked, Left, Line, Ticket};
+use crate::wait::{QueueExit, QueuePoll, Ticket, WaitQueue};
 
 /// So many slots, and those who wait for some.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Slots {
     hot: Hot,
     /// Changed under the lock of the line only.
     limit: AtomicU32,
-    line: Mutex<Line<u32, Verdict>>,
+    line: Mutex<WaitQueue<u32, Verdict>>,
 }
 
 /// What every permit touches, in a cache line of its own, so that threads at one limiter wait for one line only, and
@@ -57,7 +57,7 @@ enum Verdict {
 
 /// A wait for `cost` slots, which is given up by being dropped.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Acquiring<'a> {
     slots: &'a Slots,
     cost: u32,
     ticket: Option<Ticket>,
@@ -106,7 +106,7 @@ impl Slots {
         Slots {
             hot: Hot { word: AtomicU64::new(units(limit)), tally: Tally::default() },
             limit: AtomicU32::new(limit),
-            line: Mutex::new(Line::new(max_waiting)),
+            line: Mutex::new(WaitQueue::new(max_waiting)),
         }
     }
 
@@ -175,7 +175,7 @@ impl Slots {
         self.hot.word.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line<u32, Verdict>> {
+    fn lock(&self) -> MutexGuard<'_, WaitQueue<u32, Verdict>> {
         lock(&self.line)
     }
 
@@ -201,13 +201,13 @@ impl Slots {
         } else {
             return None;
         };
-        let waker = line.call_first(verdict);
+        let waker = line.wake_first(verdict);
         self.note_who_waits(&line);
         waker
     }
 
     /// Clears the bit if nobody waits any more. Under the lock.
-    fn note_who_waits(&self, line: &Line<u32, Verdict>) {
+    fn note_who_waits(&self, line: &WaitQueue<u32, Verdict>) {
         if line.len() == 0 {
             self.hot.word.fetch_and(!WAITING, Ordering::AcqRel);
         }
@@ -258,9 +258,9 @@ impl Slots {
             left
         };
         match left {
-            Left::Called(Verdict::Granted) => self.give_back(cost),
-            Left::Called(Verdict::Never { .. }) => {}
-            Left::Waiting(waker) => {
+            QueueExit::Called(Verdict::Granted) => self.give_back(cost),
+            QueueExit::Called(Verdict::Never { .. }) => {}
+            QueueExit::Waiting(waker) => {
                 drop(waker);
                 self.serve();
             }
@@ -275,10 +275,10 @@ fn can_ever(cost: u32, limit: u32) -> bool {
 
 // === impl Place ===
 
-impl<'a> Place<'a> {
+impl<'a> Acquiring<'a> {
     /// Not in the line yet; the first poll joins it.
     pub(crate) fn new(slots: &'a Slots, cost: u32) -> Self {
-        Place { slots, cost, ticket: None }
+        Acquiring { slots, cost, ticket: None }
     }
 
     /// Ready when the slots are taken, or never will be.
@@ -301,10 +301,10 @@ impl<'a> Place<'a> {
         Poll::Pending
     }
 
-    fn answer(&mut self, asked: Asked<Verdict>) -> Poll<Result<(), Refused>> {
+    fn answer(&mut self, asked: QueuePoll<Verdict>) -> Poll<Result<(), Refused>> {
         let verdict = match asked {
-            Asked::Called(verdict) => verdict,
-            Asked::Waiting(before) => {
+            QueuePoll::Called(verdict) => verdict,
+            QueuePoll::Waiting(before) => {
                 drop(before);
                 return Poll::Pending;
             }
@@ -317,7 +317,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Acquiring<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.slots.leave(&ticket, self.cost);

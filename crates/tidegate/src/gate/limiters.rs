@@ -4,7 +4,7 @@
 
 use std::borrow::Borrow;
 
-use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, Standing, only_part};
+use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, Remaining, only_part};
 use crate::clock::Clock;
 use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, refusal};
 use crate::keyed::KeyedLimiter;
@@ -26,17 +26,17 @@ where
     C: Clock + Send + Sync,
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        ready(request, |part| Ok(Admission::bare(self.cost(part.cost).check())))
+        ready(request, |part| Ok(Admission::without_permits(self.cost(part.cost).check())))
     }
 
     #[inline]
     fn passes(&self, request: &[Part<'_>]) -> bool {
-        only_part(request).is_ok_and(|part| self.pass_at_once(part.cost).is_some())
+        only_part(request).is_ok_and(|part| self.pass_fast(part.cost).is_some())
     }
 
     #[inline]
-    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
-        only_part(request).ok().and_then(|part| self.pass_at_once(part.cost)).map(Standing::from)
+    fn pass_with(&self, request: &[Part<'_>]) -> Option<Remaining> {
+        only_part(request).ok().and_then(|part| self.pass_fast(part.cost)).map(Remaining::from)
     }
 
     fn is_immediate(&self) -> bool {
@@ -52,21 +52,21 @@ where
     C: Clock + Send + Sync,
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        ready(request, |part| Ok(Admission::bare(self.check_key(part.key, part.cost))))
+        ready(request, |part| Ok(Admission::without_permits(self.check_key(part.key, part.cost))))
     }
 
     #[inline(always)] // where the key is known to be short, the rest of making a fingerprint is left out
     fn passes(&self, request: &[Part<'_>]) -> bool {
         match only_part(request) {
-            Ok(part) => self.pass_at_once(part.key, part.cost).is_some(),
+            Ok(part) => self.pass_fast(part.key, part.cost).is_some(),
             Err(_) => false,
         }
     }
 
     #[inline(always)]
-    fn passes_with(&self, request: &[Part<'_>]) -> Option<Standing> {
+    fn pass_with(&self, request: &[Part<'_>]) -> Option<Remaining> {
         let part = only_part(request).ok()?;
-        self.pass_at_once(part.key, part.cost).map(Standing::from)
+        self.pass_fast(part.key, part.cost).map(Remaining::from)
     }
 
     fn is_immediate(&self) -> bool {
@@ -126,7 +126,7 @@ impl<C: Clock + Send + Sync> Gate for Pacer<C> {
                 Err(too_long) => (Outcome::Never, too_long.wait),
             };
             let limit = self.quota().max_burst();
-            Ok(Admission::bare(Decision::counted(outcome, at, limit, 0, wait)))
+            Ok(Admission::without_permits(Decision::counted(outcome, at, limit, 0, wait)))
         })
     }
 
@@ -139,8 +139,8 @@ fn with_permit(permit: Result<AnyPermit, Refused>, at: Micros, limit: u32, free:
     match permit {
         Ok(permit) => {
             let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::micros(0));
-            Admission { permits: Permits(vec![permit]), ..Admission::bare(decision) }
+            Admission { permits: Permits(vec![permit]), ..Admission::without_permits(decision) }
         }
-        Err(refused) => Admission::bare(refusal(refused, at)),
+        Err(refused) => Admission::without_permits(refusal(refused, at)),
     }
 }

@@ -11,13 +11,13 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::{Admission, AnyPermit, Gate, InvalidRequest, Part, Permits, only_part};
-use crate::ahead::WaitRefused;
 use crate::clock::Clock;
 use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Permit, Refused};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
 use crate::pacer::Pacer;
 use crate::policy::{NotAdmitted, Policy};
+use crate::reservation::WaitRefused;
 use crate::wait::{Park, Sleep};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Source, TooLong, Wait};
 
@@ -75,7 +75,7 @@ pub trait WaitingGate: Gate {
                 Ok(admission) => Ok(admission),
                 Err(NotAdmitted::Invalid(invalid)) => Err(invalid),
                 Err(NotAdmitted::Refused { rule, why }) => {
-                    Ok(Admission::bare(in_vain(why, self.seen(request)).of_rule(rule)))
+                    Ok(Admission::without_permits(in_vain(why, self.seen(request)).of_rule(rule)))
                 }
             }
         })
@@ -270,7 +270,7 @@ impl<C: Park + Send + Sync> BlockingGate for Pacer<C> {
 }
 
 fn of_rate(answer: Result<Decision, WaitRefused>) -> Result<Admission, NotAdmitted> {
-    answer.map(Admission::bare).map_err(refused)
+    answer.map(Admission::without_permits).map_err(refused)
 }
 
 fn of_permit(
@@ -281,7 +281,7 @@ fn of_permit(
 ) -> Result<Admission, NotAdmitted> {
     let permit = answer.map_err(|why| refused(why_not(why)))?;
     let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::default());
-    Ok(Admission { permits: Permits(vec![permit.into()]), ..Admission::bare(decision) })
+    Ok(Admission { permits: Permits(vec![permit.into()]), ..Admission::without_permits(decision) })
 }
 
 fn of_pace<C: Clock>(
@@ -292,7 +292,13 @@ fn of_pace<C: Clock>(
     let within = Wait::micros(u64::try_from(within.as_micros()).unwrap_or(u64::MAX));
     answer.map_err(|TooLong { wait }| refused(WaitRefused::TooLong { wait, within }))?;
     let limit = pacer.quota().max_burst();
-    Ok(Admission::bare(Decision::counted(Outcome::Allowed, pacer.now(), limit, 0, Wait::default())))
+    Ok(Admission::without_permits(Decision::counted(
+        Outcome::Allowed,
+        pacer.now(),
+        limit,
+        0,
+        Wait::default(),
+    )))
 }
 
 /// By the only rule there is.

@@ -31,7 +31,7 @@ use ::http::header::{HeaderMap, HeaderName};
 use super::forwarded::Spoken;
 use super::head::Head;
 use super::network::{Network, TrustedProxies};
-use super::text::{Brief, KeyText, Kind};
+use super::text::{InlineKey, KeyText, Kind};
 
 /// Who is at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,7 +251,7 @@ impl ClientAddress {
     pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyText) {
         match self.find(head).address {
             None => key.part(Kind::Address, |_| ()),
-            Some(IpAddr::V4(address)) => key.brief(self.brief_v4(address.to_bits())),
+            Some(IpAddr::V4(address)) => key.inline_key(self.brief_v4(address.to_bits())),
             Some(IpAddr::V6(address)) => key.part(Kind::Address6, |key| {
                 key.raw(&[self.v6.bits]);
                 key.raw(&(address.to_bits() & self.v6.mask).to_be_bytes());
@@ -261,7 +261,7 @@ impl ClientAddress {
 
     /// The same, of most clients of version 4.
     #[inline]
-    pub(super) fn brief(&self, extensions: &Extensions) -> Option<Brief> {
+    pub(super) fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         match self.trust {
             Trust::Nobody => self.peer.v4(extensions).map(|address| self.brief_v4(address)),
             _ => None,
@@ -269,8 +269,8 @@ impl ClientAddress {
     }
 
     #[inline]
-    fn brief_v4(&self, address: u32) -> Brief {
-        Brief::five(Kind::Address4, self.v4.bits, address & self.v4.mask)
+    fn brief_v4(&self, address: u32) -> InlineKey {
+        InlineKey::five(Kind::Address4, self.v4.bits, address & self.v4.mask)
     }
 }
 

@@ -19,10 +19,10 @@ use ::http::{HeaderMap, Method, Response, StatusCode};
 
 use super::fields::Fields;
 use super::head::Head;
+use super::negotiate::{grpc_kind, wants_html};
+use super::outcome::Decisions;
 use super::retry::{self, Jitter};
-use super::rule::{Expose, Left, RuleOf};
-use super::ruling::Decisions;
-use super::wanted::{grpc_kind, wants_html};
+use super::rule::{Expose, HttpRule, RuleQuota};
 use tidegate_core::{Decision, Outcome, Wait};
 
 /// Why a request is refused, and how it will be answered unless somebody else answers it.
@@ -88,7 +88,7 @@ struct Problem {
 const A_SECOND: Wait = Wait::micros(1_000_000);
 
 impl Refusal {
-    pub(super) fn new(rule: &RuleOf, why: Why, left: Decisions, answers: &Answers) -> Self {
+    pub(super) fn new(rule: &HttpRule, why: Why, left: Decisions, answers: &Answers) -> Self {
         let busy = answers.when_busy.max(longest(&left)); // nobody comes back before what else refused lets them pass
         let (status, wait) = match why {
             Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome, busy)),
@@ -167,7 +167,7 @@ impl Default for Answers {
 
 impl Answers {
     /// The whole answer to a refused request, with what clients are told of these rules.
-    pub(super) fn refuse(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
+    pub(super) fn refuse(&self, head: &Head<'_>, refusal: &Refusal, rules: &[HttpRule]) -> Response<Vec<u8>> {
         if let Some(replaced) = &self.replaced {
             return replaced(head, refusal);
         }
@@ -186,14 +186,14 @@ impl Answers {
     }
 
     /// Sees to what is the same in every response.
-    pub(super) fn prepare(&mut self, rules: &[RuleOf]) {
-        let is_same = rules.iter().all(RuleOf::is_told_alike);
+    pub(super) fn prepare(&mut self, rules: &[HttpRule]) {
+        let is_same = rules.iter().all(HttpRule::is_told_alike);
         self.policy =
             is_same.then(|| self.fields.policy(rules.iter().filter_map(|rule| rule.shown(None)))).flatten();
     }
 
     /// Adds what clients are told of these rules, of some of which so much is left.
-    fn tell(&self, headers: &mut HeaderMap, rules: &[RuleOf], left: &[Left]) {
+    fn tell(&self, headers: &mut HeaderMap, rules: &[HttpRule], left: &[RuleQuota]) {
         let limit_of = |number| left.iter().find(|left| left.rule == number).map(|left| left.limit);
         let shown = || (0..).zip(rules).filter_map(|(number, rule)| rule.shown(limit_of(number)));
         let policy = self.policy.clone().or_else(|| self.fields.policy(shown()));
@@ -208,8 +208,8 @@ impl Answers {
         &self,
         status: StatusCode,
         headers: &mut HeaderMap,
-        rules: &[RuleOf],
-        left: &[Left],
+        rules: &[HttpRule],
+        left: &[RuleQuota],
     ) {
         if !status.is_redirection() || left.iter().all(|left| left.remaining > 0) {
             self.tell(headers, rules, left);
@@ -222,7 +222,7 @@ impl Answers {
         }
     }
 
-    fn problem(&self, head: &Head<'_>, refusal: &Refusal, rules: &[RuleOf]) -> Response<Vec<u8>> {
+    fn problem(&self, head: &Head<'_>, refusal: &Refusal, rules: &[HttpRule]) -> Response<Vec<u8>> {
         let page = self.page.as_deref().filter(|_| wants_html(head.headers));
         let (kind, body) = match page {
             Some(page) => ("text/html; charset=utf-8", page.to_owned()),
@@ -240,7 +240,7 @@ impl Answers {
 }
 
 /// RFC 9457. Names are printable ASCII, so that quoting them is all there is to do.
-fn json(refusal: &Refusal, rules: &[RuleOf]) -> String {
+fn json(refusal: &Refusal, rules: &[HttpRule]) -> String {
     let status = refusal.status.as_u16();
     if refusal.why == Why::MissingKey {
         return format!(
@@ -258,7 +258,7 @@ fn json(refusal: &Refusal, rules: &[RuleOf]) -> String {
 }
 
 /// The rules that refused, as far as clients know them: each, if it is known what each has said, else the binding one.
-fn violated<'a>(refusal: &'a Refusal, rules: &'a [RuleOf]) -> Vec<&'a str> {
+fn violated<'a>(refusal: &'a Refusal, rules: &'a [HttpRule]) -> Vec<&'a str> {
     let refused = refusal.left.as_slice().iter().filter(|left| left.is_refusal);
     let names: Vec<&str> =
         refused.filter_map(|left| Some(&*rules.get(usize::from(left.rule))?.name)).collect();

@@ -5,7 +5,7 @@
 //!
 //! | part | always there |
 //! |---|---|
-//! | [`everybody`], [`text`], [`method`] | yes |
+//! | [`global`], [`text`], [`method`] | yes |
 //! | [`address`] | yes: who has none shares one key with the others who have none |
 //! | [`header`], and [`secret`](Header::secret) | no |
 //! | [`query`], [`route`], [`param`], [`host`] | no |
@@ -25,15 +25,15 @@ use sha2::{Digest, Sha256};
 
 use super::address::ClientAddress;
 use super::head::Head;
-use super::key::{AlwaysThere, InvalidKey, KeyPart, MissingPart};
+use super::key::{InvalidKey, KeyPart, MissingPart, TotalKey};
 use super::route::decode;
 pub use super::route::{Param, Route, param, route};
-use super::text::{Brief, KeyText, KeyValue, Kind};
+use super::text::{InlineKey, KeyText, KeyValue, Kind};
 
 /// Everybody together: one limit for all requests. Its key is the empty one.
 #[must_use]
-pub const fn everybody() -> Everybody {
-    Everybody
+pub const fn global() -> Global {
+    Global
 }
 
 /// A fixed text, to tell this use of a rule from others.
@@ -101,9 +101,9 @@ where
     Value(value)
 }
 
-/// See [`everybody`].
+/// See [`global`].
 #[derive(Clone, Copy, Debug)]
-pub struct Everybody;
+pub struct Global;
 
 /// See [`text`].
 #[derive(Clone, Debug)]
@@ -144,17 +144,17 @@ pub struct Value<F>(F);
 
 // === impl KeyPart ===
 
-impl KeyPart for Everybody {
+impl KeyPart for Global {
     fn write(&self, _: &Head<'_>, _: &mut KeyText) -> Result<(), MissingPart> {
         Ok(())
     }
 
-    fn is_everybody(&self) -> bool {
+    fn is_global(&self) -> bool {
         true
     }
 }
 
-impl AlwaysThere for Everybody {}
+impl TotalKey for Global {}
 
 impl KeyPart for Text {
     fn write(&self, _: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
@@ -162,12 +162,12 @@ impl KeyPart for Text {
         Ok(())
     }
 
-    fn is_everybody(&self) -> bool {
+    fn is_global(&self) -> bool {
         true
     }
 }
 
-impl AlwaysThere for Text {}
+impl TotalKey for Text {}
 
 impl KeyPart for OfMethod {
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
@@ -188,7 +188,7 @@ impl KeyPart for OfMethod {
     }
 }
 
-impl AlwaysThere for OfMethod {}
+impl TotalKey for OfMethod {}
 
 impl KeyPart for Address {
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
@@ -196,12 +196,12 @@ impl KeyPart for Address {
         Ok(())
     }
 
-    fn brief(&self, extensions: &Extensions) -> Option<Brief> {
-        self.0.brief(extensions)
+    fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
+        self.0.inline_key(extensions)
     }
 }
 
-impl AlwaysThere for Address {}
+impl TotalKey for Address {}
 
 impl Header {
     /// Hashes the value, so that it is neither stored nor sent on: for API keys, tokens and cookies.

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use ::http::HeaderMap;
 use ::http::header::{HeaderName, HeaderValue};
 
-use super::line::{Line, number};
+use super::header_buf::{HeaderBuf, number};
 
 /// In which words clients are told what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,48 +160,48 @@ fn add_lists<'a>(
     names: [&str; 2],
 ) {
     policy.map(|policy| headers.append(RATE_LIMIT_POLICY, policy));
-    list(left, |line, state| write_state(line, state, names)).map(|left| headers.append(RATE_LIMIT, left));
+    list(left, |buf, state| write_state(buf, state, names)).map(|left| headers.append(RATE_LIMIT, left));
 }
 
-fn write_rule(line: &mut Line, rule: &ShownRule<'_>) {
-    line.quoted(rule.name);
-    line.push(b";q=");
-    line.number(rule.quota);
+fn write_rule(buf: &mut HeaderBuf, rule: &ShownRule<'_>) {
+    buf.quoted(rule.name);
+    buf.push(b";q=");
+    buf.number(rule.quota);
     match rule.unit {
         Unit::Requests => {}
-        Unit::ContentBytes => line.push(b";qu=\"content-bytes\""),
-        Unit::ConcurrentRequests => line.push(b";qu=\"concurrent-requests\""),
+        Unit::ContentBytes => buf.push(b";qu=\"content-bytes\""),
+        Unit::ConcurrentRequests => buf.push(b";qu=\"concurrent-requests\""),
     }
     if let Some(window) = rule.window {
-        line.push(b";w=");
-        line.number(window);
+        buf.push(b";w=");
+        buf.number(window);
     }
 }
 
-fn write_state(line: &mut Line, state: &ShownState<'_>, [remaining, within]: [&str; 2]) {
-    line.quoted(state.rule.name);
-    parameter(line, remaining, state.remaining);
+fn write_state(buf: &mut HeaderBuf, state: &ShownState<'_>, [remaining, within]: [&str; 2]) {
+    buf.quoted(state.rule.name);
+    parameter(buf, remaining, state.remaining);
     if state.within > 0 {
-        parameter(line, within, state.within);
+        parameter(buf, within, state.within);
     }
 }
 
-fn parameter(line: &mut Line, name: &str, value: u64) {
-    line.push(b";");
-    line.push(name.as_bytes());
-    line.push(b"=");
-    line.number(value);
+fn parameter(buf: &mut HeaderBuf, name: &str, value: u64) {
+    buf.push(b";");
+    buf.push(name.as_bytes());
+    buf.push(b"=");
+    buf.number(value);
 }
 
-fn list<T>(members: impl Iterator<Item = T>, write: impl Fn(&mut Line, &T)) -> Option<HeaderValue> {
-    let mut line = Line::new();
+fn list<T>(members: impl Iterator<Item = T>, write: impl Fn(&mut HeaderBuf, &T)) -> Option<HeaderValue> {
+    let mut buf = HeaderBuf::new();
     for member in members {
-        if !line.is_empty() {
-            line.push(b", ");
+        if !buf.is_empty() {
+            buf.push(b", ");
         }
-        write(&mut line, &member);
+        write(&mut buf, &member);
     }
-    line.value()
+    buf.value()
 }
 
 /// Three numbers, of the rule that has the least left; unless somebody has told of less already.

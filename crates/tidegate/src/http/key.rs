@@ -24,7 +24,7 @@ use ::http::Extensions;
 use super::address::ClientAddress;
 use super::by::Address;
 use super::head::Head;
-use super::text::{Brief, KeyText, Kind};
+use super::text::{InlineKey, KeyText, Kind};
 
 /// Something of a request that it can be limited by, and that may be missing.
 ///
@@ -40,7 +40,7 @@ pub trait KeyPart: Send + Sync + 'static {
     /// What [`write`](KeyPart::write) would write, if that is short and the extensions suffice to know it. `None` says
     /// nothing.
     #[doc(hidden)]
-    fn brief(&self, extensions: &Extensions) -> Option<Brief> {
+    fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         let _ = extensions;
         None
     }
@@ -55,40 +55,40 @@ pub trait KeyPart: Send + Sync + 'static {
     }
 
     /// Whether it is the same for everybody.
-    fn is_everybody(&self) -> bool {
+    fn is_global(&self) -> bool {
         false
     }
 
     /// Who has none is not limited by the rule.
-    fn or_skip(self) -> Chosen<Self>
+    fn or_skip(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        Chosen { part: self, otherwise: Otherwise::Skip }
+        OrElse { part: self, otherwise: Fallback::Skip }
     }
 
     /// Who has none is limited by the address, as everybody is at that address who has none.
-    fn or_address(self, client: ClientAddress) -> Chosen<Self>
+    fn or_address(self, client: ClientAddress) -> OrElse<Self>
     where
         Self: Sized,
     {
-        Chosen { part: self, otherwise: Otherwise::Address(Address(client)) }
+        OrElse { part: self, otherwise: Fallback::Address(Address(client)) }
     }
 
     /// All who have none share one key.
-    fn or_share(self) -> Chosen<Self>
+    fn or_share(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        Chosen { part: self, otherwise: Otherwise::Share }
+        OrElse { part: self, otherwise: Fallback::Share }
     }
 
     /// Who has none is refused.
-    fn or_refuse(self) -> Chosen<Self>
+    fn or_refuse(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        Chosen { part: self, otherwise: Otherwise::Refuse }
+        OrElse { part: self, otherwise: Fallback::Refuse }
     }
 }
 
@@ -98,7 +98,7 @@ pub trait KeyPart: Send + Sync + 'static {
     label = "may be missing",
     note = "say it of the whole key, as in `(a, b).or_skip()`: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
 )]
-pub trait AlwaysThere: KeyPart {}
+pub trait TotalKey: KeyPart {}
 
 /// A key that a rule can go by: one that is never missing, or of which it is said what happens if it is.
 #[diagnostic::on_unimplemented(
@@ -110,9 +110,9 @@ pub trait RuleKey: Send + Sync + 'static {
     /// Writes the key of this request, or says why there is none.
     fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written;
 
-    /// As [`KeyPart::brief`].
+    /// As [`KeyPart::inline_key`].
     #[doc(hidden)]
-    fn brief_or(&self, extensions: &Extensions) -> Option<Brief>;
+    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey>;
 
     /// As [`KeyPart::check`].
     ///
@@ -121,19 +121,19 @@ pub trait RuleKey: Send + Sync + 'static {
     /// [`InvalidKey`] if it cannot be a key.
     fn check_key(&self) -> Result<(), InvalidKey>;
 
-    /// As [`KeyPart::is_everybody`].
-    fn is_for_everybody(&self) -> bool;
+    /// As [`KeyPart::is_global`].
+    fn is_global(&self) -> bool;
 }
 
 /// A part that may be missing, and what happens then.
 #[derive(Clone, Debug)]
-pub struct Chosen<P> {
+pub struct OrElse<P> {
     part: P,
-    otherwise: Otherwise,
+    otherwise: Fallback,
 }
 
 #[derive(Clone, Debug)]
-enum Otherwise {
+enum Fallback {
     Skip,
     Share,
     Refuse,
@@ -192,7 +192,7 @@ pub enum InvalidKey {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub fn key_of<P: AlwaysThere>(part: &P, head: &Head<'_>) -> Vec<u8> {
+pub fn key_of<P: TotalKey>(part: &P, head: &Head<'_>) -> Vec<u8> {
     let mut key = KeyText::new();
     let _ = part.write(head, &mut key); // it is always there
     key.shorten(0);
@@ -201,7 +201,7 @@ pub fn key_of<P: AlwaysThere>(part: &P, head: &Head<'_>) -> Vec<u8> {
 
 // === impl RuleKey ===
 
-impl<P: AlwaysThere> RuleKey for P {
+impl<P: TotalKey> RuleKey for P {
     fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written {
         match self.write(head, key) {
             Ok(()) => Written::Key,
@@ -209,20 +209,20 @@ impl<P: AlwaysThere> RuleKey for P {
         }
     }
 
-    fn brief_or(&self, extensions: &Extensions) -> Option<Brief> {
-        self.brief(extensions)
+    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey> {
+        self.inline_key(extensions)
     }
 
     fn check_key(&self) -> Result<(), InvalidKey> {
         self.check()
     }
 
-    fn is_for_everybody(&self) -> bool {
-        self.is_everybody()
+    fn is_global(&self) -> bool {
+        self.is_global()
     }
 }
 
-impl<P: KeyPart> RuleKey for Chosen<P> {
+impl<P: KeyPart> RuleKey for OrElse<P> {
     fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written {
         let mark = key.mark();
         if self.part.write(head, key).is_ok() {
@@ -230,26 +230,26 @@ impl<P: KeyPart> RuleKey for Chosen<P> {
         }
         key.back_to(mark);
         match &self.otherwise {
-            Otherwise::Skip => Written::Skip,
-            Otherwise::Refuse => Written::Refuse,
-            Otherwise::Address(address) => address.write_or(head, key),
-            Otherwise::Share => {
+            Fallback::Skip => Written::Skip,
+            Fallback::Refuse => Written::Refuse,
+            Fallback::Address(address) => address.write_or(head, key),
+            Fallback::Share => {
                 key.part(Kind::Missing, |_| ());
                 Written::Key
             }
         }
     }
 
-    fn brief_or(&self, extensions: &Extensions) -> Option<Brief> {
-        self.part.brief(extensions)
+    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey> {
+        self.part.inline_key(extensions)
     }
 
     fn check_key(&self) -> Result<(), InvalidKey> {
         self.part.check()
     }
 
-    fn is_for_everybody(&self) -> bool {
-        self.part.is_everybody()
+    fn is_global(&self) -> bool {
+        self.part.is_global()
     }
 }
 
@@ -271,13 +271,13 @@ macro_rules! tuples {
             }
 
             #[expect(non_snake_case, reason = "the names of the types serve as those of the parts")]
-            fn is_everybody(&self) -> bool {
+            fn is_global(&self) -> bool {
                 let ($($name,)+) = self;
-                true $(&& $name.is_everybody())+
+                true $(&& $name.is_global())+
             }
         }
 
-        impl<$($name: AlwaysThere),+> AlwaysThere for ($($name,)+) {}
+        impl<$($name: TotalKey),+> TotalKey for ($($name,)+) {}
     )+};
 }
 

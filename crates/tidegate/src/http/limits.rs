@@ -12,14 +12,14 @@ use std::time::Duration;
 use ::http::{Response, StatusCode};
 
 use super::answer::{Answers, Refusal};
+use super::fast_path::{Direct, FastPath};
 use super::fields::{Fields, Unit, is_name};
 use super::head::Head;
 use super::invalid::InvalidLimits;
 use super::key::RuleKey;
 use super::retry::Jitter;
-use super::rule::{Expose, RuleOf, RuleStats};
+use super::rule::{Expose, HttpRule, RuleStats};
 use super::timer::Timer;
-use super::way::{Direct, Way};
 use crate::gate::{Gate, WaitingGate};
 use crate::wait::Sleep;
 use tidegate_core::{Micros, Quota, Wait};
@@ -41,7 +41,7 @@ const MAX_WAITING: usize = 1_024;
 ///     .rule("user", USER)
 ///     .build()?;
 /// let limits = Limits::over(policy)
-///     .rule("everybody", by::everybody())
+///     .rule("everybody", by::global())
 ///     .rule("user", by::header("x-api-key").secret().or_refuse()).quota(USER)
 ///     .fields(Fields::Draft11)
 ///     .build()?;
@@ -62,12 +62,12 @@ pub(super) struct Shared {
     pub(super) gate: Box<dyn Gate>,
     pub(super) waiting: Option<Waiting>,
     pub(super) timer: Option<Arc<dyn Timer>>,
-    pub(super) rules: Box<[RuleOf]>,
+    pub(super) rules: Box<[HttpRule]>,
     pub(super) skip: Option<Skip>,
     pub(super) answers: Answers,
     /// Whether there is a single rule, and it is enforced and decides at once.
     pub(super) is_single: bool,
-    pub(super) way: Way,
+    pub(super) fast_path: FastPath,
 }
 
 pub(super) type Skip = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
@@ -89,7 +89,7 @@ pub(super) struct Place<'a>(&'a AtomicUsize);
 #[must_use = "a builder does nothing until `build`"]
 pub struct LimitsBuilder<G> {
     gate: Arc<G>,
-    rules: Vec<RuleOf>,
+    rules: Vec<HttpRule>,
     waiting: Option<(Arc<dyn WaitingGate>, Duration)>,
     max_waiting: usize,
     timer: Option<Arc<dyn Timer>>,
@@ -135,7 +135,7 @@ impl Limits {
     /// What became of requests, by rule.
     #[must_use]
     pub fn stats(&self) -> Vec<RuleStats> {
-        self.0.rules.iter().map(RuleOf::stats).collect()
+        self.0.rules.iter().map(HttpRule::stats).collect()
     }
 
     /// The clock that they wait by.
@@ -156,7 +156,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
     pub fn rule(mut self, name: &str, key: impl RuleKey) -> Self {
         let key = Arc::new(key);
         let shortcut = Direct { gate: self.gate.clone(), key: key.clone() };
-        self.rules.push(RuleOf::new(name, key, Box::new(shortcut)));
+        self.rules.push(HttpRule::new(name, key, Box::new(shortcut)));
         self
     }
 
@@ -273,13 +273,13 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
         let is_single =
             matches!(&*self.rules, [rule] if !rule.is_shadow) && waiting.is_none() && gate.is_immediate();
-        let way = match &*self.rules {
-            [rule] if is_single && skip.is_none() => rule.way(answers.fields),
-            _ => Way::Long,
+        let fast_path = match &*self.rules {
+            [rule] if is_single && skip.is_none() => rule.fast_path(answers.fields),
+            _ => FastPath::None,
         };
         let mut shared = Shared {
             is_single,
-            way,
+            fast_path,
             waiting: waiting.map(|(gate, at_most)| Waiting {
                 gate,
                 at_most,
@@ -323,7 +323,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         Ok(ids)
     }
 
-    fn with_rule(mut self, said: &'static str, set: impl FnOnce(&mut RuleOf)) -> Self {
+    fn with_rule(mut self, said: &'static str, set: impl FnOnce(&mut HttpRule)) -> Self {
         match self.rules.last_mut() {
             Some(rule) => set(rule),
             None => self.too_early = self.too_early.or(Some(said)),

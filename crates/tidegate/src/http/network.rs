@@ -55,7 +55,7 @@ pub enum InvalidProxies {
         network: Network,
     },
     /// Together they are the whole world, of version 4 or of version 6.
-    Everybody,
+    Global,
     /// There are none.
     Nobody,
 }
@@ -165,10 +165,10 @@ impl TrustedProxies {
         if networks.is_empty() {
             return Err(InvalidProxies::Nobody);
         }
-        if is_everybody(&networks, IpAddr::is_ipv4, &PUBLIC_4)
-            || is_everybody(&networks, IpAddr::is_ipv6, &PUBLIC_6)
+        if is_global(&networks, IpAddr::is_ipv4, &PUBLIC_4)
+            || is_global(&networks, IpAddr::is_ipv6, &PUBLIC_6)
         {
-            return Err(InvalidProxies::Everybody);
+            return Err(InvalidProxies::Global);
         }
         Ok(TrustedProxies { networks, local_sockets: false })
     }
@@ -204,7 +204,7 @@ const PUBLIC_4: [(u128, u128); 7] = [
 const PUBLIC_6: [(u128, u128); 1] = [(0x2 << 124, (0x4 << 124) - 1)];
 
 /// Whether those of one version leave out nobody of these ranges.
-fn is_everybody(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
+fn is_global(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
     let of_version = networks.iter().filter(|network| is_version(&network.first));
     let mut ranges: Vec<_> = of_version.map(Network::range).collect();
     ranges.sort_unstable();
@@ -238,7 +238,7 @@ impl fmt::Display for InvalidProxies {
                     "{entry:?} is inside the network {network}; write that, or the address without the bits"
                 )
             }
-            InvalidProxies::Everybody => f.write_str(
+            InvalidProxies::Global => f.write_str(
                 "these proxies are the whole world, so everybody could choose whose limit to use; list your own",
             ),
             InvalidProxies::Nobody => f.write_str("no proxy is listed; leave the list out, or name one"),
@@ -268,7 +268,7 @@ mod tests {
         let mut entries = all_but(Ipv4Addr::new(203, 0, 113, 9));
         assert_eq!(list(&entries), Ok(()), "one is left out: {entries:?}");
         entries.push("203.0.113.9".to_owned());
-        assert_eq!(list(&entries), Err(InvalidProxies::Everybody));
+        assert_eq!(list(&entries), Err(InvalidProxies::Global));
         for world in [
             &["0.0.0.0/0"][..],
             &["::/0"],
@@ -278,7 +278,7 @@ mod tests {
             &["2000::/3"],
             &["2000::/4", "3000::/4", "10.0.0.0/8"],
         ] {
-            assert_eq!(list(world), Err(InvalidProxies::Everybody), "{world:?}");
+            assert_eq!(list(world), Err(InvalidProxies::Global), "{world:?}");
         }
         assert_eq!(list(&["8000::/1", "::/3", "128.0.0.0/1"]), Ok(()));
         assert_eq!(list(&["2000::/4", "128.0.0.0/2", "192.0.0.0/3"]), Ok(()));
@@ -290,7 +290,7 @@ mod tests {
             ["10.1.2.3", "127.0.0.1", "255.255.255.255", "0.0.0.0", "192.168.0.1", "172.31.255.255"]
         {
             let entries = all_but(left_out.parse().unwrap());
-            assert_eq!(list(&entries), Err(InvalidProxies::Everybody), "{left_out}");
+            assert_eq!(list(&entries), Err(InvalidProxies::Global), "{left_out}");
         }
         for left_out in ["1.0.0.0", "9.255.255.255", "11.0.0.0", "172.32.0.0", "223.255.255.255"] {
             assert_eq!(list(&all_but(left_out.parse().unwrap())), Ok(()), "{left_out}");

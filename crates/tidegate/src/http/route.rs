@@ -119,13 +119,15 @@ impl Template {
     }
 
     fn matches(&self, path: &Path<'_>) -> bool {
-        let (ahead, fits) = match &*self.segments {
-            [ahead @ .., Segment::Rest] => (ahead, path.length >= ahead.len()),
+        let (reservations, fits) = match &*self.segments {
+            [reservations @ .., Segment::Rest] => (reservations, path.length >= reservations.len()),
             all => (all, path.length == all.len()),
         };
-        fits && ahead.iter().rev().zip(path.first(ahead.len())).all(|(segment, given)| match segment {
-            Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
-            Segment::Param(_) | Segment::Rest => true,
+        fits && reservations.iter().rev().zip(path.first(reservations.len())).all(|(segment, given)| {
+            match segment {
+                Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
+                Segment::Param(_) | Segment::Rest => true,
+            }
         })
     }
 }
@@ -188,10 +190,11 @@ pub(super) fn decode(text: &str, plus: u8) -> impl Iterator<Item = u8> + '_ {
     std::iter::from_fn(move || {
         let byte = bytes.next()?;
         if byte == b'%' {
-            let mut ahead = bytes.clone();
-            let digits = [ahead.next(), ahead.next()].map(|digit| char::from(digit?).to_digit(16));
+            let mut reservations = bytes.clone();
+            let digits =
+                [reservations.next(), reservations.next()].map(|digit| char::from(digit?).to_digit(16));
             if let [Some(high), Some(low)] = digits {
-                bytes = ahead;
+                bytes = reservations;
                 return u8::try_from(high * 16 + low).ok();
             }
         }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::StatusCode;
 
+use super::fast_path::{FastPath, Shortcut};
 use super::fields::{Fields, ShownRule, ShownState, Unit};
 use super::head::Head;
 use super::key::RuleKey;
 use super::retry;
-use super::way::{Shortcut, Way};
-use crate::gate::Standing;
+use crate::gate::Remaining;
 use tidegate_core::{Decision, Outcome, Quota, RuleId};
 
 /// How much clients are told of a rule.
@@ -49,7 +49,7 @@ pub struct RuleStats {
 pub(super) type Cost = Arc<dyn Fn(&Head<'_>) -> u32 + Send + Sync>;
 
 /// A rule of [`Limits`](super::Limits).
-pub(super) struct RuleOf {
+pub(super) struct HttpRule {
     pub(super) name: Arc<str>,
     pub(super) id: RuleId,
     pub(super) key: Arc<dyn RuleKey>,
@@ -65,7 +65,7 @@ pub(super) struct RuleOf {
 
 /// What is left of a rule, in the numbers that clients are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct RuleQuota {
     /// Which of the limits' rules.
     pub(super) rule: u8,
     /// The most that can pass at once.
@@ -90,9 +90,9 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl RuleOf {
+impl HttpRule {
     pub(super) fn new(name: &str, key: Arc<dyn RuleKey>, shortcut: Box<dyn Shortcut>) -> Self {
-        RuleOf {
+        HttpRule {
             name: name.into(),
             id: RuleId(0),
             key,
@@ -112,41 +112,41 @@ impl RuleOf {
     }
 
     /// How short the way of requests is if this is the only rule, decides at once, and on all of them.
-    pub(super) fn way(&self, fields: Fields) -> Way {
+    pub(super) fn fast_path(&self, fields: Fields) -> FastPath {
         match (fields, self.cost.is_none()) {
-            (Fields::None, true) => Way::Brief,
-            (Fields::None, false) => Way::Short,
-            (_, true) if self.is_shown() => Way::Telling,
-            _ => Way::Long,
+            (Fields::None, true) => FastPath::InlineKey,
+            (Fields::None, false) => FastPath::Plain,
+            (_, true) if self.is_shown() => FastPath::WithQuota,
+            _ => FastPath::None,
         }
     }
 
     /// 429 where it is the client's own limit, 503 where too many are at work whoever they are.
     pub(super) fn status(&self, outcome: Outcome) -> StatusCode {
         let usual = match outcome {
-            Outcome::Busy if self.key.is_for_everybody() => StatusCode::SERVICE_UNAVAILABLE,
+            Outcome::Busy if self.key.is_global() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::TOO_MANY_REQUESTS,
         };
         self.status.unwrap_or(usual)
     }
 
     /// What clients are told of this decision of the rule, which is the `number`th. `None` if that is nothing.
-    pub(super) fn left(&self, number: u8, decision: &Decision) -> Option<Left> {
+    pub(super) fn left(&self, number: u8, decision: &Decision) -> Option<RuleQuota> {
         let within = match decision.outcome {
             Outcome::RetryAfter(wait) => retry::seconds(wait),
             _ => decision.reset_after().as_secs_up(),
         };
         let is_refusal = !decision.is_allowed();
         let remaining = if is_refusal { 0 } else { decision.remaining() };
-        let left = || Left { rule: number, limit: decision.limit(), remaining, within, is_refusal };
+        let left = || RuleQuota { rule: number, limit: decision.limit(), remaining, within, is_refusal };
         self.is_shown().then(left)
     }
 
     /// What clients are told of the only rule if a request has passed it.
     #[inline]
-    pub(super) fn left_of(standing: Standing) -> Left {
-        let Standing { limit, remaining, reset_after } = standing;
-        Left { rule: 0, limit, remaining, within: reset_after.as_secs_up(), is_refusal: false }
+    pub(super) fn left_of(standing: Remaining) -> RuleQuota {
+        let Remaining { limit, remaining, reset_after } = standing;
+        RuleQuota { rule: 0, limit, remaining, within: reset_after.as_secs_up(), is_refusal: false }
     }
 
     fn is_shown(&self) -> bool {
@@ -168,7 +168,7 @@ impl RuleOf {
         self.quota.is_some() || !self.is_shown()
     }
 
-    pub(super) fn state(&self, left: &Left) -> Option<ShownState<'_>> {
+    pub(super) fn state(&self, left: &RuleQuota) -> Option<ShownState<'_>> {
         let rule = self.shown(Some(left.limit))?;
         Some(ShownState { rule, remaining: left.remaining, within: left.within })
     }
@@ -191,7 +191,7 @@ fn seconds_up(quota: Quota) -> u64 {
     period.as_secs().saturating_add(u64::from(period.subsec_nanos() > 0)).max(1)
 }
 
-impl fmt::Debug for RuleOf {
+impl fmt::Debug for HttpRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RuleOf")
             .field("name", &self.name)

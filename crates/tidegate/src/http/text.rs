@@ -28,7 +28,7 @@ pub struct KeyText {
 /// A key of a single part that with its kind and length is at most seven bytes. Handed over in a register, it need not
 /// be written down first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brief(u64);
+pub struct InlineKey(u64);
 
 /// What can be the value of a part: text, bytes, numbers.
 pub trait KeyValue {
@@ -74,7 +74,7 @@ impl KeyText {
 
     /// Writes a whole part that is known already.
     #[inline]
-    pub(super) fn brief(&mut self, part: Brief) {
+    pub(super) fn inline_key(&mut self, part: InlineKey) {
         let (bytes, length) = part.bytes();
         self.raw(&bytes[..length]);
     }
@@ -136,12 +136,12 @@ impl KeyText {
 
 // === impl Brief ===
 
-impl Brief {
+impl InlineKey {
     /// A part of this kind: a byte and a number.
     #[inline]
     pub(super) fn five(kind: Kind, byte: u8, number: u32) -> Self {
         let value = u64::from(byte) << 16 | u64::from(number.swap_bytes()) << 24;
-        Brief(kind as u64 | 5 << 8 | value | 7 << 56)
+        InlineKey(kind as u64 | 5 << 8 | value | 7 << 56)
     }
 
     /// Its bytes, and how many of these they are.

@@ -6,88 +6,94 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::states::{Keyed, Regime};
-use crate::ahead;
-use crate::hold::HELD;
-use crate::shared::{Guarded, When};
+use super::states::{Keyed, Version};
+use crate::lock_bit::LOCKED;
+use crate::reservation;
+use crate::state_cell::{DecisionTime, Guarded};
 use crate::table::Table;
 use tidegate_core::{Algorithm, Words, WordsMut};
 
 impl<A: Algorithm> Keyed<A> {
     /// The clock is read when every state is held: before, somebody could still decide at a later instant.
-    pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> When) {
+    pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> DecisionTime) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // First, so that whoever holds one of these locks finds no state held for long.
-        let visits = self.ahead.visit_all();
+        let guards = self.reservations.lock_all_shards();
         let old = self.current();
         let when = if algorithm.words() == old.algorithm.words() {
             self.change_in_place(algorithm, old, when)
         } else {
             self.change_table(algorithm, old, when)
         };
-        ahead::migrate_from(self, visits, &old.algorithm, when);
+        reservation::migrate_from(self, guards, &old.algorithm, when);
     }
 
-    fn change_in_place(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) -> When {
+    fn change_in_place(
+        &self,
+        algorithm: A,
+        old: &Version<A>,
+        when: impl FnOnce() -> DecisionTime,
+    ) -> DecisionTime {
         let (table, changed) = (&old.table, Cell::new(None));
         table.convert(
             || {
                 let when = when();
-                self.regimes.push(Regime { algorithm, table: table.clone(), since: when.since() });
+                self.versions.push(Version { algorithm, table: table.clone(), since: when.since() });
                 changed.set(Some(when));
                 when
             },
-            |when, found, beside| {
+            |when, found, wide| {
                 let next = &self.current().algorithm;
-                paste(next, &adopted(next, &old.algorithm, &copy_of(found, beside), when), beside)
+                paste(next, &adopted(next, &old.algorithm, &copy_of(found, wide), when), wide)
             },
         );
         changed.into_inner().expect("the setting was put in force")
     }
 
-    fn change_table(&self, algorithm: A, old: &Regime<A>, when: impl FnOnce() -> When) -> When {
-        let handed_over = old.table.hand_over();
+    fn change_table(
+        &self,
+        algorithm: A,
+        old: &Version<A>,
+        when: impl FnOnce() -> DecisionTime,
+    ) -> DecisionTime {
+        let migrated = old.table.migrate();
         let when = when();
         let adopted = |was: &[u64]| adopted(&algorithm, &old.algorithm, was, when);
-        let table = Table::planted(old.table.max_keys(), algorithm.words(), |table| {
-            handed_over.states().all(|(fingerprint, found, beside)| {
-                let state = adopted(&copy_of(found, beside));
+        let table = Table::inserted_raw(old.table.max_keys(), algorithm.words(), |table| {
+            migrated.states().all(|(fingerprint, found, wide)| {
+                let state = adopted(&copy_of(found, wide));
                 let idle_at = algorithm.idle_at(state.as_slice());
-                idle_at <= when.now || table.plant(fingerprint, &state, idle_at)
+                idle_at <= when.now || table.insert_raw(fingerprint, &state, idle_at)
             })
         });
         let (words, is_ordered) = (algorithm.words(), algorithm.is_ordered());
         let sketch =
             old.table.sketch().taken_over(words, is_ordered, adopted, |cell| algorithm.idle_at(cell));
         let table = Arc::new(table.with_sketch(sketch));
-        self.regimes.push(Regime { algorithm, table, since: when.since() });
-        drop(handed_over);
+        self.versions.push(Version { algorithm, table, since: when.since() });
+        drop(migrated);
         when
     }
 }
 
 /// The state under `next` of what was a state under `old`.
-fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: When) -> Vec<u64> {
+fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: DecisionTime) -> Vec<u64> {
     let mut state = vec![0; next.words()];
     next.migrate_from(old, was, state.as_mut_slice(), when.for_state(old, was));
     state
 }
 
 /// The words of a slot's state, wherever they lie.
-fn copy_of(word: u64, beside: &[crate::sync::AtomicU64]) -> Vec<u64> {
-    if beside.is_empty() {
-        vec![word]
-    } else {
-        (0..beside.len()).map(|index| Guarded(beside).get(index)).collect()
-    }
+fn copy_of(word: u64, wide: &[crate::sync::AtomicU64]) -> Vec<u64> {
+    if wide.is_empty() { vec![word] } else { (0..wide.len()).map(|index| Guarded(wide).get(index)).collect() }
 }
 
 /// Writes a state back, and tells the word of its slot.
-fn paste<A: Algorithm>(algorithm: &A, state: &[u64], beside: &[crate::sync::AtomicU64]) -> u64 {
-    if beside.is_empty() {
-        return state[0] & !HELD;
+fn paste<A: Algorithm>(algorithm: &A, state: &[u64], wide: &[crate::sync::AtomicU64]) -> u64 {
+    if wide.is_empty() {
+        return state[0] & !LOCKED;
     }
-    let mut words = Guarded(beside);
+    let mut words = Guarded(wide);
     state.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
     algorithm.idle_at(state).get()
 }

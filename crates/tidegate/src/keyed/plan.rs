@@ -9,7 +9,7 @@ use std::hash::Hash;
 
 use super::KeyedLimiter;
 use crate::clock::Clock;
-use crate::verb::{Check, Force, Peek, Refund, Take, Verb};
+use crate::operation::{Check, Force, Operation, Peek, Refund, Take};
 use tidegate_core::{Algorithm, Decision, PerCallBucket, Quota, Taken};
 
 /// A plan's verbs: what [`KeyedLimiter::quota`] and [`KeyedLimiter::by`] return.
@@ -90,7 +90,7 @@ impl<K: ?Sized, C: Clock, A: Algorithm> KeyedPlan<'_, K, C, A> {
         K: Borrow<Q>,
     {
         self.limiter.apply_plan(&self.plan, key, &Refund(self.cost));
-        self.limiter.shared.look_for_idle_again(key);
+        self.limiter.shared.allow_eviction_scan(key);
     }
 }
 
@@ -115,13 +115,13 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     }
 
     #[inline]
-    fn apply_plan<Q: Hash + ?Sized, V: Verb>(&self, plan: &A, key: &Q, verb: &V) -> V::Answer {
+    fn apply_plan<Q: Hash + ?Sized, V: Operation>(&self, plan: &A, key: &Q, operation: &V) -> V::Answer {
         let fingerprint = self.shared.secrets.fingerprint(key);
         if self.observer.is_none()
-            && let Some(answer) = self.shared.apply_plan_at_once(plan, fingerprint, verb, || self.when())
+            && let Some(answer) = self.shared.apply_plan_fast(plan, fingerprint, operation, || self.when())
         {
             return answer;
         }
-        self.apply_slowly(Some(plan), fingerprint, verb)
+        self.apply_slow(Some(plan), fingerprint, operation)
     }
 }

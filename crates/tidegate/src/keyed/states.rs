@@ -2,20 +2,20 @@
 //!
 //! The table of all states, the algorithm in force, and what was promised for later. A decision takes the short cut if it
 //! can: the key is there, its state is one word, and the setting is the first. Else it goes the long way, and if somebody
-//! has reserved [ahead] of the clock, past what is promised.
+//! has [reserved](crate::reservation) ahead of the clock, past what is promised.
 
 use std::hash::Hash;
 use std::sync::Arc;
 
 use super::step::KeyedStep;
-use crate::ahead::{self, Ahead, DEFAULT_MAX_WAITING, Home};
 use crate::fingerprint::{AsText, Secrets};
 use crate::gate::Key;
-use crate::regime::{Regimes, is_marked};
-use crate::shared::When;
+use crate::operation::Operation;
+use crate::reservation::{self, DEFAULT_MAX_WAITING, Reservations, StateStore};
+use crate::state_cell::DecisionTime;
 use crate::sync::Mutex;
 use crate::table::{OnFull, Sketch, Stats, Table};
-use crate::verb::Verb;
+use crate::versioned::{Versions, is_slow_path};
 use tidegate_core::{Algorithm, Micros};
 
 /// What the clones of a keyed limiter share.
@@ -24,9 +24,9 @@ pub(crate) struct Keyed<A> {
     pub(super) secrets: Secrets,
     /// The fingerprint of the empty key.
     everybodys: u64,
-    pub(crate) regimes: Regimes<Regime<A>>,
+    pub(crate) versions: Versions<Version<A>>,
     pub(super) changing: Mutex<()>,
-    pub(super) ahead: Ahead<A>,
+    pub(super) reservations: Reservations<A>,
     pub(super) settings: Settings,
 }
 
@@ -47,7 +47,7 @@ impl Default for Settings {
 
 /// An algorithm and the table of its states. Settings whose states have the same size share a table.
 #[derive(Debug)]
-pub(crate) struct Regime<A> {
+pub(crate) struct Version<A> {
     pub(crate) algorithm: A,
     pub(crate) table: Arc<Table>,
     /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
@@ -66,27 +66,27 @@ impl<A: Algorithm> Keyed<A> {
         let Settings { max_keys, on_full, max_waiting } = settings;
         let words = algorithm.words();
         let table = Table::new(max_keys, words).with_sketch(Sketch::new(max_keys, words, on_full));
-        let regimes = Regimes::new(Regime { algorithm, table: Arc::new(table), since: Micros::ZERO });
+        let versions = Versions::new(Version { algorithm, table: Arc::new(table), since: Micros::ZERO });
         let secrets = Secrets::draw();
         let everybodys = secrets.fingerprint(&AsText(&[]));
-        let ahead = Ahead::new(SHARDS, max_waiting);
-        Keyed { secrets, everybodys, regimes, changing: Mutex::new(()), ahead, settings }
+        let reservations = Reservations::new(SHARDS, max_waiting);
+        Keyed { secrets, everybodys, versions, changing: Mutex::new(()), reservations, settings }
     }
 
-    pub(crate) fn current(&self) -> &Regime<A> {
-        self.regimes.get(self.regimes.current())
+    pub(crate) fn current(&self) -> &Version<A> {
+        self.versions.get(self.versions.current())
     }
 
     pub(crate) fn stats(&self, now: Micros) -> Stats {
-        let Regime { algorithm, table, .. } = self.current();
+        let Version { algorithm, table, .. } = self.current();
         let stats = table.stats_with(table.sketch().stats(|cell| algorithm.idle_at(cell), now));
         Stats { bytes: self.bytes(), ..stats }
     }
 
     /// The memory of the limiter, with the tables of earlier settings, which are kept.
     fn bytes(&self) -> usize {
-        let (mut bytes, mut before) = (size_of::<Self>() + self.ahead.bytes(), None);
-        for Regime { table, .. } in self.regimes.all() {
+        let (mut bytes, mut before) = (size_of::<Self>() + self.reservations.bytes(), None);
+        for Version { table, .. } in self.versions.all() {
             if before.is_none_or(|before| !Arc::ptr_eq(before, table)) {
                 bytes += size_of::<Table>() + table.bytes();
             }
@@ -113,54 +113,54 @@ impl<A: Algorithm> Keyed<A> {
     /// Only by the first setting: every instruction here counts, because the fewer there are, the more of the next decision the
     /// processor begins while it waits for this one's memory.
     #[inline(always)]
-    pub(super) fn apply_at_once<V: Verb>(
+    pub(super) fn apply_fast<V: Operation>(
         &self,
         fingerprint: u64,
-        verb: &V,
-        when: impl FnOnce() -> When,
+        operation: &V,
+        when: impl FnOnce() -> DecisionTime,
     ) -> Option<V::Answer> {
-        if self.regimes.current() != FIRST {
+        if self.versions.current() != FIRST {
             return None;
         }
-        let Regime { algorithm, table, .. } = self.regimes.get(FIRST);
-        let (regimes, number) = (&self.regimes, FIRST);
-        table.apply_at_once(fingerprint, || KeyedStep { algorithm, verb, when: when(), regimes, number })
+        let Version { algorithm, table, .. } = self.versions.get(FIRST);
+        let (versions, number) = (&self.versions, FIRST);
+        table.apply_fast(fingerprint, || KeyedStep { algorithm, operation, when: when(), versions, number })
     }
 
     /// The short cut by a setting that comes with the call.
     #[inline]
-    pub(super) fn apply_plan_at_once<V: Verb>(
+    pub(super) fn apply_plan_fast<V: Operation>(
         &self,
         plan: &A,
         fingerprint: u64,
-        verb: &V,
-        when: impl FnOnce() -> When,
+        operation: &V,
+        when: impl FnOnce() -> DecisionTime,
     ) -> Option<V::Answer> {
-        if self.regimes.current() != FIRST {
+        if self.versions.current() != FIRST {
             return None;
         }
-        let Regime { algorithm, table, .. } = self.regimes.get(FIRST);
+        let Version { algorithm, table, .. } = self.versions.get(FIRST);
         if (plan.words(), algorithm.words()) != (1, 1) {
             return None;
         }
-        let (regimes, number) = (&self.regimes, FIRST);
-        let step = || KeyedStep { algorithm: plan, verb, when: when(), regimes, number };
-        table.apply_at_once(fingerprint, step)
+        let (versions, number) = (&self.versions, FIRST);
+        let step = || KeyedStep { algorithm: plan, operation, when: when(), versions, number };
+        table.apply_fast(fingerprint, step)
     }
 
     /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
-    pub(super) fn apply<V: Verb>(
+    pub(super) fn apply<V: Operation>(
         &self,
         plan: Option<&A>,
         fingerprint: u64,
-        verb: &V,
-        when: When,
+        operation: &V,
+        when: DecisionTime,
     ) -> V::Answer {
         loop {
-            let answer = if self.is_marked() {
-                ahead::apply(self, plan, fingerprint, verb, when)
+            let answer = if self.is_slow_path() {
+                reservation::apply(self, plan, fingerprint, operation, when)
             } else {
-                self.apply_while(false, plan, fingerprint, verb, when)
+                self.apply_while(false, plan, fingerprint, operation, when)
             };
             if let Some(answer) = answer {
                 return answer;
@@ -169,25 +169,25 @@ impl<A: Algorithm> Keyed<A> {
     }
 
     /// Does it to the state, as long as nobody sets the mark or takes it away.
-    fn apply_while<V: Verb>(
+    fn apply_while<V: Operation>(
         &self,
         marked: bool,
         plan: Option<&A>,
         fingerprint: u64,
-        verb: &V,
-        when: When,
+        operation: &V,
+        when: DecisionTime,
     ) -> Option<V::Answer> {
         loop {
-            let number = self.regimes.current();
-            if is_marked(number) != marked {
+            let number = self.versions.current();
+            if is_slow_path(number) != marked {
                 return None;
             }
-            let Regime { algorithm, table, since } = self.regimes.get(number);
+            let Version { algorithm, table, since } = self.versions.get(number);
             let plan = plan.filter(|plan| plan.words() == algorithm.words());
             let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
-            let step = || KeyedStep { algorithm, verb, when, regimes: &self.regimes, number };
-            let at_once = if number == FIRST { None } else { table.apply_at_once(fingerprint, step) };
-            let answer = at_once.or_else(|| table.apply(fingerprint, &step()));
+            let step = || KeyedStep { algorithm, operation, when, versions: &self.versions, number };
+            let fast_path = if number == FIRST { None } else { table.apply_fast(fingerprint, step) };
+            let answer = fast_path.or_else(|| table.apply(fingerprint, &step()));
             if answer.is_some() {
                 return answer;
             }
@@ -195,54 +195,59 @@ impl<A: Algorithm> Keyed<A> {
     }
 
     /// Carries out a verb that may give back, for one key of a policy.
-    pub(crate) fn apply_to<V: Verb>(&self, key: Key<'_>, verb: &V, when: When) -> V::Answer {
+    pub(crate) fn apply_to<V: Operation>(
+        &self,
+        key: Key<'_>,
+        operation: &V,
+        when: DecisionTime,
+    ) -> V::Answer {
         let fingerprint = self.fingerprint_of(key);
-        let answer = self.apply(None, fingerprint, verb, when);
-        self.current().table.look_for_idle_again(fingerprint);
+        let answer = self.apply(None, fingerprint, operation, when);
+        self.current().table.allow_eviction_scan(fingerprint);
         answer
     }
 
-    pub(super) fn look_for_idle_again<Q: Hash + ?Sized>(&self, key: &Q) {
-        self.current().table.look_for_idle_again(self.secrets.fingerprint(key));
+    pub(super) fn allow_eviction_scan<Q: Hash + ?Sized>(&self, key: &Q) {
+        self.current().table.allow_eviction_scan(self.secrets.fingerprint(key));
     }
 }
 
-impl<A: Algorithm> Home for Keyed<A> {
+impl<A: Algorithm> StateStore for Keyed<A> {
     type Algorithm = A;
 
-    fn ahead(&self) -> &Ahead<A> {
-        &self.ahead
+    fn reservations(&self) -> &Reservations<A> {
+        &self.reservations
     }
 
     fn algorithm(&self) -> &A {
         &self.current().algorithm
     }
 
-    fn is_marked(&self) -> bool {
-        is_marked(self.regimes.current())
+    fn is_slow_path(&self) -> bool {
+        is_slow_path(self.versions.current())
     }
 
-    fn mark(&self) {
-        self.regimes.mark();
+    fn set_slow_path(&self) {
+        self.versions.set_slow_path();
     }
 
-    fn unmark(&self) {
-        self.regimes.unmark();
+    fn clear_slow_path(&self) {
+        self.versions.clear_slow_path();
     }
 
-    fn gave_back(&self, fingerprint: u64) {
-        self.current().table.look_for_idle_again(fingerprint);
+    fn refunded(&self, fingerprint: u64) {
+        self.current().table.allow_eviction_scan(fingerprint);
     }
 
-    fn apply_under_lock<V: Verb>(
+    fn apply_under_lock<V: Operation>(
         &self,
         plan: Option<&A>,
         fingerprint: u64,
-        verb: &V,
-        when: When,
+        operation: &V,
+        when: DecisionTime,
     ) -> V::Answer {
         loop {
-            if let Some(answer) = self.apply_while(self.is_marked(), plan, fingerprint, verb, when) {
+            if let Some(answer) = self.apply_while(self.is_slow_path(), plan, fingerprint, operation, when) {
                 return answer;
             }
         }

@@ -3,29 +3,29 @@
 //! A table knows nothing of verbs, algorithms and clocks; it does a [`Step`] to the state of a key. Here is the step that
 //! carries out a verb, by the algorithm of one setting, and finds out whether that setting is still in force.
 
-use super::states::Regime;
-use crate::regime::Regimes;
-use crate::shared::{When, run};
+use super::states::Version;
+use crate::operation::{Answer, Operation};
+use crate::state_cell::{DecisionTime, run};
 use crate::table::Step;
-use crate::verb::{Answer, Verb};
+use crate::versioned::Versions;
 use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Wait, Words, WordsMut};
 
 /// A verb, with all it needs to know.
 #[derive(Debug)]
 pub(crate) struct KeyedStep<'a, A, V> {
     pub(crate) algorithm: &'a A,
-    pub(crate) verb: &'a V,
-    pub(crate) when: When,
-    pub(crate) regimes: &'a Regimes<Regime<A>>,
+    pub(crate) operation: &'a V,
+    pub(crate) when: DecisionTime,
+    pub(crate) versions: &'a Versions<Version<A>>,
     pub(crate) number: usize,
 }
 
-impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
+impl<A: Algorithm, V: Operation> Step for KeyedStep<'_, A, V> {
     type Answer = V::Answer;
 
     #[inline]
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> V::Answer {
-        run(self.algorithm, self.verb, state, self.when)
+        run(self.algorithm, self.operation, state, self.when)
     }
 
     fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> V::Answer {
@@ -33,12 +33,12 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
             ClockKind::Monotonic => self.when.now.max(evicted_at),
             ClockKind::MayStepBack => self.when.now,
         };
-        run(self.algorithm, self.verb, state, When { now, ..self.when })
+        run(self.algorithm, self.operation, state, DecisionTime { now, ..self.when })
     }
 
     #[inline(always)]
-    fn at_once(&self, word: u64) -> Option<(u64, V::Answer)> {
-        self.verb.at_once(self.algorithm, word, self.when.now)
+    fn fast_path(&self, word: u64) -> Option<(u64, V::Answer)> {
+        self.operation.fast_path(self.algorithm, word, self.when.now)
     }
 
     fn refuse(&self, room_after: Wait) -> V::Answer {
@@ -58,7 +58,7 @@ impl<A: Algorithm, V: Verb> Step for KeyedStep<'_, A, V> {
 
     #[inline]
     fn is_current(&self) -> bool {
-        self.regimes.current() == self.number
+        self.versions.current() == self.number
     }
 
     fn is_ordered(&self) -> bool {

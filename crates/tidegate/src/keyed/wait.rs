@@ -1,7 +1,7 @@
 //! # The verbs that wait
 //!
 //! Those of a [`KeyedLimiter`] for who would rather wait than be refused. Each key has a line of its own. How a turn is
-//! promised and kept is told in `ahead`; here it is given its names.
+//! promised and kept is told in `reservations`; here it is given its names.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,13 +9,15 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use super::{Keyed, KeyedCost, KeyedLimiter, KeyedPlan, Settings};
-use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
 use crate::fingerprint::AsText;
 use crate::gate::Key;
 use crate::observer::Observer;
-use crate::shared::When;
-use crate::verb::Pass;
+use crate::operation::Pass;
+use crate::reservation::{
+    AcquireRequest, Reservation, WaitRefused, Waiting, classify, observe_wait, reservation_methods,
+};
+use crate::state_cell::DecisionTime;
 use crate::wait::{Park, Sleep};
 use tidegate_core::{Algorithm, Decision, Micros, PerCallBucket, Wait};
 
@@ -40,7 +42,7 @@ use tidegate_core::{Algorithm, Decision, Micros, PerCallBucket, Wait};
 /// # Ok::<(), tidegate::WaitRefused>(())
 /// ```
 #[must_use = "dropped before its instant, a reservation is given back"]
-pub struct KeyedReservation<'a, A: Algorithm, C: Clock>(Promised<'a, Keyed<A>, C>);
+pub struct KeyedReservation<'a, A: Algorithm, C: Clock>(Reservation<'a, Keyed<A>, C>);
 
 /// What somebody asks for who would wait, whichever way it was said.
 struct Wanted<'a, A, C> {
@@ -49,7 +51,7 @@ struct Wanted<'a, A, C> {
     observer: Option<&'a dyn Observer>,
     plan: Option<A>,
     fingerprint: u64,
-    wish: Wish,
+    acquire_request: AcquireRequest,
 }
 
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
@@ -79,9 +81,9 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     /// # runtime.block_on(async {
     /// let clock = TokioClock::new();
-    /// let calls = KeyedLimiter::<String>::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    /// let wakes = KeyedLimiter::<String>::new(Quota::per_second(10).burst(1)).with_clock(clock);
     /// for _ in 0..3 {
-    ///     calls.acquire("alice").await?; // at 0, 100 and 200 ms
+    ///     wakes.acquire("alice").await?; // at 0, 100 and 200 ms
     /// }
     /// # use tidegate::Clock;
     /// # assert_eq!(clock.now().get(), 200_000);
@@ -174,10 +176,10 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
     /// use std::time::Duration;
     /// use tidegate::{KeyedLimiter, Quota, WaitRefused};
     ///
-    /// let calls = KeyedLimiter::<str>::new(Quota::per_hour(1));
+    /// let wakes = KeyedLimiter::<str>::new(Quota::per_hour(1));
     /// let second = Duration::from_secs(1);
-    /// assert!(calls.acquire_blocking_timeout("alice", second).is_ok()); // there was nothing to wait for
-    /// let refused = calls.acquire_blocking_timeout("alice", second); // nor is there here: an hour is too long
+    /// assert!(wakes.acquire_blocking_timeout("alice", second).is_ok()); // there was nothing to wait for
+    /// let refused = wakes.acquire_blocking_timeout("alice", second); // nor is there here: an hour is too long
     /// assert!(matches!(refused, Err(WaitRefused::TooLong { .. })));
     /// ```
     ///
@@ -401,21 +403,26 @@ waiting_verbs!([K: ?Sized, C: Clock] KeyedPlan<'a, K, C>, PerCallBucket);
 
 impl<'a, K: ?Sized, A: Algorithm, C: Clock> KeyedCost<'a, K, A, C> {
     fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, A, C> {
-        self.limiter.wanted(None, key, Wish { cost: self.cost, deadline })
+        self.limiter.wanted(None, key, AcquireRequest { cost: self.cost, deadline })
     }
 }
 
 impl<'a, K: ?Sized, C: Clock> KeyedPlan<'a, K, C> {
     fn wanted<Q: Hash + ?Sized>(&self, key: &Q, deadline: Micros) -> Wanted<'a, PerCallBucket, C> {
-        self.limiter.wanted(Some(self.plan), key, Wish { cost: self.cost, deadline })
+        self.limiter.wanted(Some(self.plan), key, AcquireRequest { cost: self.cost, deadline })
     }
 }
 
 impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
-    fn wanted<Q: Hash + ?Sized>(&self, plan: Option<A>, key: &Q, wish: Wish) -> Wanted<'_, A, C> {
+    fn wanted<Q: Hash + ?Sized>(
+        &self,
+        plan: Option<A>,
+        key: &Q,
+        acquire_request: AcquireRequest,
+    ) -> Wanted<'_, A, C> {
         let KeyedLimiter { shared, clock, observer, .. } = self;
         let fingerprint = shared.secrets.fingerprint(key);
-        Wanted { shared, clock, observer: observer.as_deref(), plan, fingerprint, wish }
+        Wanted { shared, clock, observer: observer.as_deref(), plan, fingerprint, acquire_request }
     }
 
     /// Waits for the key of a request, which is the same as the text.
@@ -429,7 +436,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         C: Sleep,
     {
         let deadline = self.after(timeout);
-        self.wanted(None, &AsText(key.bytes()), Wish { cost, deadline }).acquire().await
+        self.wanted(None, &AsText(key.bytes()), AcquireRequest { cost, deadline }).acquire().await
     }
 
     /// The same, for a thread.
@@ -443,7 +450,7 @@ impl<K: ?Sized, A: Algorithm, C: Clock> KeyedLimiter<K, A, C> {
         C: Park,
     {
         let deadline = self.after(timeout);
-        self.wanted(None, &AsText(key.bytes()), Wish { cost, deadline }).acquire_blocking()
+        self.wanted(None, &AsText(key.bytes()), AcquireRequest { cost, deadline }).acquire_blocking()
     }
 
     fn after(&self, timeout: Duration) -> Micros {
@@ -463,7 +470,7 @@ impl<'a, A: Algorithm, C: Clock> Wanted<'a, A, C> {
             Some(passed) => Ok(passed),
             None => self.waiting().wait().await,
         };
-        show_wait(observer, answer)
+        observe_wait(observer, answer)
     }
 
     fn acquire_blocking(self) -> Result<Decision, WaitRefused>
@@ -475,52 +482,52 @@ impl<'a, A: Algorithm, C: Clock> Wanted<'a, A, C> {
             Some(passed) => Ok(passed),
             None => self.waiting().block(),
         };
-        show_wait(observer, answer)
+        observe_wait(observer, answer)
     }
 
     fn reserve(self) -> Result<KeyedReservation<'a, A, C>, WaitRefused> {
         let passed = self.pass()?;
-        let Wanted { shared, clock, observer, plan, fingerprint, wish } = self;
+        let Wanted { shared, clock, observer, plan, fingerprint, acquire_request } = self;
         let promised = match passed {
-            Some(passed) => Promised::now(shared, clock, passed),
-            None => Promised::new(shared, clock, plan, fingerprint, wish)?,
+            Some(passed) => Reservation::now(shared, clock, passed),
+            None => Reservation::new(shared, clock, plan, fingerprint, acquire_request)?,
         };
-        let _ = show_wait(observer, Ok(promised.decision()))?;
+        let _ = observe_wait(observer, Ok(promised.decision()))?;
         Ok(KeyedReservation(promised))
     }
 
     /// Passes now, if nothing has to be waited for; refuses at once what would be in vain.
     #[inline]
     fn pass(&self) -> Result<Option<Decision>, WaitRefused> {
-        let Wanted { shared, fingerprint, wish, .. } = *self;
-        let at_once = match self.plan {
-            None => shared.apply_at_once(fingerprint, &Pass(wish.cost), || self.when()),
+        let Wanted { shared, fingerprint, acquire_request, .. } = *self;
+        let fast_path = match self.plan {
+            None => shared.apply_fast(fingerprint, &Pass(acquire_request.cost), || self.when()),
             Some(_) => None,
         };
-        let tried = match at_once {
+        let tried = match fast_path {
             Some(tried) => tried,
-            None => self.pass_slowly().rebuilt(),
+            None => self.pass_slow().rebuilt(),
         };
-        triage(tried, wish, self.observer)
+        classify(tried, acquire_request, self.observer)
     }
 
     #[cold]
     #[inline(never)]
-    fn pass_slowly(&self) -> Decision {
-        let Wanted { shared, fingerprint, wish, .. } = *self;
-        shared.current().table.send_for(fingerprint); // while the clock is read
-        shared.apply(self.plan.as_ref(), fingerprint, &Pass(wish.cost), self.when())
+    fn pass_slow(&self) -> Decision {
+        let Wanted { shared, fingerprint, acquire_request, .. } = *self;
+        shared.current().table.prefetch(fingerprint); // while the clock is read
+        shared.apply(self.plan.as_ref(), fingerprint, &Pass(acquire_request.cost), self.when())
     }
 
     #[inline]
-    fn when(&self) -> When {
-        When { now: self.clock.now(), clock: C::KIND }
+    fn when(&self) -> DecisionTime {
+        DecisionTime { now: self.clock.now(), clock: C::KIND }
     }
 
     fn waiting(self) -> Waiting<'a, Keyed<A>, C> {
-        let Wanted { shared, clock, plan, fingerprint, wish, .. } = self;
-        Waiting::new(shared, clock, plan, fingerprint, wish)
+        let Wanted { shared, clock, plan, fingerprint, acquire_request, .. } = self;
+        Waiting::new(shared, clock, plan, fingerprint, acquire_request)
     }
 }
 
-reservation_verbs!(KeyedReservation, KeyedLimiter);
+reservation_methods!(KeyedReservation, KeyedLimiter);

@@ -1,17 +1,19 @@
 //! # The verbs that wait
 //!
 //! Those of a [`Limiter`] for who would rather wait than be refused. How a turn is promised and kept is told in
-//! `ahead`; here it is given its names.
+//! `reservations`; here it is given its names.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Limiter, LimiterCost};
-use crate::ahead::{Promised, WaitRefused, Waiting, Wish, reservation_verbs, show_wait, triage};
 use crate::clock::Clock;
-use crate::shared::{Shared, THE_ONE};
-use crate::verb::Pass;
+use crate::operation::Pass;
+use crate::reservation::{
+    AcquireRequest, Reservation, WaitRefused, Waiting, classify, observe_wait, reservation_methods,
+};
+use crate::state_cell::{SOLE_KEY, StateCell};
 use crate::wait::{Park, Sleep};
 use tidegate_core::{Algorithm, Decision, Micros, Wait};
 
@@ -36,7 +38,7 @@ use tidegate_core::{Algorithm, Decision, Micros, Wait};
 /// # Ok::<(), tidegate::WaitRefused>(())
 /// ```
 #[must_use = "dropped before its instant, a reservation is given back"]
-pub struct LimiterReservation<'a, A: Algorithm, C: Clock>(Promised<'a, Shared<A>, C>);
+pub struct LimiterReservation<'a, A: Algorithm, C: Clock>(Reservation<'a, StateCell<A>, C>);
 
 impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// A limiter like this one in which at most `max_waiting` wait or have reserved, as if never used. With 0 nobody
@@ -46,7 +48,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     where
         A: Clone,
     {
-        let shared = Arc::new(Shared::new(self.shared.algorithm().clone(), max_waiting));
+        let shared = Arc::new(StateCell::new(self.shared.algorithm().clone(), max_waiting));
         Limiter { shared, ..self }
     }
 
@@ -64,9 +66,9 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     /// # runtime.block_on(async {
     /// let clock = TokioClock::new();
-    /// let calls = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    /// let wakes = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
     /// for _ in 0..3 {
-    ///     calls.acquire().await?; // at 0, 100 and 200 ms
+    ///     wakes.acquire().await?; // at 0, 100 and 200 ms
     /// }
     /// # use tidegate::Clock;
     /// # assert_eq!(clock.now().get(), 200_000);
@@ -145,9 +147,9 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// use std::time::Duration;
     /// use tidegate::{Limiter, Quota, WaitRefused};
     ///
-    /// let calls = Limiter::new(Quota::per_hour(1));
-    /// assert!(calls.acquire_blocking_timeout(Duration::from_secs(1)).is_ok()); // there was nothing to wait for
-    /// let refused = calls.acquire_blocking_timeout(Duration::from_secs(1)); // nor is there here: an hour is too long
+    /// let wakes = Limiter::new(Quota::per_hour(1));
+    /// assert!(wakes.acquire_blocking_timeout(Duration::from_secs(1)).is_ok()); // there was nothing to wait for
+    /// let refused = wakes.acquire_blocking_timeout(Duration::from_secs(1)); // nor is there here: an hour is too long
     /// assert!(matches!(refused, Err(WaitRefused::TooLong { .. })));
     /// ```
     ///
@@ -313,8 +315,8 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
     fn reserve_until(&self, deadline: Micros) -> Result<LimiterReservation<'a, A, C>, WaitRefused> {
         let Limiter { shared, clock, .. } = self.limiter;
         let promised = match self.pass(deadline)? {
-            Some(passed) => Promised::now(&**shared, clock, passed),
-            None => Promised::new(&**shared, clock, None, THE_ONE, self.wish(deadline))?,
+            Some(passed) => Reservation::now(&**shared, clock, passed),
+            None => Reservation::new(&**shared, clock, None, SOLE_KEY, self.acquire_request(deadline))?,
         };
         let _ = self.shown(Ok(promised.decision()))?;
         Ok(LimiterReservation(promised))
@@ -323,16 +325,16 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
     /// Passes now, if nothing has to be waited for; refuses at once what would be in vain.
     fn pass(&self, deadline: Micros) -> Result<Option<Decision>, WaitRefused> {
         let decision = self.limiter.apply(&Pass(self.cost));
-        triage(decision, self.wish(deadline), self.limiter.observer.as_deref())
+        classify(decision, self.acquire_request(deadline), self.limiter.observer.as_deref())
     }
 
-    fn waiting(&self, deadline: Micros) -> Waiting<'a, Shared<A>, C> {
+    fn waiting(&self, deadline: Micros) -> Waiting<'a, StateCell<A>, C> {
         let Limiter { shared, clock, .. } = self.limiter;
-        Waiting::new(&**shared, clock, None, THE_ONE, self.wish(deadline))
+        Waiting::new(&**shared, clock, None, SOLE_KEY, self.acquire_request(deadline))
     }
 
-    fn wish(&self, deadline: Micros) -> Wish {
-        Wish { cost: self.cost, deadline }
+    fn acquire_request(&self, deadline: Micros) -> AcquireRequest {
+        AcquireRequest { cost: self.cost, deadline }
     }
 
     fn after(&self, timeout: Duration) -> Micros {
@@ -340,8 +342,8 @@ impl<'a, A: Algorithm, C: Clock> LimiterCost<'a, A, C> {
     }
 
     fn shown(&self, answer: Result<Decision, WaitRefused>) -> Result<Decision, WaitRefused> {
-        show_wait(self.limiter.observer.as_deref(), answer)
+        observe_wait(self.limiter.observer.as_deref(), answer)
     }
 }
 
-reservation_verbs!(LimiterReservation, Limiter);
+reservation_methods!(LimiterReservation, Limiter);

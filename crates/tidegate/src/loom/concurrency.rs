@@ -3,14 +3,14 @@
 //! A wake-up that is lost leaves a thread parked for ever, which loom reports as a deadlock.
 
 use std::future::poll_fn;
-use std::sync::Arc as Shared;
+use std::sync::Arc as StateCell;
 use std::task::{Context, Poll, Waker};
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 
 use super::{INTERRUPTIONS, both, model};
-use crate::concurrency::slots::{Place, Slots};
+use crate::concurrency::slots::{Acquiring, Slots};
 use crate::wait::block;
 
 /// Slots, and how many of them are at work: never more than there may be.
@@ -42,7 +42,7 @@ impl Site {
     /// As a limiter does it: at once, or waiting in line.
     fn acquire(&self, cost: u32) {
         if !self.slots.try_take(cost) {
-            let mut place = Place::new(&self.slots, cost);
+            let mut place = Acquiring::new(&self.slots, cost);
             block(poll_fn(|cx| place.poll(cx))).expect("it is its turn some day");
         }
     }
@@ -54,7 +54,7 @@ impl Site {
 
     /// Joins the line and gives up at once, unless it got through.
     fn give_up(&self, cost: u32) {
-        let mut place = Place::new(&self.slots, cost);
+        let mut place = Acquiring::new(&self.slots, cost);
         let first = place.poll(&mut Context::from_waker(Waker::noop()));
         drop(place);
         if first == Poll::Ready(Ok(())) {
@@ -130,7 +130,7 @@ fn two_give_backs_at_once_serve_whoever_waits_for_both() {
     model(INTERRUPTIONS, || {
         let site = site(2, 2);
         site.acquire(2);
-        let mut place = Place::new(&site.slots, 2);
+        let mut place = Acquiring::new(&site.slots, 2);
         assert!(place.poll(&mut Context::from_waker(Waker::noop())).is_pending());
         both(&site, |site| site.slots.give_back(1), |site| site.slots.give_back(1));
         assert_eq!(place.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
@@ -145,7 +145,7 @@ fn nobody_from_outside_overtakes_whoever_waits() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         site.acquire(1);
-        let mut place = Place::new(&site.slots, 1);
+        let mut place = Acquiring::new(&site.slots, 1);
         assert!(place.poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let ((), overtook) = both(&site, |site| site.slots.give_back(1), |site| site.slots.try_take(1));
         assert!(!overtook);
@@ -199,7 +199,7 @@ fn a_pause_that_ends_leaves_nobody_behind() {
 fn the_work_of_one_is_seen_by_the_next() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
-        let work = Shared::new(loom::cell::UnsafeCell::new(0));
+        let work = StateCell::new(loom::cell::UnsafeCell::new(0));
         let add = |site: &Site, work: &loom::cell::UnsafeCell<u32>| {
             site.acquire(1);
             work.with_mut(|_| ()); // loom complains if the two could do this at once

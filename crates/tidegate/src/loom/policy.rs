@@ -307,7 +307,7 @@ fn a_request_by_the_old_policy_counts_in_the_new_one() {
             let policy = policy(rules, [1, 1]);
             let over = move |policy: &Buckets| {
                 let next = PolicyBuilder::new().rule("b", rules[1]).rule("a", rules[0]).max_keys(4);
-                let next = policy.succeeded_by(next).expect("a valid policy");
+                let next = policy.reload(next).expect("a valid policy");
                 (passes(&next, &there()), left(&next))
             };
             let (old, (new, seen)) = both(&policy, |policy| passes(policy, &there()), over);

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc as Shared;
+use std::sync::Arc as StateCell;
 use std::task::{Context, Poll, Wake, Waker};
 
 use loom::sync::{Arc, Condvar, Mutex};
@@ -47,7 +47,7 @@ const INTERRUPTIONS: usize = 2;
 
 /// Two an hour, of which `used` are, and two at work.
 fn policy(used: u32) -> Arc<Waited> {
-    let rules = PolicyBuilder::new().rule("rate", Quota::per_hour(2)).at_once("at work", 2).max_keys(4);
+    let rules = PolicyBuilder::new().rule("rate", Quota::per_hour(2)).concurrency("at work", 2).max_keys(4);
     let policy = rules.build().expect("a valid policy").with_clock(Still);
     assert!(policy.check(&[rate(used)]).expect("a valid request").is_allowed());
     Arc::new(policy)
@@ -83,7 +83,7 @@ impl Bell {
 }
 
 impl Wake for Bell {
-    fn wake(self: Shared<Self>) {
+    fn wake(self: StateCell<Self>) {
         *self.rung.lock().expect("no panic") = true;
         self.heard.notify_one();
     }
@@ -91,7 +91,7 @@ impl Wake for Bell {
 
 /// Waits until it passes, and gives its permits back.
 fn wait_for(policy: &Waited, request: &[Part<'_>]) {
-    let bell = Shared::new(Bell::default());
+    let bell = StateCell::new(Bell::default());
     let waker = Waker::from(bell.clone());
     let mut waits = pin!(policy.acquire(request));
     loop {

@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 use super::{INTERRUPTIONS, both, model};
-use crate::shared::Guarded;
+use crate::state_cell::Guarded;
 use crate::table::{OnFull, Sketch, Step, Table};
 
 /// Two keys of one segment and one of another. On a single column they share all cells.
@@ -58,7 +58,7 @@ impl Step for Charge<'_> {
         Some(count)
     }
 
-    fn at_once(&self, _: u64) -> Option<(u64, Option<u64>)> {
+    fn fast_path(&self, _: u64) -> Option<(u64, Option<u64>)> {
         None
     }
 
@@ -205,7 +205,7 @@ fn a_charge_while_cells_are_converted_counts_once() {
             move |(table, current)| {
                 table.convert(
                     || current.store(1, Ordering::Release),
-                    |(), found, beside| ten_times(found, beside),
+                    |(), found, wide| ten_times(found, wide),
                 );
             },
         );
@@ -214,11 +214,11 @@ fn a_charge_while_cells_are_converted_counts_once() {
     });
 }
 
-fn ten_times(found: u64, beside: &[AtomicU64]) -> u64 {
-    if beside.is_empty() {
+fn ten_times(found: u64, wide: &[AtomicU64]) -> u64 {
+    if wide.is_empty() {
         return found * 10;
     }
-    let mut state = Guarded(beside);
+    let mut state = Guarded(wide);
     let count = read(&state, 2);
     write(&mut state, 2, count * 10);
     Micros::MAX.get()

@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
 use super::{INTERRUPTIONS, both, model};
-use crate::shared::Guarded;
+use crate::state_cell::Guarded;
 use crate::table::{Step, Table};
 
 /// A stay lasts so long after each charge.
@@ -43,18 +43,18 @@ impl Stay {
     }
 
     /// The state of a held slot.
-    fn found(word: u64, beside: &[AtomicU64]) -> Self {
-        if beside.is_empty() { Stay::read(&[word], 1) } else { Stay::read(&Guarded(beside), 2) }
+    fn found(word: u64, wide: &[AtomicU64]) -> Self {
+        if wide.is_empty() { Stay::read(&[word], 1) } else { Stay::read(&Guarded(wide), 2) }
     }
 
     /// Writes the state of a held slot, and tells its word.
-    fn put(self, beside: &[AtomicU64]) -> u64 {
-        if beside.is_empty() {
+    fn put(self, wide: &[AtomicU64]) -> u64 {
+        if wide.is_empty() {
             let mut state = [0];
             self.write(&mut state, 1);
             return state[0];
         }
-        self.write(&mut Guarded(beside), 2);
+        self.write(&mut Guarded(wide), 2);
         self.until
     }
 
@@ -100,7 +100,7 @@ impl Step for Charge<'_> {
         Passed
     }
 
-    fn at_once(&self, word: u64) -> Option<(u64, Answer)> {
+    fn fast_path(&self, word: u64) -> Option<(u64, Answer)> {
         let mut state = [word];
         let answer = self.run(&mut state);
         Some((state[0], answer))
@@ -139,7 +139,7 @@ impl Step for Look {
         Stay::read(state, self.words).count
     }
 
-    fn at_once(&self, _: u64) -> Option<(u64, u64)> {
+    fn fast_path(&self, _: u64) -> Option<(u64, u64)> {
         None
     }
 
@@ -166,7 +166,7 @@ impl Step for Look {
 
 /// One decision, the way a keyed limiter makes it. `None` if the setting changed.
 fn try_decide(table: &Table, key: u64, step: &Charge<'_>) -> Option<Answer> {
-    table.apply_at_once(key, || *step).or_else(|| table.apply(key, step))
+    table.apply_fast(key, || *step).or_else(|| table.apply(key, step))
 }
 
 fn decide(table: &Table, key: u64, step: &Charge<'_>) -> Answer {
@@ -472,7 +472,7 @@ fn who_becomes_idle_early_is_not_overlooked() {
             move |table| decide(table, LOW[0], &charge(1, words)),
             move |table| {
                 decide(table, HIGH[0], &Charge { cost: 0, ..charge(1, words) });
-                table.look_for_idle_again(HIGH[0]);
+                table.allow_eviction_scan(HIGH[0]);
             },
         );
         let comes = decide(&table, LOW[1], &charge(1, words));
@@ -514,23 +514,23 @@ impl Changing {
     fn change_in_place(&self, next: fn(u64) -> u64) {
         self.tables[0].convert(
             || self.current.store(1, Ordering::Release),
-            |(), found, beside| {
-                let stay = Stay::found(found, beside);
-                Stay { count: next(stay.count), ..stay }.put(beside)
+            |(), found, wide| {
+                let stay = Stay::found(found, wide);
+                Stay { count: next(stay.count), ..stay }.put(wide)
             },
         );
     }
 
     fn change_table(&self, words: [usize; 2]) {
-        let handed_over = self.tables[0].hand_over();
-        for (key, found, beside) in handed_over.states() {
-            let stay = Stay::found(found, beside);
+        let migrated = self.tables[0].migrate();
+        for (key, found, wide) in migrated.states() {
+            let stay = Stay::found(found, wide);
             let mut state = vec![0; words[1]];
             stay.write(state.as_mut_slice(), words[1]);
-            assert!(self.tables[1].plant(key, &state, Micros::new(stay.until)));
+            assert!(self.tables[1].insert_raw(key, &state, Micros::new(stay.until)));
         }
         self.current.store(1, Ordering::Release);
-        drop(handed_over);
+        drop(migrated);
     }
 }
 

@@ -5,8 +5,8 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::ahead::WaitRefused;
 use crate::gate::InvalidRequest;
+use crate::reservation::WaitRefused;
 use tidegate_core::RuleId;
 
 /// Why a [`Policy`](crate::Policy) did not let a request wait, or wait any longer. Nothing was charged.

@@ -1,12 +1,12 @@
 //! # Waiting for several states
 //!
-//! A request that was refused stands in line at the state that refused it; what a line is, is told [there](super::line).
+//! A request that was refused stands in line at the state that refused it; what a line is, is told [there](super::wait_queues).
 //! When its turn has come it asks for everything again, all or nothing. If another state refuses it then, it goes and
 //! stands there, by the number it began with, so that nobody who came later is before it:
 //!
 //! ```text
-//!   try ──► passed: leave every line, call those who are next
-//!    ▲  └─► refused by a state: stand there ──► rest until it has enough, or a permit came back, or one is first
+//!   try ──► passed: leave every wait_queues, call those who are next
+//!    ▲  └─► refused by a state: enqueue there ──► rest until it has enough, or a permit came back, or one is first
 //!    └────────────────────────────────────────────────┘
 //! ```
 //!
@@ -24,14 +24,14 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use super::line::Spot;
-use super::turn::{Turn, Wish};
-use super::{NotAdmitted, Policy, permits, quick};
-use crate::ahead::{WaitRefused, later};
+use super::participant::{Mode, Participant};
+use super::wait_queues::QueueId;
+use super::{NotAdmitted, Policy, fast_path, permits};
 use crate::clock::Clock;
-use crate::concurrency::Visit;
+use crate::concurrency::KeyGuard;
 use crate::gate::{Admission, InvalidRequest, Part, is_valid};
-use crate::wait::{Look, Park, Sleep, block_looking, steady_now, wait_looking};
+use crate::reservation::{WaitRefused, later};
+use crate::wait::{Park, Progress, Sleep, block_on, steady_now, wait_on};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source, Wait};
 
 /// A request that waits, and gives up by being dropped.
@@ -49,19 +49,19 @@ struct Waiting<'a, A: Algorithm, C: Clock> {
 
 /// A place in line.
 struct Place {
-    spot: Spot,
+    queue_id: QueueId,
     since: Micros,
     /// How long it is kept while another state is waited for.
     until: Micros,
     /// Where permits come back, if it is one for permits.
-    visit: Option<Visit>,
+    key_guard: Option<KeyGuard>,
 }
 
 /// What refused a request that may wait for it.
 struct Refusal {
     told: Decision,
-    spot: Spot,
-    visit: Option<Visit>,
+    queue_id: QueueId,
+    key_guard: Option<KeyGuard>,
 }
 
 type Answer = Result<Admission, NotAdmitted>;
@@ -88,7 +88,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     /// let policy = Policy::builder()
     ///     .rule("everybody", Quota::per_second(100))
     ///     .rule("user", Quota::per_second(10).burst(1))
-    ///     .at_once("at work", 3)
+    ///     .concurrency("at work", 3)
     ///     .build()?
     ///     .with_clock(clock);
     /// let [everybody, user, at_work] = ["everybody", "user", "at work"].map(|name| policy.id(name).unwrap());
@@ -166,11 +166,11 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     where
         C: Sleep,
     {
-        if let Some(admission) = self.pass_at_once(request) {
+        if let Some(admission) = self.pass_fast(request) {
             return Ok(self.shown(admission));
         }
         let mut waiting = Waiting::new(self, request, deadline);
-        wait_looking(&self.clock, |waker| waiting.look(waker)).await
+        wait_on(&self.clock, |waker| waiting.look(waker)).await
     }
 
     /// Blocks this thread until all parts of `request` may pass at once, and charges all of them. Not for tasks: see
@@ -215,17 +215,17 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     where
         C: Park,
     {
-        if let Some(admission) = self.pass_at_once(request) {
+        if let Some(admission) = self.pass_fast(request) {
             return Ok(self.shown(admission));
         }
         let mut waiting = Waiting::new(self, request, deadline);
-        block_looking(&self.clock, |waker| waiting.look(waker))
+        block_on(&self.clock, |waker| waiting.look(waker))
     }
 
     /// How many wait now.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.lines.waiting()
+        self.shared.queues.waiting()
     }
 
     fn after(&self, timeout: Duration) -> Micros {
@@ -233,7 +233,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     }
 
     /// By the short cut, if there is nothing to wait for.
-    fn pass_at_once(&self, request: &[Part<'_>]) -> Option<Admission> {
+    fn pass_fast(&self, request: &[Part<'_>]) -> Option<Admission> {
         match request.len() {
             1 => self.pass_few::<1>(request),
             2 => self.pass_few::<2>(request),
@@ -244,11 +244,11 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
 
     fn pass_few<const N: usize>(&self, request: &[Part<'_>]) -> Option<Admission> {
         let few = request.first_chunk::<N>().filter(|few| is_valid(few, self.shared.limits.len()))?;
-        let decision = match quick::at_once(&self.shared, few, || self.clock.now()) {
+        let decision = match fast_path::check(&self.shared, few, || self.clock.now()) {
             Ok(passed) => passed.decision(),
             Err(at_last) => at_last.filter(Decision::is_allowed)?, // who was held up may have passed all the same
         };
-        Some(Admission::bare(decision))
+        Some(Admission::without_permits(decision))
     }
 
     fn shown(&self, admission: Admission) -> Admission {
@@ -265,11 +265,14 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         number: Option<u64>,
         deadline: Micros,
     ) -> Result<Tried, InvalidRequest> {
-        self.decide_with(request, Wish::Pass { number }, |told, turns| {
+        self.decide_with(request, Mode::Pass { number }, |told, participants| {
             if told.outcome == Outcome::Allowed {
-                return Tried::Passed(Admission { permits: permits(turns), ..Admission::bare(told) });
+                return Tried::Passed(Admission {
+                    permits: permits(participants),
+                    ..Admission::without_permits(told)
+                });
             }
-            match Refusal::new(told, turns, deadline) {
+            match Refusal::new(told, participants, deadline) {
                 Ok(refusal) => Tried::Refused(refusal),
                 Err(why) => Tried::InVain { told, why },
             }
@@ -288,15 +291,18 @@ impl Refusal {
     /// By whom a request was refused, or why waiting for it is in vain.
     fn new<A: Algorithm>(
         told: Decision,
-        turns: &[Turn<'_, A>],
+        participants: &[Participant<'_, A>],
         deadline: Micros,
     ) -> Result<Self, NotAdmitted> {
-        if let Some(in_vain) = turns.iter().find_map(|turn| in_vain(turn, deadline)) {
+        if let Some(in_vain) = participants.iter().find_map(|participant| in_vain(participant, deadline)) {
             return Err(in_vain);
         }
-        let binding = turns.iter().find(|turn| turn.decision() == told).expect("one of them was binding");
-        let visit = binding.visit().transpose().map_err(|_| too_many_keys(&told))?;
-        Ok(Refusal { told, spot: binding.spot(), visit })
+        let binding = participants
+            .iter()
+            .find(|participant| participant.decision() == told)
+            .expect("one of them was binding");
+        let key_guard = binding.key_guard().transpose().map_err(|_| too_many_keys(&told))?;
+        Ok(Refusal { told, queue_id: binding.queue_id(), key_guard })
     }
 
     /// When to try again. `None`: nobody can say.
@@ -311,8 +317,8 @@ impl Refusal {
 }
 
 /// Why it is in vain to wait for this part of a request, whoever else waits, if it is.
-fn in_vain<A: Algorithm>(turn: &Turn<'_, A>, deadline: Micros) -> Option<NotAdmitted> {
-    let (own, cost) = (turn.own(), turn.cost());
+fn in_vain<A: Algorithm>(participant: &Participant<'_, A>, deadline: Micros) -> Option<NotAdmitted> {
+    let (own, cost) = (participant.own(), participant.cost());
     let refused = |why| Some(NotAdmitted::Refused { rule: own.rule, why });
     match own.outcome {
         Outcome::Never => refused(WaitRefused::Never { cost, limit: own.limit() }),
@@ -340,34 +346,34 @@ impl<'a, A: Algorithm, C: Clock> Waiting<'a, A, C> {
         Waiting { policy, request, asked, deadline, told: None, number: None, places: Vec::new() }
     }
 
-    fn look(&mut self, waker: &Waker) -> Look<Answer> {
+    fn look(&mut self, waker: &Waker) -> Progress<Answer> {
         let look = self.find(waker);
-        if let Look::Done(answer) = &look {
+        if let Progress::Done(answer) = &look {
             self.leave();
-            self.show(answer);
+            self.observe(answer);
         }
         look
     }
 
-    fn find(&mut self, waker: &Waker) -> Look<Answer> {
+    fn find(&mut self, waker: &Waker) -> Progress<Answer> {
         loop {
             self.give_up_what_was_kept_long_enough();
             if !self.is_first(waker) {
                 return self.rest(Micros::MAX);
             }
-            self.set_bells(waker);
+            self.set_wakers(waker);
             let refusal = match self.policy.try_pass(self.request, self.number, self.deadline) {
-                Err(invalid) => return Look::Done(Err(invalid.into())),
-                Ok(Tried::Passed(admission)) => return Look::Done(Ok(admission)),
+                Err(invalid) => return Progress::Done(Err(invalid.into())),
+                Ok(Tried::Passed(admission)) => return Progress::Done(Ok(admission)),
                 Ok(Tried::InVain { told, why }) => {
                     self.told = Some(told);
-                    return Look::Done(Err(why));
+                    return Progress::Done(Err(why));
                 }
                 Ok(Tried::Refused(refusal)) => refusal,
             };
             let again = refusal.again().unwrap_or(Micros::MAX);
-            match self.stand(refusal, waker) {
-                Err(line_full) => return Look::Done(Err(line_full)),
+            match self.enqueue(refusal, waker) {
+                Err(line_full) => return Progress::Done(Err(line_full)),
                 Ok(Stood::Here) => return self.rest(again),
                 // Whatever happened before it stood there was told to nobody: look again.
                 Ok(Stood::Elsewhere) => {}
@@ -378,23 +384,23 @@ impl<'a, A: Algorithm, C: Clock> Waiting<'a, A, C> {
     /// Whether nobody is before it, as far as it stands in line.
     fn is_first(&self, waker: &Waker) -> bool {
         let Some(number) = self.number else { return true };
-        self.policy.shared.lines.is_first(number, self.places.iter().map(|place| place.spot), waker)
+        self.policy.shared.queues.is_first(number, self.places.iter().map(|place| place.queue_id), waker)
     }
 
-    fn set_bells(&self, waker: &Waker) {
+    fn set_wakers(&self, waker: &Waker) {
         let Some(number) = self.number else { return };
-        let visits = self.places.iter().filter_map(|place| place.visit.as_ref());
-        visits.for_each(|visit| visit.set_bell(number, waker));
+        let visits = self.places.iter().filter_map(|place| place.key_guard.as_ref());
+        visits.for_each(|key_guard| key_guard.set_waker(number, waker));
     }
 
     /// Nothing to do until `again`, or until a place was kept long enough, or time is up.
-    fn rest(&self, again: Micros) -> Look<Answer> {
+    fn rest(&self, again: Micros) -> Progress<Answer> {
         let now = steady_now(&self.policy.clock);
         if now >= self.deadline {
-            return Look::Done(Err(self.timed_out()));
+            return Progress::Done(Err(self.timed_out()));
         }
         let kept = self.places.iter().map(|place| place.until).min().unwrap_or(Micros::MAX);
-        Look::Until(again.min(kept).min(self.deadline))
+        Progress::Until(again.min(kept).min(self.deadline))
     }
 
     fn timed_out(&self) -> NotAdmitted {
@@ -408,31 +414,31 @@ impl<'a, A: Algorithm, C: Clock> Waiting<'a, A, C> {
     }
 
     /// Goes to stand where it was refused, and keeps its places elsewhere as long as it may.
-    fn stand(&mut self, refusal: Refusal, waker: &Waker) -> Result<Stood, NotAdmitted> {
+    fn enqueue(&mut self, refusal: Refusal, waker: &Waker) -> Result<Stood, NotAdmitted> {
         let (again, now) = (refusal.again(), refusal.told.at());
         self.told = Some(refusal.told);
         let number = self.enter(waker)?;
         let limits = &self.policy.shared;
-        let known = self.places.iter().any(|place| place.spot == refusal.spot);
+        let known = self.places.iter().any(|place| place.queue_id == refusal.queue_id);
         for place in &mut self.places {
-            let here = place.spot == refusal.spot;
+            let here = place.queue_id == refusal.queue_id;
             place.until = if here { Micros::MAX } else { place.keep_until(now, again) };
-            limits.stand(number, place.spot, again.unwrap_or(Micros::MAX).min(place.until));
+            limits.enqueue(number, place.queue_id, again.unwrap_or(Micros::MAX).min(place.until));
         }
         if !known {
-            limits.stand(number, refusal.spot, again.unwrap_or(Micros::MAX));
-            let Refusal { spot, visit, .. } = refusal;
-            self.places.push(Place { spot, since: now, until: Micros::MAX, visit });
+            limits.enqueue(number, refusal.queue_id, again.unwrap_or(Micros::MAX));
+            let Refusal { queue_id, key_guard, .. } = refusal;
+            self.places.push(Place { queue_id, since: now, until: Micros::MAX, key_guard });
         }
         self.give_up(|place| place.until <= now);
         Ok(if known { Stood::Here } else { Stood::Elsewhere })
     }
 
     fn enter(&mut self, waker: &Waker) -> Result<u64, NotAdmitted> {
-        let lines = &self.policy.shared.lines;
-        let number = self.number.or_else(|| lines.enter(waker));
+        let queues = &self.policy.shared.queues;
+        let number = self.number.or_else(|| queues.enter(waker));
         self.number = number;
-        number.ok_or_else(|| self.refused(WaitRefused::LineFull { max_waiting: lines.max_waiting() }))
+        number.ok_or_else(|| self.refused(WaitRefused::LineFull { max_waiting: queues.max_waiting() }))
     }
 
     fn give_up_what_was_kept_long_enough(&mut self) {
@@ -445,10 +451,10 @@ impl<'a, A: Algorithm, C: Clock> Waiting<'a, A, C> {
     fn give_up(&mut self, which: impl Fn(&Place) -> bool) {
         let Some(number) = self.number else { return };
         for place in self.places.extract_if(.., |place| which(place)) {
-            if let Some(visit) = &place.visit {
-                visit.take_bell(number);
+            if let Some(key_guard) = &place.key_guard {
+                key_guard.take_waker(number);
             }
-            self.policy.shared.step_out(number, place.spot);
+            self.policy.shared.dequeue(number, place.queue_id);
         }
     }
 
@@ -456,11 +462,11 @@ impl<'a, A: Algorithm, C: Clock> Waiting<'a, A, C> {
     fn leave(&mut self) {
         self.give_up(|_| true);
         if let Some(number) = self.number.take() {
-            self.policy.shared.lines.exit(number);
+            self.policy.shared.queues.exit(number);
         }
     }
 
-    fn show(&self, answer: &Answer) {
+    fn observe(&self, answer: &Answer) {
         let Some(observer) = &self.policy.observer else { return };
         match (answer, &self.told) {
             (Ok(admission), _) => observer.allowed(&admission.decision),

@@ -6,7 +6,7 @@
 //! ```text
 //!   judge        the words of those who are here, as copies       any refuses? answer, nothing was touched
 //!   make room    for those who are new, under their segments' locks
-//!   hold         every word, if it is still what was judged       one is not? let go of all, and begin again
+//!   lock_bit         every word, if it is still what was judged       one is not? let go of all, and begin again
 //!   charge       and let go
 //! ```
 //!
@@ -17,12 +17,12 @@
 //!
 //! States that are larger than their word cannot be judged without holding it, so they are judged late, and stay held.
 
-use super::newcomer::{Newcomer, Stays};
-use super::segment::{Place, Segment};
+use super::insertion::{Insertion, Stays};
+use super::segment::{Location, Segment};
 use super::sketch::Recalled;
 use super::{OwnersGuard, Scratch, Step, Table, lock};
-use crate::hold::{HELD, release, try_hold};
-use crate::shared::Guarded;
+use crate::lock_bit::{LOCKED, try_lock_bit, unlock_bit};
+use crate::state_cell::Guarded;
 use crate::sync::{Ordering, try_lock};
 use tidegate_core::{Micros, Wait};
 
@@ -39,19 +39,19 @@ enum Stage<'a> {
     /// Nothing is known, or everything is done.
     Idle,
     /// One word, judged as a copy.
-    Judged { place: Place<'a>, found: u64, next: u64 },
+    Judged { place: Location<'a>, found: u64, next: u64 },
     /// One word, held, with what is to become of it.
-    Word { place: Place<'a>, found: u64, next: u64 },
+    Word { place: Location<'a>, found: u64, next: u64 },
     /// A state beside its word, not looked at yet.
-    Unseen { place: Place<'a> },
+    Unseen { place: Location<'a> },
     /// A state beside its word, held.
-    Beside { place: Place<'a>, found: u64 },
+    Beside { place: Location<'a>, found: u64 },
     /// Nobody lives there yet.
     New,
     /// There is no place for it, and it shares cells with others.
     Sketched { state: Scratch },
     /// A place was set aside for a newcomer.
-    Room { place: Place<'a>, state: Scratch, idle_at: Micros },
+    Room { place: Location<'a>, state: Scratch, idle_at: Micros },
 }
 
 /// The segments whose owners nobody else changes for now: those that get newcomers.
@@ -63,7 +63,7 @@ struct Locked<'a> {
     segment: &'a Segment,
     owners: OwnersGuard<'a>,
     /// Empty places that are set aside.
-    taken: Vec<Place<'a>>,
+    taken: Vec<Location<'a>>,
 }
 
 impl<'a> Claim<'a> {
@@ -87,7 +87,7 @@ impl<'a> Claim<'a> {
             return Some(None);
         }
         let found = place.word().load(Ordering::Acquire);
-        if found & HELD != 0 {
+        if found & LOCKED != 0 {
             return None;
         }
         let (next, answer) = judge_word(step, found);
@@ -129,8 +129,8 @@ impl<'a> Claim<'a> {
         if !self.is_absent_from(segment) || !step.is_current() {
             return None;
         }
-        let is_taken = |place: Place<'_>| taken.iter().any(|other| other.is(place));
-        let Newcomer { answer, mut state, stays } =
+        let is_taken = |place: Location<'_>| taken.iter().any(|other| other.is(place));
+        let Insertion { answer, mut state, stays } =
             table.receive(segment, owners, fingerprint, step, &is_taken)?;
         self.stage = match stays {
             Stays::Nowhere => Stage::Idle,
@@ -155,18 +155,18 @@ impl<'a> Claim<'a> {
     }
 
     /// Holds and judges a state that lies beside its word, by a step that changes nothing. `None`: all must begin again.
-    pub(crate) fn hold_beside<T: Step>(&mut self, peek: &T) -> Option<Option<T::Answer>> {
+    pub(crate) fn lock_wide<T: Step>(&mut self, peek: &T) -> Option<Option<T::Answer>> {
         let Stage::Unseen { place } = self.stage else { return Some(None) };
-        let found = place.try_hold(self.fingerprint)?;
+        let found = place.try_lock_bit(self.fingerprint)?;
         self.stage = Stage::Beside { place, found };
         peek.is_current().then(|| Some(peek.run(&mut Guarded(place.state()))))
     }
 
     /// Holds a word that was judged, if it is still what it was. `false`: all must begin again.
     #[inline]
-    pub(crate) fn hold_word<T: Step>(&mut self, step: &T) -> bool {
+    pub(crate) fn lock_word<T: Step>(&mut self, step: &T) -> bool {
         let Stage::Judged { place, found, next } = self.stage else { return true };
-        if !try_hold(place.word(), found) {
+        if !try_lock_bit(place.word(), found) {
             return false;
         }
         self.stage = Stage::Word { place, found, next };
@@ -195,7 +195,7 @@ impl<'a> Claim<'a> {
     pub(crate) fn judge_again<T: Step>(&mut self, step: &T) -> Option<T::Answer> {
         let Stage::Judged { place, .. } = self.stage else { return None };
         let found = place.word().load(Ordering::Acquire);
-        if found & HELD != 0 {
+        if found & LOCKED != 0 {
             return None;
         }
         let (next, answer) = judge_word(step, found);
@@ -212,10 +212,10 @@ impl<'a> Claim<'a> {
     #[inline]
     pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
         if let Stage::Beside { place, .. } = self.stage {
-            return self.run_beside(place, step);
+            return self.run_wide(place, step);
         }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Word { place, next, .. } => release(place.word(), next),
+            Stage::Word { place, next, .. } => unlock_bit(place.word(), next),
             Stage::Room { place, mut state, idle_at } => {
                 let locked = locks.get(place.segment).expect("locked since room was made");
                 self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
@@ -227,10 +227,10 @@ impl<'a> Claim<'a> {
     }
 
     /// Does it to a state that lies beside its word and is held, and lets go.
-    fn run_beside<T: Step>(&mut self, place: Place<'a>, step: &T) {
+    fn run_wide<T: Step>(&mut self, place: Location<'a>, step: &T) {
         step.run(&mut Guarded(place.state()));
         self.stage = Stage::Idle; // only now: a step that panics leaves a word that is let go
-        release(place.word(), step.idle_at(&Guarded(place.state())).get());
+        unlock_bit(place.word(), step.idle_at(&Guarded(place.state())).get());
     }
 
     /// After a refusal by this very state, or a look at it: writes what a refusal may write, which is something only if the clock
@@ -241,15 +241,15 @@ impl<'a> Claim<'a> {
                 place.is_still(self.fingerprint, found) && step.is_current()
             }
             Stage::Judged { place, next, .. } => {
-                let done = self.hold_word(step);
+                let done = self.lock_word(step);
                 if done {
                     self.stage = Stage::Idle;
-                    release(place.word(), next);
+                    unlock_bit(place.word(), next);
                 }
                 done
             }
             Stage::Beside { place, .. } => {
-                self.run_beside(place, step);
+                self.run_wide(place, step);
                 true
             }
             Stage::New | Stage::Room { .. } | Stage::Sketched { .. } | Stage::Idle => {
@@ -263,7 +263,7 @@ impl<'a> Claim<'a> {
 /// What a step makes of a word, by the short cut if there is one.
 #[inline]
 fn judge_word<T: Step>(step: &T, found: u64) -> (u64, T::Answer) {
-    step.at_once(found).unwrap_or_else(|| {
+    step.fast_path(found).unwrap_or_else(|| {
         let mut state = [found];
         let answer = step.run(&mut state);
         (state[0], answer)
@@ -275,7 +275,9 @@ impl Drop for Claim<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.stage {
-            Stage::Word { place, found, .. } | Stage::Beside { place, found } => release(place.word(), found),
+            Stage::Word { place, found, .. } | Stage::Beside { place, found } => {
+                unlock_bit(place.word(), found)
+            }
             Stage::Room { .. } => {
                 self.table.keys.fetch_sub(1, Ordering::Relaxed);
             }

@@ -31,25 +31,25 @@
 //! refused where that cannot be; whoever is already here keeps its exact state. Nobody ever gets a fresh burst by
 //! pushing others out.
 
+mod cache_line;
 mod claim;
-mod line;
-mod newcomer;
-mod outlook;
+mod eviction_hint;
+mod insertion;
+mod migrate_table;
 mod segment;
 mod segments;
 mod sketch;
-mod takeover;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::hold::{HELD, Patience, release, try_hold};
-use crate::shared::Guarded;
+use crate::lock_bit::{Backoff, LOCKED, try_lock_bit, unlock_bit};
+use crate::state_cell::Guarded;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 use std::ops::RangeInclusive;
 
 pub(crate) use claim::{Claim, Locks};
-use outlook::Outlook;
-pub(crate) use segment::Place;
+use eviction_hint::EvictionHint;
+pub(crate) use segment::Location;
 use segment::{Owners, Segment};
 use segments::Segments;
 pub(crate) use sketch::Sketch;
@@ -69,7 +69,7 @@ pub(crate) trait Step {
         self.run(state)
     }
     /// The next value of a state of one word, and the answer, if there is a short cut to them.
-    fn at_once(&self, word: u64) -> Option<(u64, Self::Answer)>;
+    fn fast_path(&self, word: u64) -> Option<(u64, Self::Answer)>;
     /// The answer to a newcomer for whom there is no room.
     fn refuse(&self, room_after: Wait) -> Self::Answer;
     /// When a state, of this key or another, is as if never seen.
@@ -103,7 +103,7 @@ pub(crate) struct Table {
     words: usize,
     max_keys: usize,
     keys: AtomicUsize,
-    outlook: Outlook,
+    eviction_hint: EvictionHint,
     /// Where the one key was found that is asked for very often: the segment, and the slot in it.
     remembered: AtomicU64,
     /// The segment that was last swept for a newcomer to another.
@@ -154,7 +154,7 @@ impl Table {
 
     /// A table in which everybody found room whom `plant_all` was to plant. It tells whether that is so; a table with more room
     /// is tried as long as it is not.
-    pub(crate) fn planted(max_keys: usize, words: usize, plant_all: impl Fn(&Table) -> bool) -> Self {
+    pub(crate) fn inserted_raw(max_keys: usize, words: usize, plant_all: impl Fn(&Table) -> bool) -> Self {
         let mut room = 1;
         loop {
             let table = Table::roomy(max_keys, words, room);
@@ -171,7 +171,7 @@ impl Table {
         let lines = 1 << lines.ilog2();
         // Three quarters full at the cap, once every segment has divided as often as it can; small ones, among which the
         // keys spread less evenly, half full.
-        let keys = lines * line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
+        let keys = lines * cache_line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
         let stretches = max_keys.div_ceil(keys).saturating_mul(room).clamp(1, segments::MOST);
         let root = (FIRST_ROOT_BYTES / line_bytes(words)).clamp(FEWEST_LINES_OF_ROOT, lines);
         Table::of_stretches(stretches, max_keys, words, 1 << root.ilog2()..=lines)
@@ -185,7 +185,7 @@ impl Table {
             words,
             max_keys,
             keys: AtomicUsize::new(0),
-            outlook: Outlook::new(),
+            eviction_hint: EvictionHint::new(),
             remembered: AtomicU64::new(NOWHERE),
             swept: AtomicU32::new(0),
             evicted: AtomicU64::new(0),
@@ -260,7 +260,7 @@ impl Table {
     /// The short cut, for whoever may take it: a key that is here, a state of one word that nobody holds, and a step that
     /// needs no more than a look at it. The step is made once the key is found.
     #[inline(always)]
-    pub(crate) fn apply_at_once<T: Step>(
+    pub(crate) fn apply_fast<T: Step>(
         &self,
         fingerprint: u64,
         step: impl FnOnce() -> T,
@@ -268,10 +268,10 @@ impl Table {
         let place = self.find_word(fingerprint)?;
         let found = place.word().load(Ordering::Acquire);
         let step = step();
-        if found & HELD != 0 {
+        if found & LOCKED != 0 {
             return None;
         }
-        let (next, answer) = step.at_once(found)?;
+        let (next, answer) = step.fast_path(found)?;
         let done = if next == found {
             place.is_still(fingerprint, found) && step.is_current()
         } else {
@@ -282,7 +282,7 @@ impl Table {
 
     /// Where a key lives whose state is its word. `None` also if states are larger here.
     #[inline(always)]
-    pub(crate) fn find_word(&self, fingerprint: u64) -> Option<Place<'_>> {
+    pub(crate) fn find_word(&self, fingerprint: u64) -> Option<Location<'_>> {
         if self.words != 1 {
             return None;
         }
@@ -293,7 +293,7 @@ impl Table {
     /// word sees whether it still lives there.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits in one")]
-    pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Place<'_>> {
+    pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Location<'_>> {
         let remembered = self.remembered.load(Ordering::Relaxed);
         let number = (remembered as u32) as usize;
         match self.segments.get((remembered >> 32) as u32) {
@@ -304,7 +304,7 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn find_and_remember(&self, fingerprint: u64) -> Option<Place<'_>> {
+    fn find_and_remember(&self, fingerprint: u64) -> Option<Location<'_>> {
         let place = self.find_word(fingerprint)?;
         let number = self.segments.number(fingerprint);
         if std::ptr::eq(self.segments.get(number)?, place.segment) {
@@ -322,21 +322,21 @@ impl Table {
 
     /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
     #[inline]
-    pub(crate) fn send_for(&self, fingerprint: u64) {
+    pub(crate) fn prefetch(&self, fingerprint: u64) {
         if let Some(segment) = self.segments.find(fingerprint) {
-            segment.send_for(fingerprint);
+            segment.prefetch(fingerprint);
         }
     }
 
     /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
     pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let segment = self.segments.of(fingerprint);
             let answer = match segment.find(fingerprint) {
                 Some(place) if self.words == 1 => apply_to_word(place, fingerprint, step),
                 Some(place) => apply_guarded(place, fingerprint, step),
-                None => self.welcome(fingerprint, step),
+                None => self.insert_or_decide(fingerprint, step),
             };
             if answer.is_some() {
                 return answer;
@@ -344,16 +344,16 @@ impl Table {
             if !step.is_current() {
                 return None;
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 
     /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
-    pub(crate) fn look_for_idle_again(&self, fingerprint: u64) {
+    pub(crate) fn allow_eviction_scan(&self, fingerprint: u64) {
         if let Some(segment) = self.segments.find(fingerprint) {
             lock(segment).none_idle_before = Micros::ZERO;
         }
-        self.outlook.idle_from(Micros::ZERO);
+        self.eviction_hint.idle_from(Micros::ZERO);
     }
 }
 
@@ -365,7 +365,7 @@ fn lock(segment: &Segment) -> OwnersGuard<'_> {
 
 /// The bytes of a line and of its states.
 fn line_bytes(words: usize) -> usize {
-    line::SLOTS * (2 + segment::stride(words)) * 8
+    cache_line::SLOTS * (2 + segment::stride(words)) * 8
 }
 
 fn small(number: usize) -> u32 {
@@ -398,16 +398,16 @@ fn is_past<T: Step>(idle_at: Micros, step: &T) -> bool {
     idle_at <= step.now() && step.now() < Micros::MAX
 }
 
-fn idle_at<T: Step>(place: Place<'_>, step: &T) -> Micros {
-    let word = place.word().load(Ordering::Acquire) & !HELD;
-    if place.has_state_beside() { Micros::new(word) } else { step.idle_at(&[word]) }
+fn idle_at<T: Step>(place: Location<'_>, step: &T) -> Micros {
+    let word = place.word().load(Ordering::Acquire) & !LOCKED;
+    if place.has_wide_state() { Micros::new(word) } else { step.idle_at(&[word]) }
 }
 
 /// Decides on a copy of the word, and holds it only to write.
-fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
+fn apply_to_word<T: Step>(place: Location<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
     let version = place.version();
     let found = place.word().load(Ordering::Acquire);
-    if found & HELD != 0 {
+    if found & LOCKED != 0 {
         return None;
     }
     let mut state = [found];
@@ -422,24 +422,24 @@ fn apply_to_word<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Optio
 
 /// Replaces the word if it is still what was `found`, and still that of `fingerprint` under the setting of `step`.
 #[inline(always)]
-fn put<T: Step>(place: Place<'_>, fingerprint: u64, found: u64, next: u64, step: &T) -> bool {
-    if !try_hold(place.word(), found) {
+fn put<T: Step>(place: Location<'_>, fingerprint: u64, found: u64, next: u64, step: &T) -> bool {
+    if !try_lock_bit(place.word(), found) {
         return false;
     }
     let ours = place.owner() == fingerprint && step.is_current();
-    release(place.word(), if ours { next } else { found });
+    unlock_bit(place.word(), if ours { next } else { found });
     ours
 }
 
 /// Holds the word, and changes the state beside it in place.
-fn apply_guarded<T: Step>(place: Place<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
-    let found = place.try_hold(fingerprint)?;
+fn apply_guarded<T: Step>(place: Location<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
+    let found = place.try_lock_bit(fingerprint)?;
     if !step.is_current() {
-        release(place.word(), found);
+        unlock_bit(place.word(), found);
         return None;
     }
     let mut state = Guarded(place.state());
     let answer = step.run(&mut state);
-    release(place.word(), step.idle_at(&state).get());
+    unlock_bit(place.word(), step.idle_at(&state).get());
     Some(answer)
 }

@@ -23,8 +23,8 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::line::{self, EMPTY, Line, SLOTS};
-use crate::hold::{hold, release};
+use super::cache_line::{self, CacheLine, EMPTY, SLOTS};
+use crate::lock_bit::{lock_bit, unlock_bit};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
 use tidegate_core::Micros;
 
@@ -32,7 +32,7 @@ use tidegate_core::Micros;
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// Each line of keys is followed by `group - 1` lines with the states of its slots, if they are larger than their word.
-    lines: Box<[Line]>,
+    lines: Box<[CacheLine]>,
     group: u32,
     /// The number of lines of keys, a power of two, less one.
     mask: u32,
@@ -92,9 +92,9 @@ pub(crate) struct Owners {
 
 /// Where a key lives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Location<'a> {
     pub(crate) segment: &'a Segment,
-    line: &'a Line,
+    line: &'a CacheLine,
     number: usize,
     slot: usize,
 }
@@ -106,7 +106,7 @@ impl Segment {
         let owners = Owners { stretches, keys: 0, none_idle_before: Micros::ZERO, evicted_at: Micros::ZERO };
         let large = (0..large).map(|_| AtomicU64::new(0)).collect();
         Segment {
-            lines: (0..lines * group).map(|_| Line::new()).collect(),
+            lines: (0..lines * group).map(|_| CacheLine::new()).collect(),
             group: small(group),
             mask: small(lines - 1),
             version: AtomicU64::new(0),
@@ -134,24 +134,24 @@ impl Segment {
     }
 
     #[inline(always)]
-    fn line(&self, number: usize) -> &Line {
+    fn line(&self, number: usize) -> &CacheLine {
         &self.lines[number * self.group as usize]
     }
 
     /// Has memory send the home line of `fingerprint`, and the state beside its favourite slot, where more than half of all
     /// keys live: so it need not be waited for once the line is there.
     #[inline]
-    pub(crate) fn send_for(&self, fingerprint: u64) {
+    pub(crate) fn prefetch(&self, fingerprint: u64) {
         let place = self.place(self.home(fingerprint), favourite(fingerprint));
         black_box(place.owner());
-        if place.has_state_beside() {
+        if place.has_wide_state() {
             black_box(place.state()[0].load(Ordering::Relaxed));
         }
     }
 
     /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
     #[inline(always)]
-    pub(crate) fn find(&self, fingerprint: u64) -> Option<Place<'_>> {
+    pub(crate) fn find(&self, fingerprint: u64) -> Option<Location<'_>> {
         let home = self.home(fingerprint);
         match self.line(home).find(fingerprint) {
             Some(slot) => Some(self.place(home, slot)),
@@ -161,17 +161,17 @@ impl Segment {
 
     /// The same for states of one word, whose lines follow each other.
     #[inline(always)]
-    pub(crate) fn find_at_once(&self, fingerprint: u64) -> Option<Place<'_>> {
+    pub(crate) fn find_at_once(&self, fingerprint: u64) -> Option<Location<'_>> {
         let number = self.home(fingerprint);
         let line = self.lines.get(number)?;
         match line.find(fingerprint) {
-            Some(slot) => Some(Place { segment: self, line, number, slot }),
+            Some(slot) => Some(Location { segment: self, line, number, slot }),
             None => self.find_further(number, fingerprint),
         }
     }
 
     #[inline(always)]
-    fn find_further(&self, home: usize, fingerprint: u64) -> Option<Place<'_>> {
+    fn find_further(&self, home: usize, fingerprint: u64) -> Option<Location<'_>> {
         let number = self.number_further(home, fingerprint)?;
         Some(self.place(number / SLOTS, number % SLOTS))
     }
@@ -197,9 +197,9 @@ impl Segment {
         self.lines_beyond(fingerprint).find_map(find)
     }
 
-    /// See [`Place::is_still`].
+    /// See [`Location::is_still`].
     #[inline(never)]
-    fn is_still(&self, line: &Line, slot: usize, fingerprint: u64, found: u64) -> bool {
+    fn is_still(&self, line: &CacheLine, slot: usize, fingerprint: u64, found: u64) -> bool {
         let version = self.version();
         line.word(slot).load(Ordering::Acquire) == found
             && line.fingerprint(slot) == fingerprint
@@ -218,13 +218,13 @@ impl Segment {
     }
 
     #[inline(always)]
-    fn place(&self, number: usize, slot: usize) -> Place<'_> {
-        Place { segment: self, line: self.line(number), number, slot }
+    fn place(&self, number: usize, slot: usize) -> Location<'_> {
+        Location { segment: self, line: self.line(number), number, slot }
     }
 
     /// The place with this number among all slots.
     #[inline(always)]
-    pub(crate) fn place_of(&self, number: usize) -> Place<'_> {
+    pub(crate) fn place_of(&self, number: usize) -> Location<'_> {
         self.place(number / SLOTS, number % SLOTS)
     }
 
@@ -238,13 +238,17 @@ impl Segment {
     }
 
     /// The slots of the line that is home to `fingerprint`.
-    pub(crate) fn home_places(&self, fingerprint: u64) -> impl Iterator<Item = Place<'_>> {
+    pub(crate) fn home_places(&self, fingerprint: u64) -> impl Iterator<Item = Location<'_>> {
         let line = self.home(fingerprint);
         (0..SLOTS).map(move |slot| self.place(line, slot))
     }
 
     /// An empty slot that is not otherwise `taken`, as near to the home of `fingerprint` as there is one.
-    pub(crate) fn find_room(&self, fingerprint: u64, taken: &dyn Fn(Place<'_>) -> bool) -> Option<Place<'_>> {
+    pub(crate) fn find_room(
+        &self,
+        fingerprint: u64,
+        taken: &dyn Fn(Location<'_>) -> bool,
+    ) -> Option<Location<'_>> {
         let home = self.home(fingerprint);
         let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
         let slots =
@@ -256,7 +260,7 @@ impl Segment {
     pub(crate) fn sweep(
         &self,
         owners: &mut Owners,
-        idle_at: &dyn Fn(Place<'_>) -> Micros,
+        idle_at: &dyn Fn(Location<'_>) -> Micros,
         now: Micros,
     ) -> usize {
         if now < owners.none_idle_before || now == Micros::MAX {
@@ -307,7 +311,7 @@ impl Segment {
         }
     }
 
-    pub(crate) fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = Location<'_>> {
         (0..self.slots()).map(|n| self.place(n / SLOTS, n % SLOTS))
     }
 
@@ -340,7 +344,7 @@ impl Segment {
 pub(crate) fn stride(words: usize) -> usize {
     match words {
         1 => 0,
-        2..=line::WORDS => words.next_power_of_two(),
+        2..=cache_line::WORDS => words.next_power_of_two(),
         _ => words,
     }
 }
@@ -350,7 +354,7 @@ fn small(number: usize) -> u32 {
 }
 
 fn is_large(words: usize) -> bool {
-    words > line::WORDS
+    words > cache_line::WORDS
 }
 
 /// The slot of its home line that a key takes if it is free.
@@ -367,7 +371,7 @@ fn neighbour(line: usize) -> usize {
 
 // === impl Place ===
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     #[inline]
     pub(crate) fn owner(self) -> u64 {
         self.line.fingerprint(self.slot)
@@ -379,7 +383,7 @@ impl<'a> Place<'a> {
     }
 
     #[inline]
-    pub(crate) fn has_state_beside(self) -> bool {
+    pub(crate) fn has_wide_state(self) -> bool {
         self.segment.rest.words > 1
     }
 
@@ -392,14 +396,14 @@ impl<'a> Place<'a> {
             return &large[start..start + words];
         }
         let start = self.slot * stride;
-        let line = &lines[self.number * *group as usize + 1 + start / line::WORDS];
-        &line.words()[start % line::WORDS..][..*words]
+        let line = &lines[self.number * *group as usize + 1 + start / cache_line::WORDS];
+        &line.words()[start % cache_line::WORDS..][..*words]
     }
 
     /// Holds the word if nobody else does and `fingerprint` still lives here, and tells what it was.
     #[inline]
-    pub(crate) fn try_hold(self, fingerprint: u64) -> Option<u64> {
-        self.line.try_hold(self.slot, fingerprint)
+    pub(crate) fn try_lock_bit(self, fingerprint: u64) -> Option<u64> {
+        self.line.try_lock_bit(self.slot, fingerprint)
     }
 
     /// A number that changes when owners do; odd while they are changing.
@@ -427,7 +431,7 @@ impl<'a> Place<'a> {
     }
 
     /// Whether the two are one.
-    pub(crate) fn is(self, other: Place<'_>) -> bool {
+    pub(crate) fn is(self, other: Location<'_>) -> bool {
         std::ptr::eq(self.line, other.line) && self.slot == other.slot
     }
 
@@ -439,12 +443,12 @@ impl<'a> Place<'a> {
     /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
     pub(crate) fn repair(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
         // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
-        hold(self.word());
-        if self.has_state_beside() {
+        lock_bit(self.word());
+        if self.has_wide_state() {
             fill(self.state());
         }
         self.segment.change_owners(|| self.set_owner(fingerprint));
-        release(self.word(), word);
+        unlock_bit(self.word(), word);
     }
 
     /// Lets the owner go at `now` if, while nobody can charge it, it `may_go`.
@@ -452,29 +456,29 @@ impl<'a> Place<'a> {
         self,
         owners: &mut Owners,
         now: Micros,
-        may_go: &dyn Fn(Place<'_>) -> bool,
+        may_go: &dyn Fn(Location<'_>) -> bool,
     ) -> bool {
-        let found = hold(self.word());
+        let found = lock_bit(self.word());
         let goes = may_go(self);
         if goes {
             self.segment.change_owners(|| self.set_owner(EMPTY));
             owners.keys -= 1;
             owners.evicted_at = owners.evicted_at.max(now);
         }
-        release(self.word(), found);
+        unlock_bit(self.word(), found);
         goes
     }
 
     /// Moves the owner to an empty slot, of this segment or another. Nobody charges it meanwhile.
-    fn move_to(self, to: Place<'_>) {
-        let found = hold(self.word());
+    fn move_to(self, to: Location<'_>) {
+        let found = lock_bit(self.word());
         to.repair(self.owner(), found, |state| {
             for (to, from) in state.iter().zip(self.state()) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         });
         self.segment.change_owners(|| self.set_owner(EMPTY));
-        release(self.word(), found);
+        unlock_bit(self.word(), found);
     }
 
     /// Whether the owner lives further off than next door.

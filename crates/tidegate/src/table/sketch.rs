@@ -10,7 +10,7 @@
 //! independently. Its neighbours differ from row to row, and the *smallest* of its cells is the nearest to the truth.
 //!
 //! ```text
-//!            row 0   │   │ 9 │   │   │        a key's cells hold 9, 4, 7 and 4: it has used at most 4.
+//!            row 0   │   │ 9 │   │   │        a key's cells lock_bit 9, 4, 7 and 4: it has used at most 4.
 //!            row 1   │   │   │   │ 4 │        It is charged 1: every cell is raised to at least 5, so
 //!            row 2   │ 7 │   │   │   │        the 4s become 5 and the others stay as they are
 //!            row 3   │   │   │ 4 │   │        (they are too large already, for their other keys' sake).
@@ -47,13 +47,13 @@
 //! slot: a key is turned away until the first of its cells is idle.
 //!
 //! [`Algorithm::is_ordered`]: tidegate_core::Algorithm::is_ordered
-//! [`Algorithm::repair`]: tidegate_core::Algorithm::settle
+//! [`Algorithm::repair`]: tidegate_core::Algorithm::repair
 
 use std::sync::OnceLock;
 
 use super::{Step, is_past};
-use crate::hold::{HELD, hold, release};
-use crate::shared::Guarded;
+use crate::lock_bit::{LOCKED, lock_bit, unlock_bit};
+use crate::state_cell::Guarded;
 use crate::sync::{AtomicU64, Ordering};
 use tidegate_core::Micros;
 
@@ -219,7 +219,7 @@ impl Sketch {
         }
         for cell in self.used() {
             match cell {
-                [word] => release(word, convert(word.load(Ordering::Relaxed), &[])),
+                [word] => unlock_bit(word, convert(word.load(Ordering::Relaxed), &[])),
                 _ => _ = convert(0, cell),
             }
         }
@@ -310,7 +310,7 @@ fn settled<T: Step>(cell: &[AtomicU64], step: &T) -> Copied {
 fn read(cell: &[AtomicU64]) -> Copied {
     let mut copied = [0; MOST_WORDS];
     match cell {
-        [word] => copied[0] = word.load(Ordering::Acquire) & !HELD,
+        [word] => copied[0] = word.load(Ordering::Acquire) & !LOCKED,
         _ => update(cell, |found| copied[..found.len()].copy_from_slice(found)),
     }
     copied
@@ -320,7 +320,7 @@ fn read(cell: &[AtomicU64]) -> Copied {
 fn update(cell: &[AtomicU64], change: impl FnOnce(&mut [u64])) {
     let mut words: Copied = [0; MOST_WORDS];
     let words = &mut words[..cell.len()];
-    words[0] = hold(&cell[0]);
+    words[0] = lock_bit(&cell[0]);
     for (copy, word) in words.iter_mut().zip(cell).skip(1) {
         *copy = word.load(Ordering::Relaxed);
     }
@@ -328,7 +328,7 @@ fn update(cell: &[AtomicU64], change: impl FnOnce(&mut [u64])) {
     for (copy, word) in words.iter().zip(cell).skip(1) {
         word.store(*copy, Ordering::Relaxed);
     }
-    release(&cell[0], words[0]);
+    unlock_bit(&cell[0], words[0]);
 }
 
 /// The words of a cell that nobody holds.

@@ -38,7 +38,7 @@ impl Step for Charge {
         Charge { now: self.now.max(evicted_at.get()) }.run(state)
     }
 
-    fn at_once(&self, _: u64) -> Option<(u64, Answer)> {
+    fn fast_path(&self, _: u64) -> Option<(u64, Answer)> {
         None
     }
 
@@ -78,9 +78,9 @@ fn there_is_room_up_to_the_cap_whatever_the_size_of_the_states() {
     for words in [1, 2, 3, 8, 9, 21, 101, 1_001] {
         for max_keys in [1, 2, 3, 5, 16, 100, 1_000] {
             let table = Table::new(max_keys, words);
-            let welcome =
+            let insert_or_decide =
                 (0..max_keys as u64).filter(|key| charge(&table, spread(*key), 0) == NEW(0)).count();
-            assert_eq!(welcome, max_keys, "of {max_keys} keys with states of {words} words");
+            assert_eq!(insert_or_decide, max_keys, "of {max_keys} keys with states of {words} words");
             assert_eq!(charge(&table, spread(1_000_000), 0), NoRoom(STAY));
         }
     }
@@ -112,7 +112,7 @@ fn what_is_not_worth_remembering_takes_no_slot() {
             state.get(0)
         }
 
-        fn at_once(&self, _: u64) -> Option<(u64, u64)> {
+        fn fast_path(&self, _: u64) -> Option<(u64, u64)> {
             None
         }
 
@@ -281,9 +281,9 @@ fn states_handed_over_are_what_they_were() {
     for words in [1, 3, 21] {
         let (table, next) = (Table::new(5_000, words), Table::new(5_000, 2));
         (0..5_000).for_each(|n| assert_eq!(charge(&table, spread(n), n % 7), NEW(n % 7)));
-        for (key, found, beside) in table.hand_over().states() {
-            let word = if words == 1 { found } else { Guarded(beside).get(0) };
-            assert!(next.plant(key, &[word, 0], Micros::new(word >> 16)));
+        for (key, found, wide) in table.migrate().states() {
+            let word = if words == 1 { found } else { Guarded(wide).get(0) };
+            assert!(next.insert_raw(key, &[word, 0], Micros::new(word >> 16)));
         }
         assert_eq!(next.stats().keys, 5_000);
         (0..5_000).for_each(|n| assert_eq!(charge(&next, spread(n), 6), Charged { count: 2, at: 6 }));
@@ -295,11 +295,12 @@ fn states_handed_over_are_what_they_were() {
 fn a_change_loses_nobody_however_crowded_their_corner_is() {
     let crowd = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);
     let state = |n: u64| [1 | (STAY + n) << 16];
-    let plant_all =
-        |table: &Table| crowd().zip(0..).all(|(key, n)| table.plant(key, &state(n), Micros::new(STAY + n)));
+    let plant_all = |table: &Table| {
+        crowd().zip(0..).all(|(key, n)| table.insert_raw(key, &state(n), Micros::new(STAY + n)))
+    };
     assert!(!plant_all(&Table::new(4_000, 1)), "the crowd does not fit a table of the usual size");
 
-    let table = Table::planted(4_000, 1, plant_all);
+    let table = Table::inserted_raw(4_000, 1, plant_all);
     assert_eq!(table.stats().keys, 1_500);
     crowd().for_each(|key| assert_eq!(charge(&table, key, 6), Charged { count: 2, at: 6 }));
 }

@@ -19,7 +19,7 @@ use crate::gate::Permits;
 pin_project! {
     /// A body with the permits of its request, until it has ended or is dropped.
     #[derive(Debug)]
-    pub struct GatedBody<B> {
+    pub struct PermitBody<B> {
         #[pin]
         inner: B,
         held: Held,
@@ -35,15 +35,15 @@ struct Held {
     has_ended: AtomicBool,
 }
 
-impl<B> GatedBody<B> {
+impl<B> PermitBody<B> {
     /// Of a response with this status, which may say that whoever did the work was overloaded.
     pub(super) fn new(inner: B, permits: Permits, status: StatusCode) -> Self {
-        GatedBody { inner, held: Held::new(Some(permits), status) }
+        PermitBody { inner, held: Held::new(Some(permits), status) }
     }
 
     /// With nothing to hold.
-    pub(super) fn bare(inner: B) -> Self {
-        GatedBody { inner, held: Held::new(None, StatusCode::OK) }
+    pub(super) fn without_permit(inner: B) -> Self {
+        PermitBody { inner, held: Held::new(None, StatusCode::OK) }
     }
 
     /// The body. The permits are given back.
@@ -52,13 +52,13 @@ impl<B> GatedBody<B> {
     }
 }
 
-impl<B: Default> Default for GatedBody<B> {
+impl<B: Default> Default for PermitBody<B> {
     fn default() -> Self {
-        GatedBody::bare(B::default())
+        PermitBody::without_permit(B::default())
     }
 }
 
-impl<B: Body> Body for GatedBody<B> {
+impl<B: Body> Body for PermitBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

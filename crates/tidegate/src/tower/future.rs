@@ -18,12 +18,12 @@ use ::http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::after::After;
-use super::body::{GatedBody, end};
-use super::otherwise::Otherwise;
+use super::body::{PermitBody, end};
+use super::fallback::Fallback;
+use super::on_response::OnResponse;
 use super::service::RateLimit;
 use crate::gate::Permits;
-use crate::http::{Later, Ruling};
+use crate::http::{LimitOutcome, PendingOutcome};
 
 pin_project! {
     /// Where a request is.
@@ -31,14 +31,14 @@ pin_project! {
     pub(super) enum Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
-        O: Otherwise<Request<A>, Response<B>, S::Error>,
+        O: Fallback<Request<A>, Response<B>, S::Error>,
     {
         /// Waits for the ruling. In a box: few do, and all pay for the room.
         Asking { asking: Option<Box<Asking<S, A, B, O>>> },
         /// With the service, and nothing is to be done when it has answered.
         Passing { #[pin] future: S::Future },
         /// With the service, and then something is.
-        PassingFirst { #[pin] future: S::Future, after: After },
+        PassingFirst { #[pin] future: S::Future, on_response: OnResponse },
         /// With another service.
         Elsewhere { #[pin] future: O::Future },
         /// Refused.
@@ -48,7 +48,7 @@ pin_project! {
 
 /// A request that waits for the ruling, and the service that will serve it.
 pub(super) struct Asking<S, A, B, O> {
-    pub(super) later: Later,
+    pub(super) later: PendingOutcome,
     pub(super) service: RateLimit<S, B, O>,
     pub(super) request: Request<A>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Asking<S, A, B, O> {
 impl<S, A, B, O> Deciding<S, A, B, O>
 where
     S: Service<Request<A>, Response = Response<B>>,
-    O: Otherwise<Request<A>, Response<B>, S::Error>,
+    O: Fallback<Request<A>, Response<B>, S::Error>,
 {
     /// The response, and the permits that go with it, wherever the request is.
     #[inline(never)]
@@ -64,9 +64,9 @@ where
         loop {
             let next = match self.as_mut().project() {
                 Projected::Passing { future } => return future.poll(cx).map_ok(with_no_permits),
-                Projected::PassingFirst { future, after } => {
+                Projected::PassingFirst { future, on_response } => {
                     let mut response = ready!(future.poll(cx))?;
-                    let permits = mem::take(after).finish(&mut response);
+                    let permits = mem::take(on_response).finish(&mut response);
                     return Poll::Ready(Ok((response, permits)));
                 }
                 Projected::Elsewhere { future } => return future.poll(cx).map_ok(with_no_permits),
@@ -94,25 +94,25 @@ fn poll_asking<S, A, B, O>(
 ) -> Poll<Deciding<S, A, B, O>>
 where
     S: Service<Request<A>, Response = Response<B>>,
-    O: Otherwise<Request<A>, Response<B>, S::Error>,
+    O: Fallback<Request<A>, Response<B>, S::Error>,
 {
     let waiting = asking.as_mut().expect("polled after it was ready");
-    let ruling = ready!(Pin::new(&mut waiting.later).poll(cx));
+    let outcome = ready!(Pin::new(&mut waiting.later).poll(cx));
     let Asking { mut service, request, .. } = *asking.take().expect("it was there just now");
-    Poll::Ready(match ruling {
-        Ruling::Pass(passed) => service.pass(request, passed),
-        Ruling::Refuse(refusal) => service.refuse(request, refusal),
+    Poll::Ready(match outcome {
+        LimitOutcome::Pass(passed) => service.pass(request, passed),
+        LimitOutcome::Refuse(refusal) => service.refuse(request, refusal),
     })
 }
 
 macro_rules! future {
-    ($(#[$about:meta])* $name:ident gives $response:ty, $bare:expr, or with permits $finish:expr) => {
+    ($(#[$about:meta])* $name:ident gives $response:ty, $without_permit:expr, or with permits $finish:expr) => {
         pin_project! {
             $(#[$about])*
             pub struct $name<S, A, B, O>
             where
                 S: Service<Request<A>, Response = Response<B>>,
-                O: Otherwise<Request<A>, Response<B>, S::Error>,
+                O: Fallback<Request<A>, Response<B>, S::Error>,
             {
                 #[pin]
                 pub(super) deciding: Deciding<S, A, B, O>,
@@ -122,7 +122,7 @@ macro_rules! future {
         impl<S, A, B, O> Future for $name<S, A, B, O>
         where
             S: Service<Request<A>, Response = Response<B>>,
-            O: Otherwise<Request<A>, Response<B>, S::Error>,
+            O: Fallback<Request<A>, Response<B>, S::Error>,
         {
             type Output = Result<$response, S::Error>;
 
@@ -130,9 +130,9 @@ macro_rules! future {
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
                 let mut deciding = self.project().deciding;
                 match deciding.as_mut().project() {
-                    Projected::Passing { future } => future.poll(cx).map_ok($bare),
-                    Projected::PassingFirst { future, after } => future.poll(cx).map_ok(|mut response| {
-                        let permits = mem::take(after).finish(&mut response);
+                    Projected::Passing { future } => future.poll(cx).map_ok($without_permit),
+                    Projected::PassingFirst { future, on_response } => future.poll(cx).map_ok(|mut response| {
+                        let permits = mem::take(on_response).finish(&mut response);
                         $finish(response, permits)
                     }),
                     _ => deciding.poll_served(cx).map_ok(|(response, permits)| $finish(response, permits)),
@@ -143,7 +143,7 @@ macro_rules! future {
         impl<S, A, B, O> fmt::Debug for $name<S, A, B, O>
         where
             S: Service<Request<A>, Response = Response<B>>,
-            O: Otherwise<Request<A>, Response<B>, S::Error>,
+            O: Fallback<Request<A>, Response<B>, S::Error>,
         {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
@@ -159,8 +159,8 @@ future! {
 
 future! {
     /// The response of a [`Concurrency`](super::Concurrency).
-    ConcurrencyFuture gives Response<GatedBody<B>>,
-        |response| response.map(GatedBody::bare), or with permits gated
+    ConcurrencyFuture gives Response<PermitBody<B>>,
+        |response| response.map(PermitBody::without_permit), or with permits gated
 }
 
 /// With the head of the response, as far as anybody can see here.
@@ -169,9 +169,13 @@ fn ended<B>(response: Response<B>, permits: Permits) -> Response<B> {
     response
 }
 
-fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {
+fn gated<B>(response: Response<B>, permits: Permits) -> Response<PermitBody<B>> {
     let status = response.status();
     response.map(|body| {
-        if permits.is_empty() { GatedBody::bare(body) } else { GatedBody::new(body, permits, status) }
+        if permits.is_empty() {
+            PermitBody::without_permit(body)
+        } else {
+            PermitBody::new(body, permits, status)
+        }
     })
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use tower_layer::Layer;
 
-use super::otherwise::{NoOther, Other};
+use super::fallback::{FallbackService, NoFallback};
 use super::service::{Concurrency, RateLimit};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::http::{Limits, by};
@@ -27,21 +27,21 @@ use crate::http::{Limits, by};
 /// The type of the response stays what it is, so there is nothing in it that could hold a permit: those of rules that
 /// count who is at work come back when the head of the response is there. Where bodies take long, use a
 /// [`ConcurrencyLayer`].
-pub struct RateLimitLayer<B, O = NoOther> {
+pub struct RateLimitLayer<B, O = NoFallback> {
     limits: Limits,
     body: fn(Vec<u8>) -> B,
-    otherwise: O,
+    fallback: O,
 }
 
 /// Limits what reaches a service, and holds the permits of a request until its response's body has ended or is dropped.
 ///
 /// ```
 /// use tidegate::tower::ConcurrencyLayer;
-/// let layer = ConcurrencyLayer::<Vec<u8>>::at_once(200);
+/// let layer = ConcurrencyLayer::<Vec<u8>>::with_limit(200);
 /// ```
 ///
 /// In all else it is like [`RateLimitLayer`]: any gate, any number of rules.
-pub struct ConcurrencyLayer<B, O = NoOther>(RateLimitLayer<B, O>);
+pub struct ConcurrencyLayer<B, O = NoFallback>(RateLimitLayer<B, O>);
 
 impl<B> RateLimitLayer<B> {
     /// By these limits.
@@ -57,14 +57,14 @@ impl<B> RateLimitLayer<B> {
     /// `|_| Body::default()` where only gRPC is spoken, whose refusals have no body.
     #[must_use]
     pub fn with_body(limits: Limits, body: fn(Vec<u8>) -> B) -> Self {
-        RateLimitLayer { limits, body, otherwise: NoOther }
+        RateLimitLayer { limits, body, fallback: NoFallback }
     }
 
     /// Sends those who are refused to another service. It finds the [`Refusal`](crate::http::Refusal) in the
     /// extensions of the request.
     #[must_use]
-    pub fn otherwise<T>(self, service: T) -> RateLimitLayer<B, Other<T>> {
-        RateLimitLayer { limits: self.limits, body: self.body, otherwise: Other(service) }
+    pub fn fallback<T>(self, service: T) -> RateLimitLayer<B, FallbackService<T>> {
+        RateLimitLayer { limits: self.limits, body: self.body, fallback: FallbackService(service) }
     }
 }
 
@@ -80,11 +80,11 @@ impl<B> ConcurrencyLayer<B> {
 
     /// At most so many requests at once, whoever sends them. The others are answered 503.
     #[must_use]
-    pub fn at_once(limit: u32) -> Self
+    pub fn with_limit(limit: u32) -> Self
     where
         B: From<Vec<u8>>,
     {
-        let limits = Limits::on(ConcurrencyLimiter::new(limit), by::everybody());
+        let limits = Limits::on(ConcurrencyLimiter::new(limit), by::global());
         ConcurrencyLayer::new(limits.expect("one rule with a name and a key that can be one"))
     }
 
@@ -94,10 +94,10 @@ impl<B> ConcurrencyLayer<B> {
         ConcurrencyLayer(RateLimitLayer::with_body(limits, body))
     }
 
-    /// As [`RateLimitLayer::otherwise`].
+    /// As [`RateLimitLayer::fallback`].
     #[must_use]
-    pub fn otherwise<T>(self, service: T) -> ConcurrencyLayer<B, Other<T>> {
-        ConcurrencyLayer(self.0.otherwise(service))
+    pub fn fallback<T>(self, service: T) -> ConcurrencyLayer<B, FallbackService<T>> {
+        ConcurrencyLayer(self.0.fallback(service))
     }
 }
 
@@ -105,7 +105,7 @@ impl<S, B, O: Clone> Layer<S> for RateLimitLayer<B, O> {
     type Service = RateLimit<S, B, O>;
 
     fn layer(&self, inner: S) -> RateLimit<S, B, O> {
-        RateLimit { inner, limits: self.limits.clone(), body: self.body, otherwise: self.otherwise.clone() }
+        RateLimit { inner, limits: self.limits.clone(), body: self.body, fallback: self.fallback.clone() }
     }
 }
 
@@ -120,7 +120,7 @@ impl<S, B, O: Clone> Layer<S> for ConcurrencyLayer<B, O> {
 impl<B, O: Clone> Clone for RateLimitLayer<B, O> {
     /// Another handle on the same limits.
     fn clone(&self) -> Self {
-        RateLimitLayer { limits: self.limits.clone(), body: self.body, otherwise: self.otherwise.clone() }
+        RateLimitLayer { limits: self.limits.clone(), body: self.body, fallback: self.fallback.clone() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! # Calling others
 //!
 //! Whoever we call has limits of its own, and it is better to keep them than to be told. In front of a client a layer
-//! waits instead of refusing: the calls of a burst leave one after the other. And it obeys: after a `Retry-After`, or
+//! waits instead of refusing: the calls of a burst leave one after the other. And it obeys: after a `Retry-OnResponse`, or
 //! a `RateLimit` of which nothing is left, that host is not called before the time is up.
 //!
 //! ```text
@@ -26,10 +26,10 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::body::GatedBody;
-use super::hold::{Holds, at_most, host_of};
+use super::body::PermitBody;
+use super::host_backoff::{HostBackoff, at_most, host_of};
 use crate::gate::Permits;
-use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling, Sleeping};
+use crate::http::{Evaluation, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal, Sleeping};
 use tidegate_core::Wait;
 
 /// Keeps to the limits of those we call.
@@ -42,7 +42,7 @@ use tidegate_core::Wait;
 ///
 /// # #[cfg(feature = "tokio")] {
 /// let limits = Limits::over(Limiter::new(Quota::per_second(30).burst(1)))
-///     .rule("partner", by::everybody())
+///     .rule("partner", by::global())
 ///     .wait_at_most(Duration::from_secs(10))
 ///     .build()?;
 /// let layer = OutboundLayer::new(limits);
@@ -54,7 +54,7 @@ use tidegate_core::Wait;
 #[derive(Clone, Debug)]
 pub struct OutboundLayer {
     limits: Limits,
-    holds: Option<Arc<Holds>>,
+    holds: Option<Arc<HostBackoff>>,
     longest_hold: Duration,
 }
 
@@ -89,7 +89,7 @@ impl OutboundLayer {
     /// What others ask for is heeded by the clock of these limits; without any, only these limits are kept.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        let holds = limits.timer().map(|timer| Arc::new(Holds::new(timer)));
+        let holds = limits.timer().map(|timer| Arc::new(HostBackoff::new(timer)));
         OutboundLayer { limits, holds, longest_hold: LONGEST_HOLD }
     }
 
@@ -122,10 +122,10 @@ impl<S> Outbound<S> {
                 None => Next::Fail(Failure::HeldOff(wait)),
             };
         }
-        match limits.ask(&Head::of(&request)) {
-            Asked::Now(Ruling::Pass(passed)) => Next::Call(request, passed),
-            Asked::Now(Ruling::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
-            Asked::Later(later) => Next::Wait(For::Turn(later), request),
+        match limits.evaluate(&Head::of(&request)) {
+            Evaluation::Now(LimitOutcome::Pass(passed)) => Next::Call(request, passed),
+            Evaluation::Now(LimitOutcome::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
+            Evaluation::PendingOutcome(later) => Next::Wait(For::Turn(later), request),
         }
     }
 
@@ -143,7 +143,7 @@ impl<S> Outbound<S> {
     }
 
     /// For how long the host is not to be called, if so.
-    fn held_off<A>(&self, request: &Request<A>) -> Option<(Wait, &Holds)> {
+    fn held_off<A>(&self, request: &Request<A>) -> Option<(Wait, &HostBackoff)> {
         let holds = self.layer.holds.as_deref()?;
         Some((holds.left(request)?, holds))
     }
@@ -177,7 +177,7 @@ enum Next<A> {
 /// What is waited for.
 enum For {
     Host(Sleeping),
-    Turn(Later),
+    Turn(PendingOutcome),
 }
 
 enum Failure {
@@ -195,7 +195,7 @@ impl<S, A, B> Service<Request<A>> for Outbound<S>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
-    type Response = Response<GatedBody<B>>;
+    type Response = Response<PermitBody<B>>;
     type Error = OutboundError<S::Error>;
     type Future = OutboundFuture<S, S::Future, A>;
 
@@ -221,7 +221,7 @@ pin_project! {
     #[project = Projected]
     enum State<S, F, A> {
         Waiting { waiting: Option<Box<Waiting<S, A>>> },
-        Calling { #[pin] future: F, permits: Option<Permits>, heeding: Option<(Arc<Holds>, Vec<u8>)> },
+        Calling { #[pin] future: F, permits: Option<Permits>, heeding: Option<(Arc<HostBackoff>, Vec<u8>)> },
         Failed { failure: Option<Failure> },
     }
 }
@@ -230,7 +230,7 @@ impl<S, A, B> Future for OutboundFuture<S, S::Future, A>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
-    type Output = Result<Response<GatedBody<B>>, OutboundError<S::Error>>;
+    type Output = Result<Response<PermitBody<B>>, OutboundError<S::Error>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -247,13 +247,13 @@ where
                     return Poll::Ready(Ok(gated(response, permits.take().unwrap_or_default())));
                 }
                 Projected::Waiting { waiting } => {
-                    let ruling = ready!(waiting.as_mut().expect("polled after it was ready").what.poll(cx));
+                    let outcome = ready!(waiting.as_mut().expect("polled after it was ready").what.poll(cx));
                     let Waiting { mut service, request, .. } =
                         *waiting.take().expect("it was there just now");
-                    let next = match ruling {
+                    let next = match outcome {
                         None => service.begin(request),
-                        Some(Ruling::Pass(passed)) => service.go(request, passed),
-                        Some(Ruling::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
+                        Some(LimitOutcome::Pass(passed)) => service.go(request, passed),
+                        Some(LimitOutcome::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
                     };
                     service.state(next)
                 }
@@ -265,7 +265,7 @@ where
 
 impl For {
     /// The ruling, or `None` when the host may be called again.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Ruling>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<LimitOutcome>> {
         match self {
             For::Host(sleeping) => sleeping.as_mut().poll(cx).map(|()| None),
             For::Turn(later) => Pin::new(later).poll(cx).map(Some),
@@ -273,9 +273,9 @@ impl For {
     }
 }
 
-fn gated<B>(response: Response<B>, permits: Permits) -> Response<GatedBody<B>> {
+fn gated<B>(response: Response<B>, permits: Permits) -> Response<PermitBody<B>> {
     let status = response.status();
-    response.map(|body| GatedBody::new(body, permits, status))
+    response.map(|body| PermitBody::new(body, permits, status))
 }
 
 impl<E> From<Failure> for OutboundError<E> {

@@ -10,22 +10,22 @@ use std::task::{Context, Poll};
 use ::http::{Extensions, Request, Response};
 use tower_service::Service;
 
-use super::after::After;
-use super::body::GatedBody;
+use super::body::PermitBody;
+use super::fallback::{Fallback, NoFallback};
 use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
-use super::otherwise::{NoOther, Otherwise};
-use crate::http::{Asked, Head, Later, Limits, Passed, Refusal, Ruling, Way};
+use super::on_response::OnResponse;
+use crate::http::{Evaluation, FastPath, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal};
 
 /// A service with a limit on what reaches it: see [`RateLimitLayer`](super::RateLimitLayer).
-pub struct RateLimit<S, B, O = NoOther> {
+pub struct RateLimit<S, B, O = NoFallback> {
     pub(super) inner: S,
     pub(super) limits: Limits,
     pub(super) body: fn(Vec<u8>) -> B,
-    pub(super) otherwise: O,
+    pub(super) fallback: O,
 }
 
 /// A service with a limit on what it does at the same time: see [`ConcurrencyLayer`](super::ConcurrencyLayer).
-pub struct Concurrency<S, B, O = NoOther>(pub(super) RateLimit<S, B, O>);
+pub struct Concurrency<S, B, O = NoFallback>(pub(super) RateLimit<S, B, O>);
 
 impl<S, B, O> RateLimit<S, B, O> {
     /// For who did not pass by the short way.
@@ -33,20 +33,20 @@ impl<S, B, O> RateLimit<S, B, O> {
     fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
-        O: Otherwise<Request<A>, Response<B>, S::Error>,
+        O: Fallback<Request<A>, Response<B>, S::Error>,
     {
         match self.limits.ask_at_length(&Head::of(&request)) {
-            Asked::Now(Ruling::Pass(passed)) => self.pass(request, passed),
-            Asked::Now(Ruling::Refuse(refusal)) => self.refuse(request, refusal),
-            Asked::Later(later) => self.wait(request, later),
+            Evaluation::Now(LimitOutcome::Pass(passed)) => self.pass(request, passed),
+            Evaluation::Now(LimitOutcome::Refuse(refusal)) => self.refuse(request, refusal),
+            Evaluation::PendingOutcome(later) => self.wait(request, later),
         }
     }
 
     #[cold]
-    fn wait<A>(&mut self, request: Request<A>, later: Later) -> Deciding<S, A, B, O>
+    fn wait<A>(&mut self, request: Request<A>, later: PendingOutcome) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
-        O: Otherwise<Request<A>, Response<B>, S::Error>,
+        O: Fallback<Request<A>, Response<B>, S::Error>,
     {
         // The clone may not be ready yet; the one that is goes with the request.
         let clone = self.clone();
@@ -58,11 +58,11 @@ impl<S, B, O> RateLimit<S, B, O> {
     pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
-        O: Otherwise<Request<A>, Response<B>, S::Error>,
+        O: Fallback<Request<A>, Response<B>, S::Error>,
     {
-        match After::of(passed, &self.limits) {
+        match OnResponse::of(passed, &self.limits) {
             None => Deciding::Passing { future: self.inner.call(request) },
-            Some(after) => Deciding::PassingFirst { future: self.inner.call(request), after },
+            Some(on_response) => Deciding::PassingFirst { future: self.inner.call(request), on_response },
         }
     }
 
@@ -70,12 +70,12 @@ impl<S, B, O> RateLimit<S, B, O> {
     pub(super) fn refuse<A>(&mut self, request: Request<A>, refusal: Box<Refusal>) -> Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
-        O: Otherwise<Request<A>, Response<B>, S::Error>,
+        O: Fallback<Request<A>, Response<B>, S::Error>,
     {
         let answer = || self.limits.answer(&Head::of(&request), &refusal).map(self.body);
         let response = if O::SERVES { None } else { Some(answer()) };
         let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(*refusal));
-        match self.otherwise.serve(request, prepare) {
+        match self.fallback.serve(request, prepare) {
             Some(future) => Deciding::Elsewhere { future },
             None => Deciding::Answered { response },
         }
@@ -85,7 +85,7 @@ impl<S, B, O> RateLimit<S, B, O> {
 impl<S, A, B, O> Service<Request<A>> for RateLimit<S, B, O>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
-    O: Otherwise<Request<A>, Response<B>, S::Error>,
+    O: Fallback<Request<A>, Response<B>, S::Error>,
 {
     type Response = Response<B>;
     type Error = S::Error;
@@ -97,19 +97,19 @@ where
 
     // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
-        match self.limits.way() {
-            Way::Brief if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
+        match self.limits.fast_path() {
+            FastPath::InlineKey if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
                 return RateLimitFuture { deciding: Deciding::Passing { future: self.inner.call(request) } };
             }
-            Way::Telling => {
+            FastPath::WithQuota => {
                 let told = with_extensions(&mut request, |theirs| self.limits.passes_by_with(theirs));
                 if let Some(decisions) = told {
-                    let after = After::Tell(self.limits.clone(), decisions);
+                    let on_response = OnResponse::Tell(self.limits.clone(), decisions);
                     let future = self.inner.call(request);
-                    return RateLimitFuture { deciding: Deciding::PassingFirst { future, after } };
+                    return RateLimitFuture { deciding: Deciding::PassingFirst { future, on_response } };
                 }
             }
-            Way::Brief | Way::Short | Way::Long => {}
+            FastPath::InlineKey | FastPath::Plain | FastPath::None => {}
         }
         RateLimitFuture { deciding: self.decide(request) }
     }
@@ -129,9 +129,9 @@ fn with_extensions<A, T>(request: &mut Request<A>, look: impl FnOnce(&Extensions
 impl<S, A, B, O> Service<Request<A>> for Concurrency<S, B, O>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
-    O: Otherwise<Request<A>, Response<B>, S::Error>,
+    O: Fallback<Request<A>, Response<B>, S::Error>,
 {
-    type Response = Response<GatedBody<B>>;
+    type Response = Response<PermitBody<B>>;
     type Error = S::Error;
     type Future = ConcurrencyFuture<S, A, B, O>;
 
@@ -151,7 +151,7 @@ impl<S: Clone, B, O: Clone> Clone for RateLimit<S, B, O> {
             inner: self.inner.clone(),
             limits: self.limits.clone(),
             body: self.body,
-            otherwise: self.otherwise.clone(),
+            fallback: self.fallback.clone(),
         }
     }
 }

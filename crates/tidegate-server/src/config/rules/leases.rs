@@ -150,7 +150,7 @@ fn quotas(table: &RuleTable) -> impl Iterator<Item = &Text> {
 }
 
 fn most_at_a_time(lease: &Lease, quota: &str, nodes: u32) -> Option<u32> {
-    lease.lot(burst(&limit::parse(quota).ok()?)?, nodes)
+    lease.grant(burst(&limit::parse(quota).ok()?)?, nodes)
 }
 
 /// How much can pass at once by a limit that can be leased.

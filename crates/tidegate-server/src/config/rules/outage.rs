@@ -13,7 +13,7 @@ use crate::config::fault::Fault;
 use crate::config::file::{Quota, RuleTable};
 use crate::config::limit;
 use crate::config::{Reading, Store};
-use crate::rules::{Limit, Rule, WhenLost};
+use crate::rules::{Limit, OnOutage, Rule};
 
 /// What becomes of requests under one quota while the store does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +79,12 @@ impl Reading<'_> {
 }
 
 impl InOutage {
-    fn of(when_lost: WhenLost, limit: &Limit, nodes: u32) -> Self {
+    fn of(when_lost: OnOutage, limit: &Limit, nodes: u32) -> Self {
         match (when_lost, limit) {
-            (WhenLost::Open, _) => InOutage::Open,
-            (WhenLost::Closed, _) => InOutage::Closed,
-            (WhenLost::Local, Limit::AtOnce { .. }) => InOutage::Concurrency,
-            (WhenLost::Local, Limit::Rate(rate)) => {
+            (OnOutage::Open, _) => InOutage::Open,
+            (OnOutage::Closed, _) => InOutage::Closed,
+            (OnOutage::Local, Limit::AtOnce { .. }) => InOutage::Concurrency,
+            (OnOutage::Local, Limit::Rate(rate)) => {
                 let share = rate.share(nodes).and_then(|share| Some((Pace::of(&share)?, burst(&share))));
                 match share {
                     Some((pace, burst)) => InOutage::Share { pace, burst, nodes },
@@ -170,7 +170,7 @@ mod tests {
         let told = |when_lost, quota: &str, nodes| {
             InOutage::of(when_lost, &limit::parse(quota).expect("a quota"), nodes).to_string()
         };
-        let local = WhenLost::Local;
+        let local = OnOutage::Local;
         assert_eq!(told(local, "10_000/day", 2), "local: 5000 per day on each of 2 nodes, starting empty");
         assert_eq!(told(local, "10/s", 1), "local: 10 per second on this node, starting empty");
         assert_eq!(
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(told(local, "3/min", 5), "closed, because 3 ÷ 5 nodes is less than one");
         let concurrency = "closed, because concurrency is counted in Redis alone";
         assert_eq!(told(local, "20 at once", 1), concurrency);
-        assert_eq!(told(WhenLost::Open, "3/min", 5), "open: every request passes, uncounted");
-        assert_eq!(told(WhenLost::Closed, "20 at once", 5), "closed: every request is refused");
+        assert_eq!(told(OnOutage::Open, "3/min", 5), "open: every request passes, uncounted");
+        assert_eq!(told(OnOutage::Closed, "20 at once", 5), "closed: every request is refused");
     }
 
     #[test]

@@ -1,0 +1,333 @@
+//! # A connection that heals
+//!
+//! A link is connected, or it is not and says so at once: nobody waits for a connection while a request does. A task of its own
+//! connects, looks at what it has connected to, loads the scripts, and sleeps until the connection is lost.
+//!
+//! ```text
+//!   connect ──► look at it, load the scripts ─► serve … outage ─┐
+//!      ▲  └── failed: wait, longer each time                  │
+//!      └──────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Many requests share a connection: those that come while others are under way are sent together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind, Value};
+use tidegate::{Clock, SteadyClock};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
+
+use crate::adhoc::ADHOC_SCRIPT;
+use crate::error::{Error, breaks_the_connection};
+use crate::pipeline::Pipeline;
+use crate::server::{self, Findings};
+use crate::wire::{Call, SCRIPT};
+
+/// Where to connect to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Single(Box<redis::Client>),
+    Cluster(Box<redis::cluster::ClusterClient>),
+}
+
+/// A connection, of which clones are the same one.
+#[derive(Clone)]
+pub(crate) enum Transport {
+    Plain(Pipeline),
+    Encrypted(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    target: Target,
+    state: RwLock<ConnectionState>,
+    /// Since when nobody was answered who should have been, in microseconds; 0 if all is well.
+    silent_since: AtomicU64,
+    clock: SteadyClock,
+    outage: Notify,
+    /// How often the scripts were loaded, and held by who loads them.
+    loads: AtomicU64,
+    loading: Mutex<()>,
+}
+
+#[derive(Debug)]
+enum ConnectionState {
+    Connected { transport: Transport, number: u64, findings: Findings },
+    Not { error: Error, connected: u64 },
+}
+
+const NOT_YET: &str = "none was made yet";
+/// If nobody is answered for so long, the connection is given up: a peer that has vanished sends no word of it.
+const SILENCE: u64 = 300_000;
+/// How long a connection may take to be made; to each node of a cluster, of which some may be dead; and to the whole of it.
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT_NODE: Duration = Duration::from_millis(300);
+const CONNECT_CLUSTER: Duration = Duration::from_secs(5);
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+/// Short, because until it is connected again a node adds its local share to what the other nodes get from Redis.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// How often a connected link checks whether its gate is still there.
+const IN_USE: Duration = Duration::from_millis(500);
+
+impl Connection {
+    pub(crate) fn new(target: Target) -> Self {
+        let error = Error::NotConnected { why: NOT_YET.into() };
+        let state = RwLock::new(ConnectionState::Not { error, connected: 0 });
+        Connection {
+            target,
+            state,
+            silent_since: AtomicU64::new(0),
+            clock: SteadyClock::new(),
+            outage: Notify::new(),
+            loads: AtomicU64::new(0),
+            loading: Mutex::new(()),
+        }
+    }
+
+    /// Whether a connection was made, or tried to be.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.transport().err() != Some(Error::NotConnected { why: NOT_YET.into() })
+    }
+
+    /// The connection and its number, or why there is none.
+    pub(crate) fn transport(&self) -> Result<(Transport, u64), Error> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            ConnectionState::Connected { transport, number, .. } => Ok((transport.clone(), *number)),
+            ConnectionState::Not { error, .. } => Err(error.clone()),
+        }
+    }
+
+    pub(crate) fn findings(&self) -> Result<Findings, Error> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            ConnectionState::Connected { findings, .. } => Ok(findings.clone()),
+            ConnectionState::Not { error, .. } => Err(error.clone()),
+        }
+    }
+
+    /// The connection with this number has answered with an error. It is given up if it must be.
+    pub(crate) fn failed(&self, number: u64, error: &RedisError) {
+        // Who is connected to many nodes repairs each by itself.
+        if breaks_the_connection(error) && !self.target.is_cluster() {
+            self.give_up(number, Error::of(error));
+        } else {
+            self.answered();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn answered(&self) {
+        if self.silent_since.load(Ordering::Relaxed) != 0 {
+            self.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// There was no answer in time on the connection with this number.
+    pub(crate) fn is_late(&self, number: u64) {
+        let now = self.clock.now().get().max(1);
+        let since = match self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now,
+            Err(since) => since,
+        };
+        if now.saturating_sub(since) >= SILENCE {
+            self.give_up(number, Error::TooLate);
+        }
+    }
+
+    fn give_up(&self, number: u64, error: Error) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(&*state, ConnectionState::Connected { number: current, .. } if *current == number) {
+            *state = ConnectionState::Not { error, connected: number };
+            self.answered();
+            self.outage.notify_one();
+        }
+    }
+
+    fn connected(&self, transport: Transport, findings: Findings) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let number = match &*state {
+            ConnectionState::Connected { number, .. } => *number,
+            ConnectionState::Not { connected, .. } => *connected,
+        };
+        *state = ConnectionState::Connected { transport, number: number + 1, findings };
+    }
+
+    /// Looks again at what is at the other end: settings and roles change while a connection stays.
+    pub(crate) async fn look_again(&self) {
+        let Ok((mut transport, looked_at)) = self.transport() else { return };
+        let Ok(Ok(seen)) = tokio::time::timeout(CONNECT, server::look(&mut transport)).await else { return };
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let ConnectionState::Connected { number, findings, .. } = &mut *state
+            && *number == looked_at
+        {
+            *findings = seen;
+        }
+    }
+
+    fn not_connected(&self, why: Error) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let ConnectionState::Not { error, .. } = &mut *state {
+            *error = why;
+        }
+    }
+
+    /// How often the scripts were loaded so far.
+    pub(crate) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Acquire)
+    }
+
+    /// Loads the scripts, unless somebody has since they were loaded so often.
+    pub(crate) async fn load(&self, transport: &mut Transport, loads: u64) -> Result<(), RedisError> {
+        let _loading = self.loading.lock().await;
+        if self.loads() == loads {
+            transport.load().await?;
+            self.loads.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Connects whenever there is no connection, until the link is gone.
+    pub(crate) async fn keep_connected(connection: Weak<Connection>) {
+        let mut wait = FIRST_WAIT;
+        while let Some(it) = connection.upgrade() {
+            let started = Instant::now();
+            match it.connect().await {
+                Ok((transport, findings)) => {
+                    it.connected(transport, findings);
+                    it.until_lost(connection.clone()).await;
+                }
+                Err(error) => {
+                    it.not_connected(error);
+                    drop(it);
+                }
+            }
+            // A connection that is lost at once, as one to a replica that takes no writes, is as bad as none.
+            wait =
+                if started.elapsed() > LONGEST_WAIT * 2 { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Comes back when the connection is lost, or nobody needs it any more.
+    async fn until_lost(self: Arc<Self>, connection: Weak<Connection>) {
+        let outage = self.outage.notified();
+        tokio::pin!(outage);
+        loop {
+            if tokio::time::timeout(IN_USE, &mut outage).await.is_ok() {
+                return;
+            }
+            if connection.strong_count() <= 1 {
+                return;
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(Transport, Findings), Error> {
+        let attempt = async {
+            let mut transport = self.target.connect().await?;
+            transport.load().await?;
+            let findings = server::look(&mut transport).await?;
+            Ok::<_, RedisError>((transport, findings))
+        };
+        let patience = if self.target.is_cluster() { CONNECT_CLUSTER } else { CONNECT };
+        match tokio::time::timeout(patience, attempt).await {
+            Ok(done) => done.map_err(|error| Error::of(&error)),
+            Err(_) => Err(Error::TooLate),
+        }
+    }
+}
+
+impl Target {
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self, Target::Cluster(_))
+    }
+
+    async fn connect(&self) -> Result<Transport, RedisError> {
+        match self {
+            Target::Single(client) if !is_encrypted(client) => {
+                Pipeline::to(client.get_connection_info()).await.map(Transport::Plain)
+            }
+            Target::Single(client) => {
+                // Deadlines are the gate's. Nothing may queue up here: the gate bounds what is under way.
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(CONNECT))
+                    .set_response_timeout(None)
+                    .set_pipeline_buffer_size(1_024);
+                client.get_multiplexed_async_connection_with_config(&config).await.map(Transport::Encrypted)
+            }
+            Target::Cluster(client) => client.get_async_connection().await.map(Transport::Cluster),
+        }
+    }
+}
+
+impl Transport {
+    /// Both scripts: where one is missing, so is the other.
+    async fn load(&mut self) -> Result<(), RedisError> {
+        for script in [SCRIPT, ADHOC_SCRIPT] {
+            self.command(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks where a redirection says. One to stay is known to the connection by now; a slot that is being moved has to be asked
+    /// for by its own word, at its new node, while the rest stays where it was.
+    pub(crate) async fn ask_as_told(
+        &mut self,
+        call: &Call<'_>,
+        told: &RedisError,
+    ) -> Result<Value, RedisError> {
+        let Transport::Cluster(transport) = self else { return Err(told.clone()) };
+        let Some(route) = new_node(told) else { return self.ask(call).await };
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").add_command(call.cmd());
+        let mut replies = transport.route_pipeline(asking, 1, 1, route).await?;
+        replies.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
+    /// Asks a script.
+    pub(crate) async fn ask(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
+        match self {
+            Transport::Plain(pipe) => pipe.ask(|unsent| call.write(unsent)).await,
+            _ => self.command(&call.cmd()).await,
+        }
+    }
+
+    /// Asks for anything.
+    pub(crate) async fn command(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Transport::Plain(pipe) => pipe.ask(|unsent| cmd.write_packed_command(unsent)).await,
+            Transport::Encrypted(transport) => transport.req_packed_command(cmd).await,
+            Transport::Cluster(transport) => transport.req_packed_command(cmd).await,
+        }
+        .and_then(Value::extract_error)
+    }
+}
+
+fn is_encrypted(client: &redis::Client) -> bool {
+    matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Where the slot goes that is being moved, if that is what the error says.
+fn new_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+    if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
+        return None;
+    }
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
+}
+
+impl std::fmt::Debug for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transport::Plain(_) => "Plain",
+            Transport::Encrypted(_) => "Encrypted",
+            Transport::Cluster(_) => "Cluster",
+        })
+    }
+}

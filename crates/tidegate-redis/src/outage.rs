@@ -1,0 +1,291 @@
+//! # Decisions without Redis
+//!
+//! Only the operator knows what is worse in an outage: to let too many requests pass, or none. So each rule has a setting for it,
+//! and every decision made without Redis is labelled.
+//!
+//! Redis may be back in a moment, whatever a share says about when its next token comes in. So the waits of such decisions are
+//! capped, and spread a little, so that clients do not all come back at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::local::EmptyAt;
+use tidegate::{Admission, Clock, Part, Policy, PolicyBuilder, SteadyClock};
+use tidegate_core::{Decision, Outcome, Rule, RuleId, Source, Wait};
+
+/// What becomes of a request while Redis does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnOutage {
+    /// It passes, uncounted.
+    Open,
+    /// It is refused.
+    Closed,
+    /// It passes if this node's share of the limit allows it: limit ÷ nodes per period, starting empty at the moment of loss.
+    /// All nodes together admit what comes in from then on at the pace of the limit. What was admitted is not charged when
+    /// Redis is back. A share of less than one is closed; a concurrency rule has no share and refuses.
+    #[default]
+    Local,
+}
+
+/// What one rule does on its own.
+#[derive(Clone, Debug)]
+pub(crate) struct OutageRule {
+    pub(crate) on_outage: OnOutage,
+    pub(crate) limit: u64,
+    pub(crate) share: Share,
+}
+
+/// A node's share of a rule.
+#[derive(Clone, Debug)]
+pub(crate) enum Share {
+    Rate(Box<Rule>),
+    /// Too little to be shared, or no rate: who is at work only Redis knows.
+    Nothing,
+}
+
+/// Decides without Redis.
+#[derive(Debug)]
+pub(crate) struct Outage {
+    rules: Box<[OutageRule]>,
+    clock: SteadyClock,
+    /// Since the first failure, until the next success.
+    shares: RwLock<Option<Arc<OutageShares>>>,
+    has_shares: AtomicBool,
+    /// The longest wait told to clients, without jitter, in microseconds.
+    longest_wait: u64,
+    /// Drawn from for the jitter.
+    jitter: AtomicU64,
+}
+
+/// The shares from one loss of the connection until it is there again.
+#[derive(Debug)]
+struct OutageShares {
+    /// `None` where no rule has a share.
+    policy: Option<Policy<EmptyAt>>,
+    /// The number in that policy of each rule that has one.
+    numbers: Box<[Option<RuleId>]>,
+}
+
+impl Outage {
+    pub(crate) fn new(rules: Box<[OutageRule]>, clock: SteadyClock, longest_wait: Duration) -> Self {
+        Outage {
+            rules,
+            clock,
+            shares: RwLock::new(None),
+            has_shares: AtomicBool::new(false),
+            longest_wait: u64::try_from(longest_wait.as_micros()).unwrap_or(u64::MAX),
+            jitter: AtomicU64::new(clock.now().get()),
+        }
+    }
+
+    /// Redis has answered: the next loss is another one.
+    #[inline]
+    pub(crate) fn is_over(&self) {
+        if self.has_shares.load(Ordering::Relaxed) {
+            self.end();
+        }
+    }
+
+    #[cold]
+    fn end(&self) {
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        self.has_shares.store(false, Ordering::Relaxed);
+        *shares = None;
+    }
+
+    fn shares(&self) -> Arc<OutageShares> {
+        if let Some(shares) = &*self.shares.read().unwrap_or_else(PoisonError::into_inner) {
+            return shares.clone();
+        }
+        let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
+        self.has_shares.store(true, Ordering::Relaxed);
+        shares.get_or_insert_with(|| Arc::new(OutageShares::begin(&self.rules, self.clock))).clone()
+    }
+
+    /// Decides on a valid request by what its rules say.
+    pub(crate) fn check(&self, request: &[Part<'_>]) -> Admission {
+        let closed = request.iter().filter_map(|part| self.closed(part));
+        if let Some(refusal) = closed.reduce(Decision::and) {
+            return Admission::without_permits(refusal);
+        }
+        let open = request.iter().filter_map(|part| self.open(part)).reduce(Decision::and);
+        match (open, self.local(request)) {
+            (Some(open), Some(local)) => Admission { decision: open.and(local.decision), ..local },
+            (Some(open), None) => Admission::without_permits(open),
+            (None, Some(local)) => local,
+            (None, None) => unreachable!("a request has a part, and each is open, closed or local"),
+        }
+    }
+
+    fn alone(&self, part: &Part<'_>) -> &OutageRule {
+        &self.rules[usize::from(part.rule.0)]
+    }
+
+    fn closed(&self, part: &Part<'_>) -> Option<Decision> {
+        let alone = self.alone(part);
+        let nothing = matches!(alone.share, Share::Nothing) && alone.on_outage == OnOutage::Local;
+        let closed = alone.on_outage == OnOutage::Closed || nothing;
+        let wait = || self.capped(Wait::micros(u64::MAX));
+        closed.then(|| Decision::closed(self.clock.now(), wait(), alone.limit).of_rule(part.rule))
+    }
+
+    fn open(&self, part: &Part<'_>) -> Option<Decision> {
+        let alone = self.alone(part);
+        (alone.on_outage == OnOutage::Open).then(|| {
+            let at = self.clock.now();
+            let allowed = Decision::counted(Outcome::Allowed, at, alone.limit, alone.limit, Wait::micros(0));
+            labelled(allowed.of_rule(part.rule), Source::Open)
+        })
+    }
+
+    fn local(&self, request: &[Part<'_>]) -> Option<Admission> {
+        if request.iter().all(|part| self.alone(part).on_outage != OnOutage::Local) {
+            return None;
+        }
+        let shares = self.shares();
+        let policy = shares.policy.as_ref()?;
+        let parts: Vec<Part<'_>> = request.iter().filter_map(|part| shares.part(part)).collect();
+        let admission = policy.check(&parts).expect("what was valid of all rules is valid of some");
+        let rule = shares.rule(admission.decision.rule);
+        let decision = self.with_capped_waits(admission.decision.of_rule(rule), request);
+        Some(Admission { decision: labelled(decision, Source::Local), ..admission })
+    }
+
+    /// The decision of a share, with waits that do not keep a client away for longer than the outage may last. A cost that only
+    /// exceeds the share is not refused for ever.
+    fn with_capped_waits(&self, decision: Decision, request: &[Part<'_>]) -> Decision {
+        let limit = self.rules[usize::from(decision.rule.0)].limit;
+        let fits = |part: &Part<'_>| part.rule == decision.rule && u64::from(part.cost) <= limit;
+        let outcome = match decision.outcome {
+            Outcome::RetryAfter(wait) => Outcome::RetryAfter(self.capped(wait)),
+            Outcome::Never if request.iter().any(fits) => {
+                Outcome::RetryAfter(self.capped(Wait::micros(u64::MAX)))
+            }
+            outcome => outcome,
+        };
+        let reset = self.capped(decision.reset_after());
+        let (at, limit, remaining) = (decision.at(), decision.limit(), decision.remaining());
+        Decision::counted(outcome, at, limit, remaining, reset).of_rule(decision.rule)
+    }
+
+    /// The wait, or the longest wait and up to a quarter of it more.
+    fn capped(&self, wait: Wait) -> Wait {
+        if wait.as_micros() <= self.longest_wait {
+            return wait;
+        }
+        let drawn = self.jitter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 32;
+        let jitter = (u128::from(self.longest_wait / 4) * u128::from(drawn)) >> 32;
+        Wait::micros(self.longest_wait.saturating_add(u64::try_from(jitter).unwrap_or(0)))
+    }
+}
+
+fn labelled(mut decision: Decision, source: Source) -> Decision {
+    decision.source = source;
+    decision
+}
+
+impl OutageShares {
+    fn begin(rules: &[OutageRule], clock: SteadyClock) -> Self {
+        let outage = clock.now();
+        let mut builder = PolicyBuilder::<EmptyAt>::new();
+        let mut numbers = Vec::with_capacity(rules.len());
+        let mut next = 0;
+        for (index, alone) in rules.iter().enumerate() {
+            let name = index.to_string();
+            let local = alone.on_outage == OnOutage::Local;
+            builder = match &alone.share {
+                Share::Rate(rule) if local => builder.rule(name, EmptyAt::new(**rule, outage)),
+                _ => {
+                    numbers.push(None);
+                    continue;
+                }
+            };
+            numbers.push(Some(RuleId(next)));
+            next += 1;
+        }
+        OutageShares { policy: builder.build().ok(), numbers: numbers.into() }
+    }
+
+    /// The part as the policy knows it, if its rule has a share.
+    fn part<'a>(&self, part: &Part<'a>) -> Option<Part<'a>> {
+        let number = self.numbers[usize::from(part.rule.0)]?;
+        Some(Part::of(number).key(part.key).cost(part.cost))
+    }
+
+    /// The gate's number of a rule of the policy.
+    fn rule(&self, number: RuleId) -> RuleId {
+        let index = self.numbers.iter().position(|other| *other == Some(number)).unwrap_or(0);
+        RuleId(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+    fn rate(on_outage: OnOutage) -> OutageRule {
+        let rule: Rule = "10/s burst 3".parse().expect("a rule");
+        OutageRule { on_outage, limit: 3, share: Share::Rate(Box::new(rule)) }
+    }
+
+    fn outage(rules: impl IntoIterator<Item = OutageRule>) -> Outage {
+        Outage::new(rules.into_iter().collect(), SteadyClock::new(), LONGEST_WAIT)
+    }
+
+    fn part(rule: u16) -> Part<'static> {
+        Part::of(RuleId(rule)).key("alice")
+    }
+
+    #[test]
+    fn each_rule_does_as_it_says_and_the_decision_tells() {
+        let outage = outage([rate(OnOutage::Open), rate(OnOutage::Closed), rate(OnOutage::Local)]);
+        let told = |request: &[Part<'_>]| {
+            let decision = outage.check(request).decision;
+            (decision.is_allowed(), decision.source, decision.rule.0)
+        };
+        assert_eq!(told(&[part(0)]), (true, Source::Open, 0));
+        assert_eq!(told(&[part(1)]), (false, Source::Closed, 1));
+        assert_eq!(told(&[part(2)]), (false, Source::Local, 2), "it starts empty");
+        assert_eq!(told(&[part(0), part(1)]), (false, Source::Closed, 1));
+        assert_eq!(told(&[part(0), part(2)]), (false, Source::Local, 2));
+        is_capped(outage.check(&[part(1)]).decision.retry_after());
+    }
+
+    fn is_capped(wait: Option<Wait>) {
+        let wait = wait.expect("a wait").duration();
+        assert!(wait >= LONGEST_WAIT && wait < LONGEST_WAIT * 5 / 4, "{wait:?}");
+    }
+
+    #[test]
+    fn waits_are_capped_and_spread() {
+        let rule: Rule = "fixed_window 10000/day".parse().expect("a rule");
+        let share = Share::Rate(Box::new(rule.share(2).expect("a share")));
+        let outage = outage([OutageRule { on_outage: OnOutage::Local, limit: 10_000, share }]);
+        let decisions: Vec<Decision> = (0..50).map(|_| outage.check(&[part(0)]).decision).collect();
+        for decision in &decisions {
+            assert_eq!((decision.is_allowed(), decision.source), (false, Source::Local));
+            is_capped(decision.retry_after());
+            is_capped(Some(decision.reset_after()));
+        }
+        let first = decisions[0].retry_after();
+        assert!(decisions.iter().any(|decision| decision.retry_after() != first), "all the same");
+    }
+
+    #[test]
+    fn a_cost_beyond_the_share_is_refused_for_now_and_one_beyond_the_limit_for_ever() {
+        let outage = outage([OutageRule { limit: 10, ..rate(OnOutage::Local) }]);
+        let outcome = |cost: u32| outage.check(&[part(0).cost(cost)]).decision.outcome;
+        assert!(matches!(outcome(4), Outcome::RetryAfter(_)));
+        assert_eq!(outcome(11), Outcome::Never);
+    }
+
+    #[test]
+    fn who_has_no_share_is_refused() {
+        let nothing = OutageRule { on_outage: OnOutage::Local, limit: 1, share: Share::Nothing };
+        let decision = outage([nothing]).check(&[part(0)]).decision;
+        assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
+    }
+}

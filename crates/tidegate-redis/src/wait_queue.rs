@@ -1,0 +1,127 @@
+//! # Standing in line
+//!
+//! Many may wait in one process for one limit. If each asked again when it was told to, all would ask at once, and whoever is
+//! quickest would pass, not whoever came first. So they stand in a line for the state that has refused them, and only the first
+//! of it asks.
+//!
+//! ```text
+//!   everybody   ● ─ ○ ─ ○        ● asks again when it was told to     ○ asks nothing
+//!   alice       ●
+//! ```
+//!
+//! Nobody stands in two lines, so nobody waits for somebody who waits for it. A line that nobody stands in is forgotten.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::OwnedMutexGuard;
+
+type Turn = tokio::sync::Mutex<()>; // which is given to those who want it in the order they came
+
+/// The lines of one gate, by the names of the states.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueues(Mutex<HashMap<Vec<u8>, Arc<Turn>>>);
+
+/// Somebody in a line; from when it is returned, the first.
+#[derive(Debug)]
+pub(crate) struct Waiter<'a> {
+    queues: &'a WaitQueues,
+    name: Vec<u8>,
+    turn: Option<Arc<Turn>>,
+    first: Option<OwnedMutexGuard<()>>,
+}
+
+impl WaitQueues {
+    /// Whether anybody stands there.
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    /// Stands in the line and comes back as the first of it.
+    pub(crate) async fn join(&self, name: Vec<u8>) -> Waiter<'_> {
+        let (mut standing, turn) = self.stand(name);
+        standing.first = Some(turn.lock_owned().await);
+        standing
+    }
+
+    /// The same, if nobody stands there.
+    pub(crate) fn begin(&self, name: &[u8]) -> Option<Waiter<'_>> {
+        let (mut standing, turn) = self.stand(name.to_vec());
+        standing.first = turn.try_lock_owned().ok();
+        standing.first.is_some().then_some(standing)
+    }
+
+    fn stand(&self, name: Vec<u8>) -> (Waiter<'_>, Arc<Turn>) {
+        let turn = self.lock().entry(name.clone()).or_default().clone();
+        (Waiter { queues: self, name, turn: Some(turn.clone()), first: None }, turn)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<Turn>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiter<'_> {
+    pub(crate) fn is_at(&self, name: &[u8]) -> bool {
+        self.name == name
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.first = None;
+        let mut queues = self.queues.lock();
+        self.turn = None;
+        if queues.get(&self.name).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            queues.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WaitQueues;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    #[tokio::test]
+    async fn turns_come_in_the_order_of_coming_and_the_last_to_leave_ends_the_line() {
+        let queues = WaitQueues::default();
+        let first = queues.begin(b"a").expect("nobody was there");
+        assert!(queues.begin(b"a").is_none() && queues.begin(b"b").is_some());
+        assert!(queues.has(b"a") && !queues.has(b"b"));
+        let (mut second, mut third) = (pin!(queues.join(b"a".to_vec())), pin!(queues.join(b"a".to_vec())));
+        poll_fn(|cx| {
+            assert!(second.as_mut().poll(cx).is_pending() && third.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        drop(first);
+        poll_fn(|cx| {
+            assert!(third.as_mut().poll(cx).is_pending(), "it is the second's turn");
+            Poll::Ready(())
+        })
+        .await;
+        drop(second.await);
+        assert!(queues.has(b"a"));
+        drop(third.await);
+        assert!(!queues.has(b"a"));
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_holds_nobody_up() {
+        let queues = WaitQueues::default();
+        let first = queues.begin(b"a").expect("nobody was there");
+        {
+            let mut second = pin!(queues.join(b"a".to_vec()));
+            poll_fn(|cx| {
+                assert!(second.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+        }
+        drop(first);
+        assert!(!queues.has(b"a"));
+    }
+}

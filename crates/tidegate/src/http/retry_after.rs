@@ -1,0 +1,196 @@
+//! # What others ask of us
+//!
+//! Whoever we call may say that we call too often: `Retry-After` with a refusal, or a `RateLimit` of which nothing is
+//! left. The first is an order and comes before the second. What cannot be read is as good as not said.
+
+use std::time::{Duration, SystemTime};
+
+use ::http::header::{DATE, HeaderName, HeaderValue, RETRY_AFTER};
+use ::http::{HeaderMap, StatusCode};
+
+use super::forwarded::outside_quotes;
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// For how long whoever answered like this is not to be called; `None` if nothing of the kind was said.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::{HeaderMap, HeaderValue, StatusCode};
+/// use tidegate::http::retry_after_of;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("ratelimit", HeaderValue::from_static("\"burst\";r=0;t=2, \"daily\";r=812;t=3600"));
+/// assert_eq!(retry_after_of(StatusCode::OK, &headers), Some(Duration::from_secs(2)));
+/// headers.insert("retry-after", HeaderValue::from_static("7"));
+/// assert_eq!(retry_after_of(StatusCode::TOO_MANY_REQUESTS, &headers), Some(Duration::from_secs(7)));
+/// ```
+#[must_use]
+pub fn retry_after_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let is_refusal = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let ordered =
+        headers.get(RETRY_AFTER).filter(|_| is_refusal).and_then(|value| retry_after(value, headers));
+    ordered.or_else(|| nothing_left(headers)).filter(|wait| !wait.is_zero())
+}
+
+fn retry_after(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    if let Some(seconds) = seconds_in(text) {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = seconds_of(text)?;
+    let theirs = headers.get(DATE).and_then(|date| seconds_of(date.to_str().ok()?.trim()));
+    Some(Duration::from_secs(then.saturating_sub(theirs.or_else(now)?))) // by their clock, if they tell the time
+}
+
+/// A whole number. One that cannot be counted is as many as can.
+fn seconds_in(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn now() -> Option<u64> {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
+}
+
+/// The longest time within which nothing may be used.
+fn nothing_left(headers: &HeaderMap) -> Option<Duration> {
+    let lines = headers.get_all(RATE_LIMIT).iter();
+    let waits = lines.flat_map(|line| outside_quotes(line.as_bytes(), b',')).filter_map(wait_of_member);
+    waits.max().map(Duration::from_secs)
+}
+
+/// The `t` of a member whose `r` is 0, or the `w` of one whose `a` is.
+fn wait_of_member(member: &[u8]) -> Option<u64> {
+    let number =
+        |wanted: &str| outside_quotes(member, b';').find_map(|parameter| number_of(parameter, wanted));
+    match (number("r").or_else(|| number("a"))?, number("t").or_else(|| number("w"))) {
+        (0, wait) => wait,
+        _ => None,
+    }
+}
+
+/// The number in a parameter of this name.
+fn number_of(parameter: &[u8], wanted: &str) -> Option<u64> {
+    let (name, value) = std::str::from_utf8(parameter).ok()?.split_once('=')?;
+    if name.trim() == wanted { seconds_in(value.trim()) } else { None }
+}
+
+/// Seconds since 1970 of a date, in any of the three ways that RFC 9110 has for it:
+///
+/// ```text
+///   Sun, 06 Nov 1994 08:49:37 GMT
+///   Sunday, 06-Nov-94 08:49:37 GMT
+///   Sun Nov  6 08:49:37 1994
+/// ```
+fn seconds_of(date: &str) -> Option<u64> {
+    let words: Vec<&str> = date.split([' ', '-']).filter(|word| !word.is_empty()).collect();
+    let (day, month, year, time) = match words[..] {
+        [of_week, day, month, year, time, "GMT"] if of_week.ends_with(',') => (day, month, year, time),
+        [_, month, day, time, year] => (day, month, year, time),
+        _ => return None,
+    };
+    let [hour, minute, second] = time.split(':').collect::<Vec<_>>()[..] else { return None };
+    let number = |text: &str, most: u64| seconds_in(text).filter(|number| *number <= most);
+    let month = MONTHS.iter().position(|name| *name == month)?;
+    let days = days_before(full_year(year)?, month)? + number(day, 31)?.checked_sub(1)?;
+    Some(((days * 24 + number(hour, 23)?) * 60 + number(minute, 59)?) * 60 + number(second, 60)?)
+}
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// A year of four digits, or of two, which nobody has written before 1970.
+fn full_year(year: &str) -> Option<u64> {
+    match (year.len(), seconds_in(year)?) {
+        (4, year) => Some(year),
+        (2, year) => Some(if year < 70 { 2_000 + year } else { 1_900 + year }),
+        _ => None,
+    }
+}
+
+/// How many days lie between 1970 and this month, counted from 0.
+fn days_before(year: u64, month: usize) -> Option<u64> {
+    const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let leaps = |year: u64| year / 4 - year / 100 + year / 400;
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let years = year.checked_sub(1970)?;
+    let leap_days = leaps(year - 1) - leaps(1969) + u64::from(is_leap && month > 1);
+    Some(years * 365 + leap_days + BEFORE[month])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn dates_are_read() {
+        assert_eq!(seconds_of("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(seconds_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(seconds_of("Tue, 29 Feb 2000 23:59:59 GMT"), Some(951_868_799));
+        assert_eq!(seconds_of("Mon, 16 Nov 2026 12:00:00 GMT"), Some(1_794_830_400));
+        assert_eq!(seconds_of("Sunday, 06-Nov-94 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(seconds_of("Sun Nov  6 08:49:37 1994"), Some(784_111_777));
+        assert_eq!(seconds_of("Monday, 16-Nov-26 12:00:00 GMT"), Some(1_794_830_400));
+        for odd in [
+            "",
+            "tomorrow",
+            "Sun, 06 Nov 1994 08:49 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1969 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Nov 19994 08:49:37 GMT",
+            "Sun, +6 Nov 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(seconds_of(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_obeyed_and_other_responses_only_if_nothing_is_left() {
+        const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+        type Row = (StatusCode, &'static [(&'static str, &'static str)], Option<u64>);
+        let rows: &[Row] = &[
+            (REFUSED, &[("retry-after", "3")], Some(3)),
+            (StatusCode::SERVICE_UNAVAILABLE, &[("retry-after", " 3 ")], Some(3)),
+            (StatusCode::OK, &[("retry-after", "3")], None),
+            (REFUSED, &[("retry-after", "3"), ("ratelimit", "\"a\";r=0;t=9")], Some(3)),
+            (REFUSED, &[("retry-after", "soon"), ("ratelimit", "\"a\";r=0;t=9")], Some(9)),
+            (
+                REFUSED,
+                &[
+                    ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT"),
+                    ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                ],
+                Some(10),
+            ),
+            (REFUSED, &[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], None),
+            (StatusCode::OK, &[("ratelimit", "\"a\";r=1;t=9, \"b,;r=0\";r=0;t=4")], Some(4)),
+            (StatusCode::OK, &[("ratelimit", "\"a\";a=0;w=5")], Some(5)),
+            (StatusCode::OK, &[("ratelimit", "\"a\";r=0")], None),
+            (
+                StatusCode::OK,
+                &[("ratelimit", "\"a\\\",b\";r=0;t=6"), ("ratelimit", "\"c\";t=8;r=0")],
+                Some(8),
+            ),
+            (REFUSED, &[("retry-after", "99999999999999999999")], Some(u64::MAX)),
+            (REFUSED, &[("retry-after", "-1")], None),
+            (REFUSED, &[("retry-after", "1.5")], None),
+            (StatusCode::OK, &[("ratelimit", ";;;r==,=\"")], None),
+        ];
+        for (status, fields, wait) in rows {
+            assert_eq!(
+                retry_after_of(*status, &headers(fields)),
+                wait.map(Duration::from_secs),
+                "{fields:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One state, two threads: one reserves ahead of the clock, the other decides.
+//!
+//! Nine of ten are used and nothing comes back within the hour. Whatever the order of the two, it must be one: a
+//! decision is made before the reservation, which then waits longer, or after it, and then it is held back.
+
+use loom::sync::Arc;
+use std::task::Waker;
+use tidegate_core::{Algorithm, ClockKind, Decision, FixedWindow, Micros, Quota, TokenBucket};
+
+use super::{INTERRUPTIONS, both, model};
+use crate::operation::{Check, Force, Peek};
+use crate::reservation::{AcquireRequest, Joined, Progress, Ticket, cancel, join, keep, poll};
+use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
+
+const START: DecisionTime = DecisionTime { now: Micros::ZERO, clock: ClockKind::Monotonic };
+/// What one token takes, at ten an hour.
+const TOKEN: u64 = 360_000_000;
+
+fn bucket(quota: Quota) -> TokenBucket {
+    TokenBucket::new(quota).for_clock(ClockKind::Monotonic)
+}
+
+/// One word.
+fn narrow() -> TokenBucket {
+    bucket(Quota::per_hour(10))
+}
+
+/// The same in two words, because of a second rule that never binds.
+type Both = (TokenBucket, TokenBucket);
+
+fn nine_used<A: Algorithm>(algorithm: A) -> Arc<StateCell<A>> {
+    let shared = StateCell::new(algorithm, 8);
+    assert!(shared.apply(&Check(9), START).is_allowed());
+    Arc::new(shared)
+}
+
+fn check<A: Algorithm>(shared: &StateCell<A>) -> Decision {
+    shared.apply_fast(&Check(1), START.now).unwrap_or_else(|| shared.apply(&Check(1), START))
+}
+
+fn reserve<A: Algorithm>(shared: &StateCell<A>, cost: u32) -> Ticket {
+    let acquire_request = AcquireRequest { cost, deadline: Micros::MAX };
+    match join(shared, None, SOLE_KEY, acquire_request, None, || START).expect("promised") {
+        Joined::Later(ticket) => ticket,
+        Joined::Now(_) => panic!("there is too little for it"),
+    }
+}
+
+fn give_back<A: Algorithm>(shared: &StateCell<A>, ticket: Ticket) {
+    cancel(shared, SOLE_KEY, ticket, || START);
+}
+
+fn retry<A: Algorithm>(shared: &StateCell<A>) -> u64 {
+    shared.apply(&Peek(1), START).retry_after().expect("nothing is left").as_micros()
+}
+
+fn reserve_meets_check<A: Algorithm + 'static>(algorithm: fn() -> A) {
+    model(INTERRUPTIONS, move || {
+        let shared = nine_used(algorithm());
+        let (ticket, checked) = both(&shared, |shared| reserve(shared, 2), check);
+        let tokens = 1 + u64::from(checked.is_allowed());
+        assert_eq!(
+            ticket.ready().get(),
+            tokens * TOKEN,
+            "it waits for what the other took, or holds it back"
+        );
+        assert_eq!(retry(&shared), (tokens + 1) * TOKEN);
+        if !checked.is_allowed() {
+            assert_eq!(checked.retry_after().map(|wait| wait.as_micros()), Some(2 * TOKEN));
+        }
+    });
+}
+
+#[test]
+fn a_decision_comes_before_a_reservation_or_is_held_back() {
+    reserve_meets_check(narrow);
+    reserve_meets_check::<Both>(|| (narrow(), bucket(Quota::per_hour(20))));
+}
+
+/// The window that is charged ahead has room, and a decision that has not seen the mark would find it there.
+#[test]
+fn a_decision_does_not_pass_in_a_window_to_come() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(FixedWindow::new(Quota::per_hour(10)));
+        let (ticket, checked) = both(&shared, |shared| reserve(shared, 2), check);
+        assert_eq!(ticket.ready().get(), 10 * TOKEN, "the next hour");
+        assert!(!checked.is_allowed() || checked.at() == START.now, "{checked:?}");
+        assert_eq!(retry(&shared), 10 * TOKEN);
+    });
+}
+
+#[test]
+fn a_reservation_that_is_given_back_takes_nothing_from_a_decision_and_adds_nothing() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(narrow());
+        let there_and_back = |shared: &StateCell<_>| give_back(shared, reserve(shared, 2));
+        let ((), checked) = both(&shared, there_and_back, check);
+        let left = shared.apply(&Peek(0), START).remaining();
+        assert_eq!(left, 1 - u64::from(checked.is_allowed()));
+        assert!(!crate::reservation::StateStore::is_slow_path(&*shared), "nobody is ahead any more");
+    });
+}
+
+#[test]
+fn a_cost_that_is_forced_meanwhile_is_not_lost() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(narrow());
+        let there_and_back = |shared: &StateCell<_>| give_back(shared, reserve(shared, 2));
+        both(&shared, there_and_back, |shared| shared.apply(&Force(1), START).is_allowed());
+        // Forced before or after, it is one of ten; forced in between, it stands at the reserved instant.
+        let retry = retry(&shared);
+        assert!(retry == TOKEN || retry == 2 * TOKEN, "{retry}");
+    });
+}
+
+#[test]
+fn two_reservations_get_two_instants() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(narrow());
+        let (one, other) = both(&shared, |shared| reserve(shared, 2), |shared| reserve(shared, 2));
+        let mut instants = [one.ready().get(), other.ready().get()];
+        instants.sort_unstable();
+        assert_eq!(instants, [TOKEN, 3 * TOKEN]);
+    });
+}
+
+/// The one whose agenda ends takes the mark away, while the other begins one.
+#[test]
+fn the_mark_stays_while_anybody_is_ahead() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(narrow());
+        let first = reserve(&shared, 2);
+        both(
+            &shared,
+            move |shared| give_back(shared, first),
+            |shared| keep(shared, SOLE_KEY, reserve(shared, 2)),
+        );
+        assert!(crate::reservation::StateStore::is_slow_path(&*shared));
+        assert!(!check(&shared).is_allowed());
+    });
+}
+
+#[test]
+fn a_change_of_the_quota_keeps_what_is_being_promised() {
+    model(2, || {
+        let shared = nine_used(narrow());
+        let twice = || bucket(Quota::per_hour(20).burst(10));
+        let (ticket, ()) =
+            both(&shared, |shared| reserve(shared, 2), move |shared| shared.change(twice(), || START));
+        let ready = ticket.ready().get();
+        assert!(ready == TOKEN || ready == TOKEN / 2, "by the old quota or by the new: {ready}");
+        assert!(!check(&shared).is_allowed(), "it has been promised");
+    });
+}
+
+/// Who moves up finds out: the waiter behind is woken, or looks after the other has left.
+#[test]
+fn who_waits_behind_somebody_who_leaves_moves_up() {
+    model(INTERRUPTIONS, || {
+        let shared = nine_used(narrow());
+        let first = reserve(&shared, 2);
+        let acquire_request = AcquireRequest { cost: 1, deadline: Micros::MAX };
+        let (_, ticket) = both(
+            &shared,
+            move |shared| give_back(shared, first),
+            move |shared| {
+                join(shared, None, SOLE_KEY, acquire_request, Some(Waker::noop().clone()), || START)
+                    .expect("promised")
+            },
+        );
+        if let Joined::Later(ticket) = ticket {
+            let poll = poll(&*shared, SOLE_KEY, ticket, Waker::noop(), || START);
+            assert!(matches!(poll, Progress::Done(Ok(_))), "one was left all the time: {poll:?}");
+        }
+        assert_eq!(retry(&shared), TOKEN);
+    });
+}

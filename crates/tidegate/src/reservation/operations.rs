@@ -1,0 +1,90 @@
+//! # What promises do to a state
+//!
+//! The first promise has to read the state and charge it in one step: until then somebody may still be deciding who has
+//! not seen the mark. From then on nobody changes the state but those who hold the lock of its agenda, and writing it
+//! suffices.
+
+use super::WaitRefused;
+use super::schedule::{AcquireRequest, ScheduledCharge};
+use crate::operation::{Answer, Operation};
+use tidegate_core::{Algorithm, Decision, Micros, Words, WordsMut};
+
+/// Finds the first turn and charges it, if it comes in time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin(pub(super) AcquireRequest);
+
+/// The state from before, and the turn that was charged.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) base: Vec<u64>,
+    pub(super) now: Micros,
+    pub(super) turn: ScheduledCharge,
+}
+
+/// Replaces the state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put<'a>(pub(super) &'a [u64]);
+
+/// Whether there was room for it.
+#[derive(Debug)]
+pub(super) struct Stored(pub(super) Result<(), WaitRefused>);
+
+type Beginning = Result<Begun, WaitRefused>;
+
+impl Operation for Begin {
+    type Answer = Beginning;
+    const OBSERVED: bool = false;
+
+    fn apply<A: Algorithm, S: WordsMut + ?Sized>(
+        &self,
+        algorithm: &A,
+        state: &mut S,
+        now: Micros,
+    ) -> Beginning {
+        let base = (0..algorithm.words()).map(|index| Words::get(state, index)).collect();
+        let turn = ScheduledCharge::find(algorithm, state, now, self.0.cost)?.in_time(self.0, now)?;
+        let _ = algorithm.decide(state, turn.at, self.0.cost);
+        Ok(Begun { base, now, turn })
+    }
+}
+
+impl Operation for Put<'_> {
+    type Answer = Stored;
+    const OBSERVED: bool = false;
+
+    fn apply<A: Algorithm, S: WordsMut + ?Sized>(&self, _: &A, state: &mut S, _: Micros) -> Stored {
+        self.0.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+        Stored(Ok(()))
+    }
+}
+
+fn no_room(closed: &Decision) -> WaitRefused {
+    WaitRefused::TooManyKeys { retry_after: closed.retry_after().unwrap_or_default() }
+}
+
+impl Answer for Beginning {
+    fn refused(closed: Decision) -> Self {
+        Err(no_room(&closed))
+    }
+
+    fn decision(&self) -> Option<Decision> {
+        None
+    }
+
+    fn sketched(self) -> Self {
+        self.map(|begun| Begun { turn: begun.turn.sketched(), ..begun })
+    }
+}
+
+impl Answer for Stored {
+    fn refused(closed: Decision) -> Self {
+        Stored(Err(no_room(&closed)))
+    }
+
+    fn decision(&self) -> Option<Decision> {
+        None
+    }
+    fn sketched(self) -> Self {
+        self
+    }
+}

@@ -1,0 +1,152 @@
+//! Who decides takes the long way only as long as somebody is ahead: the mark is there no longer than that. And who
+//! takes it late comes after those who were faster.
+
+use std::task::Waker;
+
+use super::{
+    AcquireRequest, Joined, Progress, StateStore, Ticket, WaitRefused, apply, cancel, join, keep, poll,
+};
+use crate::keyed::{Keyed, Settings};
+use crate::operation::{Check, Force, Peek};
+use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
+use crate::table::OnFull;
+use tidegate_core::{Algorithm, ClockKind, Micros, Quota, TokenBucket, Wait};
+
+const SECOND: u64 = 1_000_000;
+
+fn at(seconds: u64) -> DecisionTime {
+    DecisionTime { now: Micros::new(seconds * SECOND), clock: ClockKind::Monotonic }
+}
+
+/// One a second, so many at once, for whom so many may wait.
+fn one_a_second(burst: u64, max_waiting: usize) -> StateCell<TokenBucket> {
+    let quota = Quota::per_second(1).burst(burst);
+    StateCell::new(TokenBucket::new(quota).for_clock(ClockKind::Monotonic), max_waiting)
+}
+
+/// The same, of which so many are used.
+fn used(burst: u64, used: u32) -> StateCell<TokenBucket> {
+    let shared = one_a_second(burst, 8);
+    assert!(shared.apply(&Check(used), at(0)).is_allowed());
+    shared
+}
+
+fn wish_for_one() -> AcquireRequest {
+    AcquireRequest { cost: 1, deadline: Micros::MAX }
+}
+
+/// Joins at the first second's beginning, with a waker or without.
+fn joined(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Joined {
+    join(shared, None, SOLE_KEY, wish_for_one(), waker, || at(0)).expect("there is room in line")
+}
+
+fn promised(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Ticket {
+    match joined(shared, waker) {
+        Joined::Later(ticket) => ticket,
+        Joined::Now(_) => panic!("there is nothing left for it"),
+    }
+}
+
+#[test]
+fn who_finds_something_left_when_joining_passes_and_nobody_is_ahead() {
+    let shared = used(2, 1);
+    let Joined::Now(decision) = joined(&shared, Some(Waker::noop().clone())) else { panic!("one is left") };
+    assert_eq!((decision.at(), decision.remaining()), (Micros::ZERO, 0));
+    assert!(!shared.is_slow_path());
+}
+
+#[test]
+fn who_gives_back_is_not_ahead_any_more() {
+    let shared = used(1, 1);
+    let ticket = promised(&shared, None);
+    assert!(shared.is_slow_path());
+    cancel(&shared, SOLE_KEY, ticket, || at(0));
+    assert!(!shared.is_slow_path());
+}
+
+#[test]
+fn who_has_waited_long_enough_is_not_ahead_any_more() {
+    let shared = used(1, 1);
+    let ticket = promised(&shared, Some(Waker::noop().clone()));
+    let found = poll(&shared, SOLE_KEY, ticket, Waker::noop(), || at(1));
+    assert!(matches!(found, Progress::Done(Ok(_))), "{found:?}");
+    assert!(!shared.is_slow_path());
+}
+
+#[test]
+fn a_promise_that_was_kept_is_not_ahead_any_more_when_somebody_comes_by_later() {
+    let shared = used(1, 1);
+    keep(&shared, SOLE_KEY, promised(&shared, None));
+    assert!(shared.is_slow_path());
+    assert_eq!(shared.apply(&Peek(1), at(2)).remaining(), 0, "as of then, one would be charged");
+    assert!(!shared.is_slow_path());
+}
+
+#[test]
+fn a_long_line_that_has_moved_up_is_not_ahead_any_more_when_all_have_passed() {
+    let shared = one_a_second(1, 66);
+    assert!(shared.apply(&Check(1), at(0)).is_allowed());
+    let mut tickets: Vec<Ticket> = (0..66).map(|_| promised(&shared, Some(Waker::noop().clone()))).collect();
+    cancel(&shared, SOLE_KEY, tickets.pop().expect("the last"), || at(0));
+    for ticket in tickets {
+        let found = poll(&shared, SOLE_KEY, ticket, Waker::noop(), || at(65));
+        assert!(matches!(found, Progress::Done(Ok(_))), "{found:?}");
+    }
+    assert!(!shared.is_slow_path());
+}
+
+/// It had read the clock before another did who was faster: nobody is before what was done.
+fn assert_that_who_is_slow_comes_after(plan: Option<&TokenBucket>) {
+    let shared = used(3, 3);
+    let _waits = promised(&shared, Some(Waker::noop().clone())); // 1 s
+    let forced = apply(&shared, plan, SOLE_KEY, &Force(1), at(5)).expect("somebody is ahead");
+    assert!(forced.is_allowed());
+    let slow = shared.apply(&Check(1), at(3)).retry_after().expect("not before 5 s");
+    assert_eq!(slow.as_micros(), 2 * SECOND);
+}
+
+#[test]
+fn who_is_slow_to_come_is_judged_after_what_others_did() {
+    assert_that_who_is_slow_comes_after(None);
+}
+
+#[test]
+fn who_is_slow_to_come_is_judged_after_what_others_did_by_another_plan() {
+    let plan = TokenBucket::new(Quota::per_second(1).burst(3)).for_clock(ClockKind::Monotonic);
+    assert_that_who_is_slow_comes_after(Some(&plan));
+}
+
+// --- keys
+
+const KEY: u64 = 7 << 16;
+const ANOTHER: u64 = 8 << 16;
+
+/// One a second for each of a few keys, of which the first has used it.
+fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
+    let algorithm = TokenBucket::new(Quota::per_second(1).burst(1)).for_clock(ClockKind::Monotonic);
+    let settings = Settings { max_keys, on_full: OnFull::Refuse, ..Settings::default() };
+    let keyed = Keyed::new(algorithm, settings);
+    assert!(keyed.apply_under_lock(None, KEY, &Check(1), at(0)).is_allowed());
+    keyed
+}
+
+/// It had passed its own try when somebody else took the last place.
+#[test]
+fn who_finds_no_place_when_joining_is_told_when_there_may_be_one() {
+    let refused = join(&keyed(1), None, ANOTHER, wish_for_one(), None, || at(0)).expect_err("no place");
+    assert_eq!(refused, WaitRefused::TooManyKeys { retry_after: Wait::micros(SECOND) });
+}
+
+/// Of promises that were kept nobody comes to tell; whoever comes by, for whichever key, lets go of them.
+#[test]
+fn promises_that_are_over_are_let_go_of_though_nobody_asks_about_them() {
+    let keyed = keyed(64);
+    for _ in 0..2 {
+        let Ok(Joined::Later(ticket)) = join(&keyed, None, KEY, wish_for_one(), None, || at(0)) else {
+            panic!("nothing is left")
+        };
+        keep(&keyed, KEY, ticket);
+    }
+    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(1)).is_some(), "the second is to come");
+    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(2)).is_none(), "nobody is ahead any more");
+}

@@ -1,0 +1,312 @@
+//! # One state, many threads
+//!
+//! A state of one word is decided on as a copy and changed by holding it for a moment. A larger state lies beside
+//! its word, which then serves as a guard only: it is held first, and the state is changed in place.
+
+use crate::lock_bit::{Backoff, LOCKED, lock_bit, try_lock_bit, unlock_bit};
+use crate::operation::Operation;
+use crate::reservation::{self, Reservations, StateStore};
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::versioned::{Versions, is_slow_path};
+use tidegate_core::{Algorithm, ClockKind, Micros, Words, WordsMut};
+
+/// Words that threads share, for whoever holds the guard of them.
+#[derive(Debug)]
+pub(crate) struct Guarded<'a>(pub(crate) &'a [AtomicU64]);
+
+impl Words for Guarded<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+}
+
+impl WordsMut for Guarded<'_> {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        self.0[index].store(word, Ordering::Relaxed);
+    }
+}
+
+/// When a verb is carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecisionTime {
+    pub(crate) now: Micros,
+    pub(crate) clock: ClockKind,
+}
+
+impl DecisionTime {
+    /// As late as `instant`, if the clock cannot step back: then an earlier reading was merely slow to get here.
+    #[inline]
+    pub(crate) fn not_before(self, instant: Micros) -> Self {
+        match self.clock {
+            ClockKind::MayStepBack => self,
+            ClockKind::Monotonic => DecisionTime { now: self.now.max(instant), ..self },
+        }
+    }
+
+    /// The earliest instant to decide at by a setting that was put in force at this one.
+    pub(crate) fn since(self) -> Micros {
+        match self.clock {
+            ClockKind::MayStepBack => Micros::ZERO,
+            ClockKind::Monotonic => self.now,
+        }
+    }
+
+    /// The instant to decide at, given what the state has seen.
+    #[inline]
+    pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
+        match self.clock {
+            ClockKind::MayStepBack => self.now,
+            // A thread may be interrupted between reading the clock and reading the state. Taken at its word, its old
+            // reading would look like a step back and pull back what others have done meanwhile.
+            ClockKind::Monotonic => self.now.max(algorithm.last_seen(state)),
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn run<A, V, S>(algorithm: &A, operation: &V, state: &mut S, when: DecisionTime) -> V::Answer
+where
+    A: Algorithm,
+    V: Operation,
+    S: WordsMut + ?Sized,
+{
+    let now = when.for_state(algorithm, state);
+    operation.apply(algorithm, state, now)
+}
+
+/// One state, with the algorithm in force over it.
+#[derive(Debug)]
+pub(crate) struct StateCell<A> {
+    /// The state itself if it is one word, else its guard.
+    word: Aligned,
+    versions: Versions<Version<A>>,
+    changing: Mutex<()>,
+    reservations: Reservations<A>,
+}
+
+/// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Aligned(AtomicU64);
+
+/// An algorithm, and the state it keeps if that is more than one word.
+#[derive(Debug)]
+struct Version<A> {
+    algorithm: A,
+    /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
+    since: Micros,
+    one_word: bool,
+    state: Box<[AtomicU64]>,
+}
+
+impl<A: Algorithm> Version<A> {
+    fn new(algorithm: A) -> Self {
+        let words = algorithm.words();
+        let wide = if words == 1 { 0 } else { words };
+        let state = (0..wide).map(|_| AtomicU64::new(0)).collect();
+        Version { algorithm, since: Micros::ZERO, one_word: words == 1, state }
+    }
+}
+
+impl<A: Algorithm> StateCell<A> {
+    pub(crate) fn new(algorithm: A, max_waiting: usize) -> Self {
+        StateCell {
+            word: Aligned(AtomicU64::new(0)),
+            versions: Versions::new(Version::new(algorithm)),
+            changing: Mutex::new(()),
+            reservations: Reservations::new(1, max_waiting),
+        }
+    }
+
+    /// The short cut, for whoever may take it: one word, not held, and a verb that needs no more than a look at it.
+    #[inline(always)]
+    pub(crate) fn apply_fast<V: Operation>(&self, operation: &V, now: Micros) -> Option<V::Answer> {
+        let number = self.versions.current();
+        let version = self.versions.get(number);
+        let found = self.word.0.load(Ordering::Acquire);
+        if !version.one_word || found & LOCKED != 0 {
+            return None;
+        }
+        let now = match number {
+            0 => now,
+            marked if is_slow_path(marked) => return None,
+            _ => now.max(version.since),
+        };
+        let (next, answer) = operation.fast_path(&version.algorithm, found, now)?;
+        self.put(found, next, number).then_some(answer)
+    }
+
+    /// Replaces the word if it is still what was `found`, and setting `number` is still in force.
+    #[inline(always)]
+    fn put(&self, found: u64, next: u64, number: usize) -> bool {
+        if next == found {
+            return self.versions.current() == number;
+        }
+        if !try_lock_bit(&self.word.0, found) {
+            return false;
+        }
+        let still = self.versions.current() == number;
+        unlock_bit(&self.word.0, if still { next } else { found });
+        still
+    }
+
+    /// The long way, for larger states and for those who did not get through at once.
+    #[inline(never)]
+    pub(crate) fn apply<V: Operation>(&self, operation: &V, when: DecisionTime) -> V::Answer {
+        loop {
+            if is_slow_path(self.versions.current()) {
+                if let Some(answer) = reservation::apply(self, None, SOLE_KEY, operation, when) {
+                    return answer;
+                }
+            } else if let Some(answer) = self.apply_while(false, operation, when) {
+                return answer;
+            }
+        }
+    }
+
+    /// Does it to the state, as long as nobody sets the mark or takes it away.
+    fn apply_while<V: Operation>(
+        &self,
+        marked: bool,
+        operation: &V,
+        when: DecisionTime,
+    ) -> Option<V::Answer> {
+        let mut backoff = Backoff::new();
+        loop {
+            let number = self.versions.current();
+            if is_slow_path(number) != marked {
+                return None;
+            }
+            let version = self.versions.get(number);
+            let when = when.not_before(version.since);
+            let answer = if version.one_word {
+                self.apply_to_word(version, number, operation, when)
+            } else {
+                self.apply_guarded(version, number, operation, when)
+            };
+            if answer.is_some() {
+                return answer;
+            }
+            backoff.wait();
+        }
+    }
+
+    fn apply_to_word<V: Operation>(
+        &self,
+        version: &Version<A>,
+        number: usize,
+        operation: &V,
+        when: DecisionTime,
+    ) -> Option<V::Answer> {
+        let found = self.word.0.load(Ordering::Acquire);
+        if found & LOCKED != 0 {
+            return None;
+        }
+        let mut state = [found];
+        let answer = run(&version.algorithm, operation, &mut state, when);
+        self.put(found, state[0], number).then_some(answer)
+    }
+
+    fn apply_guarded<V: Operation>(
+        &self,
+        version: &Version<A>,
+        number: usize,
+        operation: &V,
+        when: DecisionTime,
+    ) -> Option<V::Answer> {
+        if !try_lock_bit(&self.word.0, 0) {
+            return None;
+        }
+        let still = self.versions.current() == number;
+        let answer = still.then(|| run(&version.algorithm, operation, &mut Guarded(&version.state), when));
+        unlock_bit(&self.word.0, 0);
+        answer
+    }
+
+    /// How many may wait.
+    pub(crate) fn max_waiting(&self) -> usize {
+        self.reservations.max_waiting()
+    }
+
+    /// The algorithm in force.
+    pub(crate) fn algorithm(&self) -> &A {
+        &self.versions.get(self.versions.current()).algorithm
+    }
+
+    /// Puts `next` in force. What was used stays used.
+    pub(crate) fn change(&self, next: A, when: impl FnOnce() -> DecisionTime) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // First, so that whoever holds one of these locks finds the state not held for long.
+        let guards = self.reservations.lock_all_shards();
+        let mut next = Version::new(next);
+        let found = lock_bit(&self.word.0);
+        // Only now: a reading from before the hold could be earlier than that of somebody who decided meanwhile.
+        let when = when();
+        next.since = when.since();
+        let old = self.versions.get(self.versions.current());
+        let mut word = [0];
+        match (old.one_word, next.one_word) {
+            (true, true) => migrate_from(&next, old, &[found], &mut word, when),
+            (true, false) => migrate_from(&next, old, &[found], &mut Guarded(&next.state), when),
+            (false, true) => migrate_from(&next, old, &Guarded(&old.state), &mut word, when),
+            (false, false) => migrate_from(&next, old, &Guarded(&old.state), &mut Guarded(&next.state), when),
+        }
+        self.versions.push(next);
+        unlock_bit(&self.word.0, word[0]);
+        reservation::migrate_from(self, guards, &old.algorithm, when);
+    }
+}
+
+/// What the only state is known by.
+pub(crate) const SOLE_KEY: u64 = 0;
+
+impl<A: Algorithm> StateStore for StateCell<A> {
+    type Algorithm = A;
+
+    fn reservations(&self) -> &Reservations<A> {
+        &self.reservations
+    }
+
+    fn algorithm(&self) -> &A {
+        self.algorithm()
+    }
+
+    fn is_slow_path(&self) -> bool {
+        is_slow_path(self.versions.current())
+    }
+
+    fn set_slow_path(&self) {
+        self.versions.set_slow_path();
+    }
+
+    fn clear_slow_path(&self) {
+        self.versions.clear_slow_path();
+    }
+
+    fn apply_under_lock<V: Operation>(
+        &self,
+        _: Option<&A>,
+        _: u64,
+        operation: &V,
+        when: DecisionTime,
+    ) -> V::Answer {
+        loop {
+            let marked = is_slow_path(self.versions.current());
+            if let Some(answer) = self.apply_while(marked, operation, when) {
+                return answer;
+            }
+        }
+    }
+}
+
+fn migrate_from<A, F, S>(next: &Version<A>, old: &Version<A>, from: &F, state: &mut S, when: DecisionTime)
+where
+    A: Algorithm,
+    F: Words + ?Sized,
+    S: WordsMut + ?Sized,
+{
+    let now = when.for_state(&old.algorithm, from);
+    next.algorithm.migrate_from(&old.algorithm, from, state, now);
+}

@@ -1,0 +1,170 @@
+//! # A line
+//!
+//! Those who wait, in the order they came, and what each of them wants. The line does not know why they wait or what
+//! they are given; its owner looks at who is first, and calls them with a verdict.
+//!
+//! ```text
+//!    join ──►  9:w  8:w  7:w  ──► wake_first(v) ──►  5:v   6:v   ──► ask: the waiter picks up its verdict
+//!                waiting                              called
+//! ```
+//!
+//! Who is called is out of the line at once, whether or not they have noticed; the verdict lies ready until they ask
+//! for it or leave. A waiter that [leaves](WaitQueue::leave) is told which of the two it was. If it had been called, what
+//! it was called for is its to pass on, so that no call is lost with the one it was for.
+//!
+//! A line is plain data, to be kept behind its owner's lock. Wakers may run anything when they are dropped or woken, so
+//! they are handed out, and it is for the owner to let go of the lock first.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+/// Waiters who want a `W` each and are told a `V`.
+#[derive(Debug)]
+pub(crate) struct WaitQueue<W, V> {
+    /// By number, so that the first is who came first, and leaving from the middle is cheap.
+    waiting: BTreeMap<u64, Waiter<W>>,
+    called: BTreeMap<u64, V>,
+    next: u64,
+    max_waiting: usize,
+}
+
+#[derive(Debug)]
+struct Waiter<W> {
+    wants: W,
+    waker: Waker,
+}
+
+/// A place in a line. Whoever has one asks until called, or leaves.
+#[derive(Debug)]
+#[must_use = "a place that nobody leaves is never given up"]
+pub(crate) struct Ticket(u64);
+
+/// What a waiter who asks finds.
+#[derive(Debug)]
+pub(crate) enum QueuePoll<V> {
+    /// It was called, and has this verdict only once: the ticket is used up.
+    Called(V),
+    /// Not yet. It will be woken by its latest waker; the one before is to be dropped without the lock.
+    Waiting(Option<Waker>),
+}
+
+/// What a waiter who leaves leaves behind.
+#[derive(Debug)]
+pub(crate) enum QueueExit<V> {
+    /// It had been called, and has to pass on what for.
+    Called(V),
+    /// It had not. The waker is to be dropped without the lock.
+    Waiting(Option<Waker>),
+}
+
+impl<W, V> WaitQueue<W, V> {
+    /// An empty line, for so many at once.
+    pub(crate) fn new(max_waiting: usize) -> Self {
+        WaitQueue { waiting: BTreeMap::new(), called: BTreeMap::new(), next: 0, max_waiting }
+    }
+
+    /// How many wait and have not been called.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.max_waiting
+    }
+
+    pub(crate) fn max_waiting(&self) -> usize {
+        self.max_waiting
+    }
+
+    /// Takes the last place, or `None` if the line is full.
+    pub(crate) fn join(&mut self, wants: W, waker: Waker) -> Option<Ticket> {
+        if self.is_full() {
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.waiting.insert(number, Waiter { wants, waker });
+        Some(Ticket(number))
+    }
+
+    /// What the first in the line wants.
+    pub(crate) fn first(&self) -> Option<&W> {
+        self.waiting.first_key_value().map(|(_, waiter)| &waiter.wants)
+    }
+
+    /// Calls the first in the line; it is for the caller to wake it, without the lock.
+    pub(crate) fn wake_first(&mut self, verdict: V) -> Option<Waker> {
+        let (number, waiter) = self.waiting.pop_first()?;
+        self.called.insert(number, verdict);
+        Some(waiter.waker)
+    }
+
+    /// Asks whether the holder of `ticket` was called; if not, `waker` is who will be woken.
+    pub(crate) fn ask(&mut self, ticket: &Ticket, waker: &Waker) -> QueuePoll<V> {
+        if let Some(verdict) = self.called.remove(&ticket.0) {
+            return QueuePoll::Called(verdict);
+        }
+        let known = self.waiting.get_mut(&ticket.0).filter(|waiter| !waiter.waker.will_wake(waker));
+        let before = known.map(|waiter| std::mem::replace(&mut waiter.waker, waker.clone()));
+        QueuePoll::Waiting(before)
+    }
+
+    /// Gives a place up.
+    pub(crate) fn leave(&mut self, ticket: &Ticket) -> QueueExit<V> {
+        match self.called.remove(&ticket.0) {
+            Some(verdict) => QueueExit::Called(verdict),
+            None => QueueExit::Waiting(self.waiting.remove(&ticket.0).map(|waiter| waiter.waker)),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::task::Waker;
+
+    use super::{QueueExit, QueuePoll, Ticket, WaitQueue};
+
+    fn join(line: &mut WaitQueue<char, u8>, wants: char) -> Ticket {
+        line.join(wants, Waker::noop().clone()).expect("there is room")
+    }
+
+    fn verdict(line: &mut WaitQueue<char, u8>, ticket: &Ticket) -> Option<u8> {
+        match line.ask(ticket, Waker::noop()) {
+            QueuePoll::Called(verdict) => Some(verdict),
+            QueuePoll::Waiting(_) => None,
+        }
+    }
+
+    #[test]
+    fn who_came_first_is_called_first() {
+        let mut line = WaitQueue::new(3);
+        let tickets = ['a', 'b', 'c'].map(|wants| join(&mut line, wants));
+        assert_eq!(line.first(), Some(&'a'));
+        assert!(line.wake_first(1).is_some() && line.wake_first(2).is_some());
+        assert_eq!(line.first(), Some(&'c'));
+        assert_eq!(tickets.map(|ticket| verdict(&mut line, &ticket)), [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn a_full_line_takes_nobody_until_somebody_is_called_or_leaves() {
+        let mut line = WaitQueue::new(2);
+        let (first, second) = (join(&mut line, 'a'), join(&mut line, 'b'));
+        assert!(line.join('c', Waker::noop().clone()).is_none());
+        let _ = line.wake_first(1);
+        let third = join(&mut line, 'c');
+        assert!(line.join('d', Waker::noop().clone()).is_none());
+        assert!(matches!(line.leave(&second), QueueExit::Waiting(Some(_))));
+        let _ = join(&mut line, 'd');
+        assert_eq!((verdict(&mut line, &first), verdict(&mut line, &third)), (Some(1), None));
+    }
+
+    #[test]
+    fn who_leaves_is_told_whether_it_was_called_and_leaves_no_trace() {
+        let mut line = WaitQueue::new(2);
+        let (called, waiting) = (join(&mut line, 'a'), join(&mut line, 'b'));
+        let _ = line.wake_first(7);
+        assert!(matches!(line.leave(&called), QueueExit::Called(7)));
+        assert!(matches!(line.leave(&waiting), QueueExit::Waiting(Some(_))));
+        assert!(line.waiting.is_empty() && line.called.is_empty());
+    }
+}

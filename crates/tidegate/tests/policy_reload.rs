@@ -1,0 +1,122 @@
+//! One set of rules after another: what was used stays used, for whoever asks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidegate::{InvalidPolicy, ManualClock, Part, Policy, PolicyBuilder, Quota, Rule, RuleId};
+
+type Rules = Policy<Rule, ManualClock>;
+
+fn policy(rules: PolicyBuilder) -> (Rules, ManualClock) {
+    let clock = ManualClock::new();
+    (rules.build().expect("a valid policy").with_clock(clock.clone()), clock)
+}
+
+fn part<'a>(policy: &Rules, name: &str, key: &'a str) -> Part<'a> {
+    Part::of(policy.id(name).expect("a rule of this name")).key(key)
+}
+
+fn left(policy: &Rules, name: &str, key: &str) -> u64 {
+    policy.peek(&[part(policy, name, key).cost(0)]).expect("a valid request").remaining()
+}
+
+fn passes(policy: &Rules, name: &str, key: &str, cost: u32) -> bool {
+    policy.check(&[part(policy, name, key).cost(cost)]).expect("a valid request").is_allowed()
+}
+
+#[test]
+fn rules_of_one_name_share_their_states_whatever_their_numbers() {
+    let (old, clock) =
+        policy(Policy::builder().rule("a", Quota::per_hour(10)).rule("b", Quota::per_hour(10)));
+    assert!(passes(&old, "a", "k", 4) && passes(&old, "b", "k", 7));
+    let rules = Policy::builder().rule("b", Quota::per_hour(10)).rule("new", Quota::per_hour(10));
+    let new = old.reload(rules.rule("a", Quota::per_hour(10))).expect("a valid policy");
+    assert_eq!([left(&new, "a", "k"), left(&new, "b", "k"), left(&new, "new", "k")], [6, 3, 10]);
+
+    assert!(passes(&old, "a", "k", 1) && passes(&new, "a", "k", 1), "both can be asked");
+    assert_eq!([left(&old, "a", "k"), left(&new, "a", "k")], [4, 4]);
+    clock.advance(Duration::from_secs(3_600));
+    assert_eq!([left(&old, "a", "k"), left(&new, "b", "k")], [10, 10], "on the same clock");
+}
+
+#[test]
+fn another_setting_keeps_what_was_used() {
+    let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)));
+    assert!(passes(&old, "a", "k", 8));
+    let more = old.reload(Policy::builder().rule("a", Quota::per_hour(100))).expect("a valid policy");
+    assert_eq!(
+        [left(&more, "a", "k"), left(&old, "a", "k")],
+        [92, 92],
+        "for whoever still asks the old one, too"
+    );
+    let window: Rule = "fixed_window 20/h".parse().expect("a rule");
+    let more = more.reload(Policy::builder().rule("a", window)).expect("a valid policy");
+    assert_eq!(left(&more, "a", "k"), 12, "8 used of 20, by another algorithm");
+    let fewer = more.reload(Policy::builder().rule("a", Quota::per_hour(6))).expect("a valid policy");
+    assert!(!passes(&fewer, "a", "k", 1), "8 used of 6");
+}
+
+#[test]
+fn a_rule_that_was_gone_begins_anew() {
+    let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)).rule("b", Quota::per_hour(10)));
+    assert!(passes(&old, "b", "k", 10));
+    let without = old.reload(Policy::builder().rule("a", Quota::per_hour(10))).expect("a valid policy");
+    let again = Policy::builder().rule("a", Quota::per_hour(10)).rule("b", Quota::per_hour(10));
+    let again = without.reload(again).expect("a valid policy");
+    assert_eq!(left(&again, "b", "k"), 10);
+}
+
+#[test]
+fn permits_that_are_held_stay_held() {
+    let (old, _) = policy(Policy::builder().concurrency("a", 2));
+    let held = old.check(&[part(&old, "a", "k").cost(2)]).expect("a valid request");
+    let new = old.reload(Policy::builder().concurrency("a", 3)).expect("a valid policy");
+    let third = new.check(&[part(&new, "a", "k")]).expect("a valid request");
+    assert!(third.is_allowed() && !passes(&new, "a", "k", 1));
+    drop(held);
+    assert!(passes(&new, "a", "k", 2), "they came back to the new one");
+    let rate = new.reload(Policy::builder().rule("a", Quota::per_hour(1))).expect("a valid policy");
+    assert!(passes(&rate, "a", "k", 1), "another kind begins anew");
+}
+
+#[test]
+fn rules_that_are_none_change_nothing() {
+    let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)));
+    assert_eq!(old.reload(Policy::builder()).err(), Some(InvalidPolicy::NoRules));
+    let twice = Policy::builder().rule("a", Quota::per_hour(99)).rule("a", Quota::per_hour(99));
+    assert_eq!(old.reload(twice).err(), Some(InvalidPolicy::SameName { name: "a".into() }));
+    assert_eq!(left(&old, "a", "k"), 10);
+}
+
+/// Threads that take whatever there is, by whichever policy they find, while it is replaced a hundred times.
+#[test]
+fn nothing_is_lost_and_nothing_is_fresh_however_often_and_whoever_asks() {
+    const LIMIT: u64 = 200_000;
+    let rules = |number: u32| {
+        let builder = Policy::builder().rule(format!("other {number}"), Quota::per_hour(1));
+        builder.rule("a", Quota::per_hour(LIMIT))
+    };
+    let (first, _) = policy(rules(0));
+    let (current, passed, done) = (std::sync::RwLock::new(first), AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let policy = current.read().expect("nobody panics").clone();
+                    let request = [Part::of(RuleId(1)).key("k")];
+                    let taken = (0..100).filter(|_| policy.check(&request).is_ok_and(|it| it.is_allowed()));
+                    passed.fetch_add(taken.count() as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        for number in 1..=100 {
+            let next = current.read().expect("nobody panics").reload(rules(number));
+            *current.write().expect("nobody panics") = next.expect("a valid policy");
+            thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let left = left(&current.read().expect("nobody panics"), "a", "k");
+    assert_eq!(passed.load(Ordering::Relaxed) + left, LIMIT);
+}

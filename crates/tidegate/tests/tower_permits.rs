@@ -1,0 +1,333 @@
+//! Permits and places in line: held until the body has ended, and given back at once by whoever goes.
+
+mod served;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Ready;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::combinators::WithTrailers;
+use http_body_util::{BodyExt, Full};
+use served::{Counting, poll, request, send};
+use tidegate::http::{Limits, by};
+use tidegate::tower::{Concurrency, ConcurrencyLayer, RateLimitLayer};
+use tidegate::{ConcurrencyLimiter, Limiter, Policy, Quota, TokioClock};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Frames that come when the test says so, and the end.
+type Frames = Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>;
+
+/// A body of such frames.
+#[derive(Default)]
+struct Slow(Frames);
+
+impl From<Vec<u8>> for Slow {
+    fn from(_: Vec<u8>) -> Self {
+        let refused = Slow::default();
+        refused.0.lock().expect("as the test wants it").push_back(None);
+        refused
+    }
+}
+
+impl Body for Slow {
+    type Data = VecDeque<u8>;
+    type Error = ();
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
+        match self.0.lock().expect("as the test wants it").pop_front() {
+            None => Poll::Pending,
+            Some(None) => Poll::Ready(None),
+            Some(Some(frame)) => Poll::Ready(Some(frame.map(|text| Frame::data(text.bytes().collect())))),
+        }
+    }
+}
+
+/// Answers with a body of which the test holds the other end.
+#[derive(Clone, Default)]
+struct Slowly(Frames);
+
+impl Service<Request<()>> for Slowly {
+    type Response = Response<Slow>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Slow>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(Slow(self.0.clone()))))
+    }
+}
+
+fn one_at_once() -> (ConcurrencyLimiter, Slowly, Concurrency<Slowly, Slow>) {
+    let (limiter, slowly) = (ConcurrencyLimiter::new(1), Slowly::default());
+    let limits = Limits::on(limiter.clone(), by::global()).expect("as the test wants it");
+    let service = ConcurrencyLayer::new(limits).layer(slowly.clone());
+    (limiter, slowly, service)
+}
+
+#[tokio::test]
+async fn a_permit_is_held_until_the_body_has_ended() {
+    let (limiter, slowly, mut service) = one_at_once();
+    let mut body = send(&mut service, request()).await.into_body();
+    let refused = send(&mut service, request()).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "the head is there, the body is not");
+    assert_eq!(refused.headers()["retry-after"], "1");
+
+    slowly.0.lock().unwrap().push_back(Some(Ok("half")));
+    assert!(body.frame().await.is_some());
+    assert_eq!(limiter.stats().in_use, 1);
+    slowly.0.lock().unwrap().push_back(None);
+    assert!(body.frame().await.is_none());
+    assert_eq!(
+        (limiter.stats().in_use, limiter.stats().endings.succeeded),
+        (0, 1),
+        "it has ended, and not only been dropped"
+    );
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_64_at_the_same_time_exactly_40_are_at_work() {
+    let service = ConcurrencyLayer::with_limit(40).layer(Slowly::default());
+    let barrier = Arc::new(tokio::sync::Barrier::new(64));
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (mut service, barrier) = (service.clone(), barrier.clone());
+            tokio::spawn(async move {
+                barrier.wait().await;
+                send(&mut service, request()).await // whose body nobody reads yet
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    let with = |status| answers.iter().filter(|answer| answer.status() == status).count();
+    assert_eq!((with(StatusCode::OK), with(StatusCode::SERVICE_UNAVAILABLE)), (40, 24));
+    drop(answers);
+    assert_eq!(send(&mut service.clone(), request()).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
+    let (limiter, slowly, mut service) = one_at_once();
+    let body = send(&mut service, request()).await.into_body();
+    assert_eq!(limiter.stats().in_use, 1);
+    drop(body);
+    assert_eq!(limiter.stats().in_use, 0);
+
+    let mut body = send(&mut service, request()).await.into_body();
+    slowly.0.lock().unwrap().push_back(Some(Err(())));
+    assert!(body.frame().await.unwrap().is_err());
+    assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 0));
+}
+
+/// Answers with this status and body.
+struct Answers<B>(StatusCode, fn() -> B);
+
+impl<B> Clone for Answers<B> {
+    fn clone(&self) -> Self {
+        Answers(self.0, self.1)
+    }
+}
+
+impl<B> Service<Request<()>> for Answers<B> {
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<B>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let mut response = Response::new((self.1)());
+        *response.status_mut() = self.0;
+        std::future::ready(Ok(response))
+    }
+}
+
+type Whole = Full<VecDeque<u8>>;
+
+fn whole(text: &str) -> Whole {
+    Whole::new(text.bytes().collect())
+}
+
+/// Sends a body as servers do: they ask whether it has ended, and do not look for an end that they know of.
+async fn send_whole<B: Body + Unpin>(mut body: B) {
+    while !body.is_end_stream() {
+        assert!(matches!(body.frame().await, Some(Ok(_))), "there is more, as it said");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_was_sent_has_ended_whether_or_not_its_end_was_looked_at() {
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = || Limits::on(limiter.clone(), by::global()).unwrap();
+    let endings = || {
+        let stats = limiter.stats();
+        (stats.in_use, stats.endings.succeeded, stats.endings.overloaded)
+    };
+    let mut served = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
+    send_whole(send(&mut served, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 1, 0));
+    let mut empty = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::NO_CONTENT, Whole::default));
+    send_whole(send(&mut empty, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 2, 0));
+    let unavailable = Answers(StatusCode::SERVICE_UNAVAILABLE, || whole("busy"));
+    let mut busy = ConcurrencyLayer::new(limits()).layer(unavailable.clone());
+    send_whole(send(&mut busy, request()).await.into_body()).await;
+    assert_eq!(endings(), (0, 2, 1));
+    drop(send(&mut served, request()).await); // nobody has looked at it
+    assert_eq!(endings(), (0, 2, 1));
+
+    let mut until_the_head = RateLimitLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
+    drop(send(&mut until_the_head, request()).await);
+    assert_eq!(endings(), (0, 3, 1), "where permits last until the head, that is the end");
+    drop(send(&mut RateLimitLayer::new(limits()).layer(unavailable), request()).await);
+    assert_eq!(endings(), (0, 3, 2));
+}
+
+#[tokio::test]
+async fn a_permit_is_held_while_trailers_are_still_to_come() {
+    type Trailing = WithTrailers<Whole, Ready<Option<Result<HeaderMap, Infallible>>>>;
+    fn with_trailers(bytes: Vec<u8>) -> Trailing {
+        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from(0))]);
+        Whole::from(bytes).with_trailers(std::future::ready(Some(Ok(trailers))))
+    }
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
+    let layer = ConcurrencyLayer::with_body(limits, with_trailers);
+    let mut service = layer.layer(Answers(StatusCode::OK, || with_trailers(b"a".to_vec())));
+    let mut body = send(&mut service, request()).await.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert_eq!(limiter.stats().in_use, 1);
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+    assert!(body.frame().await.is_none());
+    assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 1));
+}
+
+/// Never answers.
+#[derive(Clone)]
+struct Never;
+
+impl Service<Request<()>> for Never {
+    type Response = Response<Vec<u8>>;
+    type Error = Infallible;
+    type Future = std::future::Pending<Result<Response<Vec<u8>>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::pending()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_or_times_out_gives_its_permit_back() {
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
+    let mut service = ConcurrencyLayer::new(limits).layer(Never);
+    let answer = service.call(request());
+    assert_eq!(limiter.stats().in_use, 1);
+    drop(answer);
+    assert_eq!(limiter.stats().in_use, 0);
+    assert!(tokio::time::timeout(Duration::from_secs(1), service.call(request())).await.is_err());
+    assert_eq!(limiter.stats().in_use, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_gives_the_place_to_those_behind() {
+    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("at once", by::global())
+        .wait_at_most(Duration::from_secs(60))
+        .max_waiting(2)
+        .build()
+        .unwrap();
+    let mut service = ConcurrencyLayer::new(limits.clone()).layer(Counting::default());
+    let held = limiter.try_acquire().unwrap();
+    let mut first = Box::pin(service.call(request()));
+    let mut second = pin!(service.call(request()));
+    assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+    assert_eq!(limits.waiting(), 2);
+    let third = send(&mut service, request()).await;
+    assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE, "no more than two may wait");
+
+    drop(first); // the client has gone
+    assert_eq!((limits.waiting(), limiter.stats().waiting), (1, 1));
+    drop(held);
+    assert_eq!(second.await.unwrap().status(), StatusCode::OK);
+    assert_eq!((limits.waiting(), limiter.stats().waiting, limiter.stats().in_use), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_too_long_for_a_place_is_told_that_we_are_busy() {
+    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter.clone())
+        .rule("at once", by::global())
+        .wait_at_most(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    let mut service = ConcurrencyLayer::new(limits).layer(Counting::default());
+    let _held = limiter.try_acquire().unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_for_a_rate_has_not_used_it() {
+    let limiter = Limiter::new(Quota::per_second(1).burst(1)).with_clock(TokioClock::new());
+    let limits = Limits::over(limiter)
+        .rule("rate", by::global())
+        .wait_at_most(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let mut service = RateLimitLayer::new(limits).layer(Counting::default());
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
+    let gone = service.call(request());
+    drop(gone);
+    assert_eq!(
+        send(&mut service, request()).await.status(),
+        StatusCode::OK,
+        "its turn was given back, and is a second away"
+    );
+}
+
+#[tokio::test]
+async fn rates_and_places_in_one_policy_are_all_or_nothing() {
+    let policy =
+        Policy::builder().rule("rate", Quota::per_hour(2)).concurrency("at once", 1).build().unwrap();
+    let limits = Limits::over(policy.clone())
+        .rule("rate", by::global())
+        .rule("at once", by::global())
+        .build()
+        .unwrap();
+    let slowly = Slowly::default();
+    let mut service = ConcurrencyLayer::new(limits).layer(slowly.clone());
+    let body = send(&mut service, request()).await.into_body();
+    for _ in 0..3 {
+        assert_eq!(send(&mut service, request()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    drop(body);
+    let second = send(&mut service, request()).await;
+    assert_eq!(second.status(), StatusCode::OK, "who found no place has used nothing of the rate");
+    drop(second);
+    assert_eq!(send(&mut service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
