@@ -1,29 +1,31 @@
-//! # An algorithm is a step
+//! # The `Algorithm` trait
 //!
-//! Everything that limits is written as a pure step over a few words: no clock, no lock, no I/O. `now` is an
-//! argument, so a test is a table of instants and nothing ever sleeps; and because a step cannot tell where
-//! its words live, the same step decides for one state in this process and for a million.
+//! Every limiting algorithm is a pure step over a few words of state: no clock, no lock, no I/O. `now` is an
+//! argument, so a test is a table of instants and nothing sleeps. A step does not know where its words are stored,
+//! so the same step serves one state in this process and a store of a million keys.
 //!
-//! An algorithm says how it judges ([`peek`](Algorithm::peek)) and how it charges
-//! ([`force`](Algorithm::force)). Everything else follows from the two:
+//! An algorithm defines how to judge a request ([`peek`](Algorithm::peek)) and how to charge it
+//! ([`force`](Algorithm::force)). The other operations build on these two:
 //!
 //! ```text
 //!                        ┌── allowed ──► force: charge ──► Decision
 //!   decide ──► peek ─────┤
-//!                        └── refused ──► repair: touch nothing an honest history could have produced
+//!                        └── refused ──► repair: change only a state that no valid history could have produced
 //! ```
 
 use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
 
-/// A way of limiting, as a pure step: no clock, no lock, no I/O.
+/// A limiting algorithm as a pure step: no clock, no lock, no I/O.
 ///
-/// Most callers want a limiter, which adds the clock and the memory; this is what a limiter runs. It runs the verbs while
-/// it holds the state, so they must not panic.
+/// Most callers want a limiter, which adds the clock and the memory and runs an algorithm. A limiter calls these
+/// methods while it has the state locked, so they must not panic.
 pub trait Algorithm {
-    /// How many words the state of one key takes. All zero is a key never seen.
+    /// The number of words in the state of one key. All zero is a key never seen.
     fn words(&self) -> usize;
 
-    /// The same algorithm for states that are only ever decided on by such a clock. As made, an algorithm suits any.
+    /// Returns the algorithm for states that are only ever used with this kind of clock.
+    ///
+    /// Without this call an algorithm works with every clock.
     #[must_use]
     fn for_clock(self, clock: ClockKind) -> Self
     where
@@ -33,36 +35,41 @@ pub trait Algorithm {
         self
     }
 
-    /// Judges whether `cost` may pass at `now`, as if it were charged; changes nothing.
+    /// Judges whether `cost` may pass at `now`, without changing the state.
     ///
-    /// A cost of 0 always passes: it asks what is left.
+    /// The numbers in the decision are as if the cost had been charged. A cost of 0 is always allowed; it queries the
+    /// remaining quota.
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision;
 
-    /// Charges `cost` whether or not it fits. What does not fit is debt, and nothing passes until it is paid.
+    /// Charges `cost` whether or not it fits.
     ///
-    /// For costs that are known only afterwards, such as the bytes of a response.
+    /// The part that does not fit is debt: nothing passes until it is paid. For costs that are known only afterwards,
+    /// such as the bytes of a response.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision;
 
-    /// Gives back what a recent charge took, never above the limit.
+    /// Refunds a recent charge, never above the limit.
     ///
-    /// A refund never leaves a key worse off than it was. It changes nothing if nothing is owed, and a key that has been given
-    /// back all it owed is as if never seen, wherever the clock goes from there.
+    /// A refund never leaves a key worse off than before. It changes nothing if the key owes nothing. A key whose whole
+    /// debt has been refunded is as if never seen, wherever the clock goes from there.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32);
 
-    /// Pulls a state back that no honest history could have produced, because the clock stepped back; and writes down
-    /// that the clock has come again, if the state remembers where it stepped back from.
-    /// Leaves every other state as it is.
+    /// Repairs a state that is impossible at `now` because the clock stepped back.
+    ///
+    /// Only a state that no valid history could have produced is pulled back. If the state remembers the instant that
+    /// the clock stepped back from, and that instant has been reached again, this records it. Every other state stays
+    /// as it is.
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros);
 
-    /// The first instant at which `state` is no different from a key never seen.
+    /// The first instant at which `state` is equivalent to a key never seen.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros;
 
-    /// The latest instant that `state` proves to have been reached when it was last written.
+    /// The latest instant that the clock is known to have reached when `state` was written.
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros;
 
-    /// Takes over a state written under `old`, an earlier setting of the same limit, into cleared words.
+    /// Converts a state written under `old` into cleared words.
     ///
-    /// What was used stays used: a larger limit adds only the difference, a smaller one may leave debt.
+    /// `old` is an earlier setting of the same limit.
+    /// Quota already used stays used: a larger limit adds only the difference, a smaller one may leave debt.
     fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
@@ -79,17 +86,20 @@ pub trait Algorithm {
         found
     }
 
-    /// A short cut past [`decide`](Algorithm::decide), only where [`words`](Algorithm::words) is 1: the next value of the
-    /// state and the decision, or `None` to go the long way, as always where the word has seen a later instant than `now`.
+    /// Fast path of [`decide`](Algorithm::decide) for states of one word.
     ///
-    /// Whoever decides a million times a second tries this first. It has the same answers.
+    /// Returns the next value of the state and the decision, or `None` if the caller has to use `decide`. It is used
+    /// only where [`words`](Algorithm::words) is 1, and always returns `None` if the word has seen a later instant than
+    /// `now`.
+    ///
+    /// Limiters try this first. It gives the same decisions as `decide`.
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         let _ = (word, now, cost);
         None
     }
 
-    /// Takes as much of `most` as there is, which may be nothing. The decision is that on the part taken.
+    /// Takes as much of `most` as is available, possibly 0, and decides on that.
     #[inline]
     fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, most: u32) -> Taken {
         let there = self.peek(state, now, 0).remaining();
@@ -97,7 +107,7 @@ pub trait Algorithm {
         Taken { amount, decision: self.decide(state, now, amount) }
     }
 
-    /// Forgets everything: the key is as if never seen.
+    /// Clears the state: the key is as if never seen.
     #[inline]
     fn reset<S: WordsMut + ?Sized>(&self, state: &mut S) {
         for index in 0..self.words() {
@@ -105,27 +115,30 @@ pub trait Algorithm {
         }
     }
 
-    /// Whether of any two states the larger, compared word by word from the first, has used at least as much, now and
-    /// at every later instant, provided that both were [settled](Algorithm::repair) where the clock may step back. There it
-    /// holds until the clock comes again to where it stepped back from.
-    /// The first word then leaves its topmost bit clear.
+    /// Whether a larger state has always used at least as much as a smaller one.
     ///
-    /// Then a state can stand for several keys: the largest of theirs refuses whatever one of them would refuse.
+    /// States are compared word by word from the first. The larger of any two has used at least as much, now and at
+    /// every later instant. Where the clock may step back, this requires that both were [repaired](Algorithm::repair),
+    /// and holds until the clock reaches again the instant it stepped back from. The topmost bit of the first word is
+    /// clear.
+    ///
+    /// Then one state can stand for several keys: the largest of their states refuses every request that one of them
+    /// would refuse.
     #[inline]
     fn is_ordered(&self) -> bool {
         false
     }
 
-    /// How many rules decide here: 1, unless this is a policy.
+    /// The number of rules decided together: 1, unless this is a policy.
     #[inline]
     fn rules(&self) -> u16 {
         1
     }
 
-    /// Shows each rule's own decision on `cost` to `visit`, numbered from `first`.
+    /// Passes the decision of each rule on `cost` to `visit`, numbered from `first`.
     ///
-    /// A rule that refuses says so; a rule that would let the cost pass is shown as it was found, not as if it had
-    /// been charged.
+    /// A rule that refuses reports the refusal. A rule that would allow the cost reports its state as found, not as if
+    /// the cost had been charged.
     fn explain<S: Words + ?Sized>(
         &self,
         state: &S,
@@ -140,10 +153,10 @@ pub trait Algorithm {
     }
 }
 
-/// How much of a larger wish was granted.
+/// The part of a requested amount that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// How much was taken, and is charged.
+    /// The amount that was taken and charged.
     pub amount: u32,
     /// The decision on that amount.
     pub decision: Decision,

@@ -1,15 +1,15 @@
-//! # A count in a numbered stretch of time
+//! # Counter of a numbered time slice
 //!
-//! Windows and steps cut the time line into equal stretches and number them. What they remember of a key is
-//! the number of a stretch and a count, and the two usually fit one word: the shorter the stretch, the more
-//! bits its number takes, and what is left is for the count.
+//! Windows and steps divide the time line into slices of equal length and number them. The state of a key is
+//! the number of a slice and a count, and the two usually fit into one word: the shorter the slice, the more
+//! bits its number takes, and the remaining bits are for the count.
 //!
 //! ```text
 //!   period 1 s   │0│  number, 34 bits  │     count, 29 bits      │
 //!   period 1 ms  │0│     number, 44 bits        │ count, 19 bits │
 //! ```
 //!
-//! Where the limit does not fit beside the number, the two take a word each.
+//! If the limit does not fit beside the number, each of the two takes a word.
 
 use core::time::Duration;
 
@@ -17,25 +17,25 @@ use crate::divisor::Divisor;
 use crate::invalid::Reason;
 use crate::{Micros, Words, WordsMut};
 
-/// Equal stretches of time, aligned to `offset` after zero.
+/// Time slices of equal length, aligned to `offset` after zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     period: Divisor,
     offset: u64,
 }
 
-/// How a number and a count lie in their words.
+/// How a number and a count are stored in their words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// How many bits of the one word the count has; 0 if the two take a word each.
+    /// The number of bits of the count in the one word; 0 if there are two words.
     bits: u32,
     largest: u64,
 }
 
-/// A count larger than this is not told from it.
+/// The largest count; a larger one is stored as this.
 const COUNT_MAX: u64 = Micros::MAX.get();
 
-// === impl Beat ===
+// === impl Grid ===
 
 impl Grid {
     pub(crate) const fn of(period: Duration) -> Result<Self, Reason> {
@@ -60,14 +60,14 @@ impl Grid {
         self.offset
     }
 
-    /// The number of the stretch that `now` lies in. What lies before the offset is number 0.
+    /// The number of the slice that contains `now`. Instants before the offset have number 0.
     #[inline]
     pub(crate) const fn number(self, now: Micros) -> u64 {
-        // Counting from one period before the offset keeps the first, shorter stretch apart from the next.
+        // Counting from one period before the offset keeps the first, shorter slice apart from the next.
         self.period.quotient(now.get() + (self.period() - self.offset))
     }
 
-    /// The instant at which stretch `number` starts.
+    /// The instant at which slice `number` starts.
     #[inline]
     pub(crate) const fn start(self, number: u64) -> Micros {
         Micros::new(
@@ -82,19 +82,19 @@ pub(crate) const fn whole_micros(period: Duration) -> Result<u64, Reason> {
     if micros == 0 || !period.as_nanos().is_multiple_of(1_000) || micros > Micros::MAX.get() as u128 {
         return Err(Reason::PeriodNotWhole { period });
     }
-    #[expect(clippy::cast_possible_truncation, reason = "just found to be on the time line")]
+    #[expect(clippy::cast_possible_truncation, reason = "just checked to be on the time line")]
     Ok(micros as u64)
 }
 
 // === impl Counter ===
 
 impl Counter {
-    /// For the number of a stretch of length `period`, and counts of at least `limit`.
+    /// A counter for slices of length `period`, and counts of at least `limit`.
     pub(crate) const fn aligned(period: u64, limit: u64) -> Self {
         Counter::beside(Micros::MAX.get() / period + 1, limit)
     }
 
-    /// For an instant in place of the number.
+    /// A counter with an instant in place of the number.
     pub(crate) const fn instant(limit: u64) -> Self {
         Counter::beside(Micros::MAX.get(), limit)
     }
@@ -113,20 +113,22 @@ impl Counter {
         if self.bits > 0 { 1 } else { 2 }
     }
 
-    /// The number and the count.
+    /// Returns the number and the count.
     #[inline]
     pub(crate) fn read<S: Words + ?Sized>(self, state: &S) -> (u64, u64) {
         let word = state.get(0);
         if self.bits > 0 { (word >> self.bits, word & self.largest()) } else { (word, state.get(1)) }
     }
 
-    /// The word of `number` with a count of 0, to which a count can be added; `None` if they take two words.
+    /// The word of `number` with a count of 0, to which a count can be added.
+    ///
+    /// `None` if number and count take two words.
     #[inline(always)]
     pub(crate) const fn empty_word(self, number: u64) -> Option<u64> {
         if self.bits > 0 { Some(number << self.bits) } else { None }
     }
 
-    /// Writes both; a count of 0 clears the state.
+    /// Writes number and count. A count of 0 clears the state.
     #[inline]
     pub(crate) fn write<S: WordsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
         let number = if count == 0 { 0 } else { number };
@@ -139,7 +141,7 @@ impl Counter {
         }
     }
 
-    /// Pulls a state back that was written in a stretch after the current one.
+    /// Moves a state that was written in a later slice back to the current one.
     #[inline]
     pub(crate) fn repair<S: WordsMut + ?Sized>(self, state: &mut S, current: u64) {
         let (written, count) = self.read(state);
@@ -148,7 +150,7 @@ impl Counter {
         }
     }
 
-    /// The largest count that is told from larger ones.
+    /// The largest count that can be stored exactly.
     #[inline(always)]
     pub(crate) const fn largest(self) -> u64 {
         self.largest

@@ -1,8 +1,8 @@
-//! # The answer
+//! # Decisions
 //!
-//! One type answers every question, whoever was asked. What decides the caller's next step (outcome, rule,
-//! source) lies open in it; limit, remaining and reset are worked out only when somebody asks, because most
-//! callers of a limiter that says yes a million times a second never do.
+//! Every limiter, policy and store answers with the same type. The fields that determine the caller's next step
+//! (outcome, rule, source) are public. Limit, remaining and reset are computed on demand, because most callers of a
+//! limiter that allows a million requests per second never read them.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::Micros;
 use crate::divisor::Divisor;
 
-/// The verdict on one request, with what a client needs to behave well.
+/// The decision on one request, with the numbers a client needs to behave well.
 ///
 /// ```
 /// use core::time::Duration;
@@ -28,9 +28,9 @@ use crate::divisor::Divisor;
 #[must_use = "a decision protects nothing until you act on it"]
 #[non_exhaustive]
 pub struct Decision {
-    /// Whether the request may pass, and if not, when.
+    /// Whether the request may pass, and if not, when to retry.
     pub outcome: Outcome,
-    /// The rule that was binding: the one that refused, or the one with the least left.
+    /// The binding rule: the rule that refused, or the rule with the least remaining quota.
     pub rule: RuleId,
     /// How the decision was made.
     pub source: Source,
@@ -38,37 +38,37 @@ pub struct Decision {
     level: Level,
 }
 
-/// What becomes of a request.
+/// Whether a request may pass, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may pass, now.
+    /// The request may pass now.
     Allowed,
-    /// It may pass, but only after waiting this long. Cannot be mistaken for `Allowed`.
+    /// The request may pass, but only after this wait. Cannot be mistaken for `Allowed`.
     AllowedAfter(Wait),
-    /// Not now. Exactly this long from now it would be, if nobody else takes.
+    /// Refused. The request would pass exactly this much later, unless others take quota.
     RetryAfter(Wait),
-    /// Not now: as many are at work as may be, and nobody can say when one of them will have ended.
+    /// Refused: all permits are in use, and it is not known when one will be free.
     Busy,
-    /// Not ever: the cost is larger than the limit could ever give at once.
+    /// Refused for good: the cost exceeds the most that the limit allows at one instant.
     Never,
 }
 
-/// How long to wait, to the microsecond.
+/// A waiting time in microseconds.
 ///
-/// A number until somebody wants a [`Duration`]: most who are refused only look whether they were.
+/// It stays a number until converted to a [`Duration`]: most callers only check whether the request was refused.
 ///
 /// ```
 /// use core::time::Duration;
 /// use tidegate_core::Wait;
 /// let wait = Wait::micros(1_500_000);
 /// assert_eq!(wait.duration(), Duration::from_millis(1_500));
-/// assert_eq!(wait.as_secs_up(), 2); // for a header
+/// assert_eq!(wait.as_secs_up(), 2); // for a `Retry-After` header
 /// assert_eq!(wait.to_string(), "1.5s");
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wait(u64);
 
-/// The position of a rule in its policy, counted from 0. A limit that stands alone is rule 0.
+/// The position of a rule in its policy, counted from 0. A single limit is rule 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u16);
 
@@ -79,29 +79,30 @@ pub enum Source {
     /// From the one exact state of the key.
     #[default]
     Strict,
-    /// From tokens that were taken in advance.
+    /// From tokens that were leased in advance.
     Lease,
-    /// From this node's share of the limit, because the shared state could not be reached.
+    /// From this node's share of the limit, in an outage of the shared store.
     Local,
-    /// Let through without counting, because the state could not be reached and the rule says so.
+    /// Allowed without counting, in an outage: the rule is configured to fail open.
     Open,
-    /// From cells that keys share because there was no room for a state of their own. Never more generous than the
-    /// exact state; it may be stricter, where others that share the cells have used more.
+    /// From a sketch, whose cells are shared by keys that had no room for their own state.
+    ///
+    /// Never more generous than the exact state. It may be stricter if other keys that share the cells have used more.
     Sketch,
-    /// Refused without counting, because there was no state to count in and the rule says so.
+    /// Refused without counting: there was no state to count in, and the rule fails closed.
     Closed,
 }
 
-/// What limit, remaining and reset are worked out from.
+/// The figures from which limit, remaining and reset are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// A debt of whole microseconds and q-ths, in a bucket of a certain worth.
+    /// A debt in whole microseconds and q-ths of one, for a bucket with this token value.
     Owed { whole: u64, part: u64, worth: TokenValue },
     /// Plain counts.
     Counted { limit: u64, remaining: u64, reset: u64 },
 }
 
-/// What a bucket is worth: a token `p` q-ths of a microsecond, a full bucket `full` of them.
+/// The value of a token and of a full bucket: `p` and `full` q-ths of a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenValue {
     p: Divisor,
@@ -151,7 +152,7 @@ impl Decision {
         self.level
     }
 
-    /// A decision that comes as plain numbers, from whoever keeps the state.
+    /// Creates a decision from plain numbers, as a store returns them.
     pub const fn counted(
         outcome: Outcome,
         at: Micros,
@@ -162,16 +163,16 @@ impl Decision {
         Decision::new(outcome, at, Level::Counted { limit, remaining, reset: reset_after.0 })
     }
 
-    /// A refusal made without any state: there was no room to count in.
+    /// Creates a refusal made without any state: there was no room to count in.
     pub const fn closed(at: Micros, retry_after: Wait, limit: u64) -> Self {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
         let decision = Decision::new(Outcome::RetryAfter(retry_after), at, level);
         Decision { source: Source::Closed, ..decision }
     }
 
-    /// The same decision, field by field. For limiters: see there why.
+    /// The same decision, rebuilt field by field. The limiters that call it say why.
     #[doc(hidden)]
-    #[expect(clippy::needless_match, reason = "taking it apart is the point")]
+    #[expect(clippy::needless_match, reason = "taking the value apart is the purpose")]
     #[inline(always)]
     pub const fn rebuilt(self) -> Self {
         let outcome = match self.outcome {
@@ -190,8 +191,9 @@ impl Decision {
         Decision { outcome, rule: self.rule, source: self.source, at: self.at, level }
     }
 
-    /// What a decision made for this later instant says at `now`, when nothing may pass before that instant. For limiters
-    /// in which others have reserved ahead.
+    /// Restates a decision made for a later instant, before which nothing may pass, at `now`.
+    ///
+    /// For limiters in which the time up to that instant is already reserved.
     #[doc(hidden)]
     pub const fn held_back(self, now: Micros) -> Self {
         let until_then = self.at.since(now);
@@ -205,26 +207,28 @@ impl Decision {
         Decision { outcome, at: now, level, ..self }
     }
 
-    /// The same decision as the answer of rule `rule`.
+    /// The same decision, attributed to rule `rule`.
     #[inline]
     pub const fn of_rule(self, rule: RuleId) -> Self {
         Decision { rule, ..self }
     }
 
-    /// The same decision, its rule counted on after `earlier` others.
+    /// The same decision, with `earlier` added to its rule number.
     #[inline]
     pub(crate) const fn after(self, earlier: u16) -> Self {
         self.of_rule(RuleId(self.rule.0 + earlier))
     }
 
-    /// Whether the request may pass, at once or after a wait.
+    /// Whether the request may pass, now or after a wait.
     #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Allowed | Outcome::AllowedAfter(_))
     }
 
-    /// How long to wait before the same request would pass; `None` if it passed, never will, or nobody can say.
+    /// How long to wait before the same request would pass.
+    ///
+    /// `None` if the request passed, can never pass, or the time is not known.
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Wait> {
@@ -234,14 +238,14 @@ impl Decision {
         }
     }
 
-    /// The instant the decision was made at, on the deciding clock.
+    /// The instant at which the decision was made, on the deciding clock.
     #[inline]
     #[must_use]
     pub const fn at(&self) -> Micros {
         self.at
     }
 
-    /// The most that can pass at once: the burst of a bucket, the limit of a window.
+    /// The most that can pass at one instant: the burst of a bucket, the limit of a window.
     #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
@@ -261,7 +265,9 @@ impl Decision {
         }
     }
 
-    /// How long until the whole limit is there again, if nobody takes. Rounded up to a microsecond.
+    /// How long until the full limit is available, if no quota is taken.
+    ///
+    /// Rounded up to a microsecond.
     #[inline]
     #[must_use]
     pub const fn reset_after(&self) -> Wait {
@@ -271,7 +277,7 @@ impl Decision {
         })
     }
 
-    /// This decision if it allows, an error for `?` if it refuses.
+    /// This decision if it allows the request, or an error for `?` if it refuses.
     ///
     /// # Errors
     /// [`Denied`], carrying the decision, for [`Outcome::RetryAfter`], [`Outcome::Busy`] and [`Outcome::Never`].
@@ -280,8 +286,9 @@ impl Decision {
         if self.is_allowed() { Ok(self) } else { Err(Denied { decision: self }) }
     }
 
-    /// The stricter of two decisions on one request. The order of the two, and of any chain, never matters.
+    /// The stricter of two decisions on one request.
     ///
+    /// The order of the two, and of any chain, does not matter.
     /// A refusal is stricter than a pass, a longer wait than a shorter one, less remaining than more; between
     /// equals the rule that comes first.
     #[inline]
@@ -289,7 +296,7 @@ impl Decision {
         if self.is_stricter_than(&other) { self } else { other }
     }
 
-    /// No two different rules are equally strict.
+    /// Whether this decision is stricter. No two different rules are equally strict.
     #[inline]
     fn is_stricter_than(&self, other: &Decision) -> bool {
         let by_outcome = self.outcome.cmp(&other.outcome);
@@ -314,14 +321,14 @@ impl fmt::Display for Decision {
     }
 }
 
-// === impl Worth ===
+// === impl TokenValue ===
 
 impl TokenValue {
     pub(crate) const fn new(p: u64, q: u64, full: u64) -> Self {
         TokenValue { p: Divisor::new(p), q, full }
     }
 
-    /// How many whole tokens there are beside this debt.
+    /// The number of whole tokens left beside this debt.
     #[inline(always)]
     const fn tokens_beside(self, whole: u64, part: u64) -> u64 {
         let Some(owed) = whole.checked_mul(self.q) else { return 0 };
@@ -340,14 +347,14 @@ impl PartialOrd for Outcome {
 }
 
 impl Ord for Outcome {
-    /// From the kindest to the strictest.
+    /// Orders from the most permissive to the strictest.
     #[inline]
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         let rank = |outcome: &Outcome| match *outcome {
             Outcome::Allowed => (0, Wait(0)),
             Outcome::AllowedAfter(wait) => (1, wait),
             Outcome::RetryAfter(wait) => (2, wait),
-            // Stricter than a promise: where both refuse, the promise could not be kept.
+            // Stricter than `RetryAfter`: if both refuse, the time that `RetryAfter` promises may not hold.
             Outcome::Busy => (3, Wait(0)),
             Outcome::Never => (4, Wait(0)),
         };
@@ -358,14 +365,14 @@ impl Ord for Outcome {
 // === impl Wait ===
 
 impl Wait {
-    /// So many microseconds.
+    /// A wait of this many microseconds.
     #[inline]
     #[must_use]
     pub const fn micros(micros: u64) -> Self {
         Wait(micros)
     }
 
-    /// The same as a [`Duration`], for whoever is to sleep that long.
+    /// The wait as a [`Duration`], for sleeping.
     #[inline]
     #[must_use]
     pub const fn duration(self) -> Duration {
@@ -381,7 +388,7 @@ impl Wait {
         self.0
     }
 
-    /// Whole seconds, rounded up: what a `Retry-After` header takes, so that who obeys it is not a moment too early.
+    /// Whole seconds, rounded up for `Retry-After`, so that no client retries too early.
     #[inline]
     #[must_use]
     pub const fn as_secs_up(self) -> u64 {

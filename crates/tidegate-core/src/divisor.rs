@@ -1,16 +1,17 @@
-//! # Dividing by a number that stays
+//! # Division by a constant
 //!
-//! A division takes longer than everything else in a decision, and nearly always divides by the same number: the period of a
-//! window, the interval of a bucket. Multiplying by its inverse, worked out once, is the same to within one, and
-//! what is left over tells whether to add that one.
+//! A division takes longer than the rest of a decision, and nearly always has the same divisor: the period of a
+//! window, the interval of a bucket. Multiplication by a precomputed inverse gives the same quotient or one less, and
+//! the remainder tells which.
 //!
 //! ```text
 //!   n · ⌊(2⁶⁴ − 1) / d⌋ / 2⁶⁴   =   ⌊n / d⌋, or one less
 //! ```
 //!
-//! The inverse lacks less than one, the rounding of 2⁶⁴/d, so the product lacks less than n/2⁶⁴, which is less than one too.
+//! The inverse is too small by less than one, the rounding of 2⁶⁴/d. So the product is too small by less than n/2⁶⁴,
+//! which is less than one too.
 
-/// A number to divide by, often.
+/// A divisor with its precomputed inverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
     by: u64,
@@ -18,7 +19,7 @@ pub(crate) struct Divisor {
 }
 
 impl Divisor {
-    /// For division by `by`, which is not 0.
+    /// Prepares division by `by`, which is not 0.
     pub(crate) const fn new(by: u64) -> Self {
         Divisor { by, inverse: u64::MAX / by }
     }
@@ -28,7 +29,7 @@ impl Divisor {
         self.by
     }
 
-    /// ⌊number / divisor⌋ and what is left over.
+    /// Returns ⌊number / divisor⌋ and the remainder.
     #[inline(always)]
     pub(crate) const fn divide(self, number: u64) -> (u64, u64) {
         let estimate = ((number as u128 * self.inverse as u128) >> 64) as u64;

@@ -1,15 +1,15 @@
-//! # A rule for those who decide elsewhere
+//! # Encoding of rules for external stores
 //!
-//! A script in a database decides by the same arithmetic as this crate, but cannot hold its types. What it has to know of a
-//! rule is a letter, for the algorithm, and a few numbers:
+//! A script in a database decides by the same arithmetic as this crate, but cannot use its types. A rule is passed to
+//! it as a letter, for the algorithm, and a few numbers:
 //!
 //! | letter | algorithm | numbers |
 //! |---|---|---|
 //! | `b` | token bucket | p, q, burst: a token each p/q microseconds |
 //! | `q` | leaky queue | p, q, full, free: the last two in q-ths of a microsecond |
-//! | `g` | leaky queue as nginx counts | rate, burst, delay: thousandths of a request |
+//! | `g` | leaky queue with nginx's rounding | rate, burst, delay: thousandths of a request |
 //! | `s` | stepped bucket | step, period, offset, burst |
-//! | `w` | fixed window by the clock | limit, period, offset |
+//! | `w` | fixed window aligned to the clock | limit, period, offset |
 //! | `h` | fixed window from the first hit | limit, period |
 //! | `l` | sliding log | limit, period |
 //! | `c` | sliding window | limit, period, cells, oldest: 0 strict, 1 interpolated, 2 plain |
@@ -18,8 +18,9 @@
 
 use crate::{Rule, TokenBucket};
 
-/// A rule as a letter and a few numbers; what they mean is written beside each letter in the source of this module and,
-/// for Redis, in `WIRE.md`.
+/// A rule as a letter and a few numbers, for a store that decides by itself.
+///
+/// Their meaning is listed by letter in the source of this module and, for Redis, in `WIRE.md`.
 ///
 /// ```
 /// use tidegate_core::Rule;
@@ -45,13 +46,13 @@ impl EncodedRule {
         EncodedRule { letter, numbers, len: N }
     }
 
-    /// Which algorithm it is.
+    /// The letter of the algorithm.
     #[must_use]
     pub const fn letter(&self) -> u8 {
         self.letter
     }
 
-    /// Its numbers, as many as the algorithm has.
+    /// The numbers, as many as the algorithm has.
     #[must_use]
     pub fn numbers(&self) -> &[u64] {
         &self.numbers[..self.len]
@@ -59,7 +60,7 @@ impl EncodedRule {
 }
 
 impl Rule {
-    /// What whoever decides elsewhere has to know of this rule.
+    /// Encodes the rule for a store that decides by itself.
     #[must_use]
     pub fn encode(&self) -> EncodedRule {
         match self {
@@ -73,10 +74,11 @@ impl Rule {
         }
     }
 
-    /// The share of one of `nodes` that enforce the rule each on its own.
+    /// The share of one of `nodes` that each enforce the rule on their own.
     ///
-    /// A bucket or a queue becomes a slower one with a smaller burst. Windows, logs, cells and stepped buckets become a token
-    /// bucket at the pace of the limit, so that a share that starts empty does not have to wait for the end of a window.
+    /// A bucket or a queue becomes a slower one with a smaller burst. Windows, logs, cells and stepped buckets become a
+    /// token bucket at the pace of the limit, so that a share that starts empty does not have to wait for the end of a
+    /// window.
     ///
     /// `None` if the share would be less than one.
     ///
@@ -115,7 +117,7 @@ impl Rule {
     }
 }
 
-/// An equal share of so many, if there is at least one in it.
+/// An equal share of `many`, if it is at least one.
 pub(crate) fn share_of(many: u64, nodes: u64) -> Option<u64> {
     Some(many / nodes).filter(|share| *share > 0)
 }

@@ -1,7 +1,7 @@
 //! # Fixed window
 //!
-//! Cut time into windows and count what passes in each. Nothing is simpler to explain or cheaper to keep, and
-//! everybody can tell when the count starts anew.
+//! Time is divided into windows, and each window counts what passes in it. No algorithm is simpler to explain or
+//! cheaper to store, and clients can tell when the count restarts.
 //!
 //! ```text
 //!   limit ┤          ████     ████
@@ -11,17 +11,18 @@
 //!         0:59          1:00
 //! ```
 //!
-//! The drawing shows the weakness too: the last moment of one window and the first of the next hold twice the
-//! limit, within an instant. In any stretch Δ at most limit·(⌈Δ/period⌉ + 1) pass, in any one period at most twice
-//! the limit, and exactly the limit in each aligned window. Who needs "never more than the limit in any
-//! period" wants a [`SlidingWindow`](crate::SlidingWindow).
+//! The drawing also shows the weakness: the last moment of one window and the first of the next hold twice the
+//! limit, within an instant. In any time span Δ at most limit·(⌈Δ/period⌉ + 1) pass, in any one period at most twice
+//! the limit, and exactly the limit in each aligned window. For "never more than the limit in any period", use
+//! [`SlidingWindow`](crate::SlidingWindow).
 //!
-//! Aligned windows let all keys start anew together, and their clients come back together. Windows *from the
-//! first hit* spread that: each key's window opens with its first request.
+//! Aligned windows restart for all keys together, and their clients return together. Windows *from the
+//! first hit* spread that load: the window of each key opens with its first request.
 //!
-//! A clock that steps back finds a window that has not begun yet. Its count is moved to the current window, so the step mints
-//! nothing and no key waits longer than one window. If the clock comes again the window is new: a clock that steps back and
-//! comes again n times admits at most n limits more. The word has no bits left to remember where it stepped back from.
+//! After a clock has stepped back, the stored window has not begun yet. Its count is moved to the current window, so
+//! the step frees no quota and no key waits longer than one window. If the clock returns, the window is new: a clock
+//! that steps back and returns n times admits at most n limits more. The word has no bits left to store the instant
+//! that the clock stepped back from.
 
 use core::time::Duration;
 
@@ -32,7 +33,7 @@ use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
-/// At most `limit` in each window. The burst of the quota plays no part.
+/// A fixed window: at most `limit` in each window. The burst of the quota is ignored.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, FixedWindow, Micros, Quota};
@@ -51,17 +52,17 @@ pub struct FixedWindow {
     counter: Counter,
 }
 
-/// What a window begins with.
+/// What determines the start of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Anchor {
     Clock(Grid),
     FirstHit { period: u64 },
 }
 
-/// The window that a decision falls into, and what was counted in it.
+/// The window that a decision falls into, and its count.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// How the window is written down: its number, or its first instant.
+    /// The stored identity of the window: its number, or its first instant.
     name: u64,
     ends: Micros,
     count: u64,
@@ -80,7 +81,7 @@ impl FixedWindow {
         }
     }
 
-    /// As [`FixedWindow::new`], for a quota that is not known to be right.
+    /// As [`FixedWindow::new`], for a quota that has not been validated.
     ///
     /// # Errors
     /// If the period is not a whole number of microseconds.
@@ -88,8 +89,9 @@ impl FixedWindow {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
 
-    /// The same windows, beginning this long after each multiple of the period. Without effect on windows
-    /// from the first hit.
+    /// The same windows, beginning at `offset` after each multiple of the period.
+    ///
+    /// Without effect on windows from the first hit.
     #[must_use]
     pub const fn offset(self, offset: Duration) -> Self {
         match self.anchor {
@@ -98,7 +100,7 @@ impl FixedWindow {
         }
     }
 
-    /// The same limit, but each key's window begins with its first request.
+    /// The same limit, but the window of each key begins with its first request.
     #[must_use]
     pub const fn from_first_hit(self) -> Self {
         let period = self.period();
@@ -143,7 +145,7 @@ impl FixedWindow {
             }
             Anchor::FirstHit { period } => {
                 let open = count > 0 && now.get() < written + period;
-                // A window that opens after now was opened by a clock that has since stepped back.
+                // A window that opens after `now` was opened before the clock stepped back.
                 let name = if open { written.min(now.get()) } else { now.get() };
                 Window { name, ends: Micros::new(name).plus(period), count: if open { count } else { 0 } }
             }
@@ -182,7 +184,8 @@ impl Algorithm for FixedWindow {
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         let Anchor::Clock(beat) = self.anchor else { return None };
         let number = beat.number(now);
-        // A word of this window is that of an empty one plus the count; a word of an earlier window is less.
+        // A word of this window is the empty word plus the count. A word of an earlier window is less than the empty
+        // word.
         let empty = self.counter.empty_word(number)?;
         let (count, cost) = (word.saturating_sub(empty), u64::from(cost));
         if cost == 0 || cost > self.limit || count > self.counter.largest() {
@@ -241,8 +244,10 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Of a later window, or more in the same one. Windows from the first hit end at different instants: one can be
-    /// used up and over sooner than another that is hardly used.
+    /// Only for aligned windows: a later window, or more in the same window, has used more.
+    ///
+    /// Windows from the first hit end at different instants: one can be used up and end sooner than another that is
+    /// hardly used.
     #[inline]
     fn is_ordered(&self) -> bool {
         matches!(self.anchor, Anchor::Clock(_))

@@ -1,12 +1,12 @@
-//! # What is wrong with a quota
+//! # Invalid quotas and rules
 //!
-//! One error for all ways of making a quota or a rule wrongly. It names the value, says what is wrong with it and what
-//! would be right; from text it also knows the character.
+//! One error type for every invalid quota or rule. It names the value, says what is wrong with it and what
+//! would be valid. For text it also knows the character.
 
 use core::fmt;
 use core::time::Duration;
 
-/// Why a quota, or a rule made of one, cannot be.
+/// Why a quota, or a rule built from one, is invalid.
 ///
 /// ```
 /// use tidegate_core::Quota;
@@ -51,7 +51,7 @@ impl InvalidQuota {
         InvalidQuota { reason, position: Some(position) }
     }
 
-    /// Where in the text the mistake is, in characters from 0; `None` if it is not in one place.
+    /// The position of the mistake in the text, in characters from 0; `None` if it has none.
     #[must_use]
     pub const fn position(&self) -> Option<usize> {
         self.position
@@ -70,7 +70,7 @@ impl fmt::Display for InvalidQuota {
 impl core::error::Error for InvalidQuota {}
 
 impl Reason {
-    /// The reason without its numbers, for a panic during `const` evaluation, which cannot print them.
+    /// The reason without its numbers, which a panic during `const` evaluation cannot print.
     pub(crate) const fn sentence(&self) -> &'static str {
         match self {
             Reason::ZeroLimit => "a limit of 0 lets nothing pass; use 1 or more",

@@ -1,36 +1,37 @@
 //! # Leaky queue
 //!
-//! A [`TokenBucket`] lets a burst pass at once. Whoever stands behind it, a database or somebody else's API, would
-//! rather have the burst one by one. A leaky queue lets requests *in* like a bucket and *out* at an even pace: the
-//! answer to a request is not only whether it may pass but when its turn is.
+//! A [`TokenBucket`] lets a burst pass at one instant. The service behind the limiter, a database or a third-party
+//! API, may need the requests of the burst one by one. A leaky queue *admits* requests like a bucket and *releases*
+//! them at an even pace: the decision on a request says not only whether it may pass but also when.
 //!
 //! ```text
-//!             in                                                   out, one per interval
+//!           admitted                                             released, one per interval
 //!   ─ ─ ●●●●●●  ──►  │ waiting: at most `queue` │ being served │  ──●────●────●──►
 //!        full? refused                                               ├────┤
 //! ```
 //!
-//! Nothing waits in here, though. As in the bucket, one instant is all there is: when the last request that was let in has
-//! been served. A new one is served an interval after that, and the difference to now is how long the queue is.
+//! Nothing waits inside this type. As in the bucket, the state is one instant: the end of service of the last admitted
+//! request. A new request is served an interval after that. The difference between the instant and now is the length
+//! of the queue.
 //!
 //! ```text
-//!   now + (queue+1)·interval ┤─ ─ ─ ─ ─ ─ ─   beyond this line there is no room: refused, nothing changes
+//!   now + (queue+1)·interval ┤─ ─ ─ ─ ─ ─ ─   beyond this line the queue is full: refused, nothing changes
 //!                            │        ┌──┐
-//!   now + (delay+1)·interval ┤─ ─ ┌───┘  └──  up to this line a request passes at once; above it, it waits
-//!                            │ ┌──┘           for as long as it stands above
+//!   now + (delay+1)·interval ┤─ ─ ┌───┘  └──  up to this line a request passes now; above it, it waits
+//!                            │ ┌──┘           for the time by which it exceeds the line
 //!                        now ┼─┘──────────► t
 //! ```
 //!
-//! With `delay` at 0, as made, every request but the first waits until the one before it has been served. nginx knows the same
-//! numbers as `burst` and `delay`, where `nodelay` is a delay as large as the queue: everybody who finds room passes
-//! at once, but room comes back at the even pace. As there, one request is in service and not in the queue, so a queue of 5 lets 6 in.
+//! `delay` is 0 by default: every request but the first waits until the one before it has been served. The same numbers
+//! are called `burst` and `delay` in nginx, where `nodelay` is a delay as large as the queue: every request that finds
+//! room passes now, but room is freed at the even pace. As in nginx, one request is in service and not in the queue, so
+//! a queue of 5 admits 6.
 //!
-//! A request that would wait longer than `max_wait` is refused instead. A cost of n is n requests that come together:
-//! it has its turn with the last of them.
+//! A request that would wait longer than `max_wait` is refused instead. A cost of n is n requests that arrive together:
+//! it is released with the last of them.
 //!
-//! In any stretch Δ at most 1 + ⌊rate·Δ⌋ have their turn, if `delay` is 0; at most `delay` more otherwise.
-//! nginx's own rounding, for whoever moves a configuration from there and compares, is in
-//! [`NginxQueue`](crate::NginxQueue).
+//! In any time span Δ at most 1 + ⌊rate·Δ⌋ are released if `delay` is 0, and at most `delay` more otherwise.
+//! [`NginxQueue`](crate::NginxQueue) has nginx's own rounding, for comparison after moving a configuration from nginx.
 
 use core::time::Duration;
 
@@ -41,7 +42,7 @@ use crate::invalid::{InvalidQuota, Reason};
 use crate::token_bucket::{NOTHING, Span, while_ahead};
 use crate::{ClockKind, Micros, Quota, TokenBucket, Words, WordsMut};
 
-/// Lets requests out at the pace of a quota, and lets a bounded number of them wait for their turn.
+/// Releases requests at the pace of a quota, and lets a bounded number of them wait.
 ///
 /// ```
 /// use core::time::Duration;
@@ -60,20 +61,23 @@ pub struct LeakyQueue {
     queue: u32,
     delay: u32,
     max_wait: Option<Duration>,
-    /// As full as this, the queue takes no more.
+    /// The bucket whose capacity is the capacity of the queue.
     bucket: TokenBucket,
-    /// Who is within this passes at once.
+    /// A request within this span passes without waiting.
     free: Span,
-    /// What is left of a longest wait that is no whole number of intervals: so much may still be owed when the whole limit is
-    /// there again.
+    /// The remainder of a `max_wait` that is not a whole number of intervals.
+    ///
+    /// This much may still be owed when the whole limit is available again.
     spare: Span,
 }
 
 impl LeakyQueue {
-    /// Requests leave at the pace of `quota`, and at most `queue` of them wait. The burst of the quota plays no part.
+    /// Requests leave at the pace of `quota`, and at most `queue` of them wait.
+    ///
+    /// The burst of the quota is ignored.
     ///
     /// # Panics
-    /// If so many cannot be counted exactly; in a `const` that is a compile error.
+    /// If a queue of this length cannot be counted exactly; in a `const` that is a compile error.
     #[must_use]
     pub const fn new(quota: Quota, queue: u32) -> Self {
         match Self::checked(quota, queue) {
@@ -82,27 +86,29 @@ impl LeakyQueue {
         }
     }
 
-    /// As [`LeakyQueue::new`], for values that are not known to be right.
+    /// As [`LeakyQueue::new`], for values that have not been validated.
     ///
     /// # Errors
-    /// If so many cannot be counted exactly.
+    /// If a queue of this length cannot be counted exactly.
     pub fn try_new(quota: Quota, queue: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, queue).map_err(InvalidQuota::because)
     }
 
-    /// The same queue, where the first `delay` of those in it pass at once instead of waiting.
+    /// The same queue, in which the first `delay` requests pass now instead of waiting.
     #[must_use]
     pub const fn delay(self, delay: u32) -> Self {
         LeakyQueue { delay, ..self }.laid_out()
     }
 
-    /// The same queue, where nobody waits: who finds room passes at once, and room comes back at the even pace.
+    /// The same queue without waiting: a request that finds room passes now.
+    ///
+    /// Room is freed at the even pace.
     #[must_use]
     pub const fn nodelay(self) -> Self {
         self.delay(u32::MAX)
     }
 
-    /// The same queue, for those who would rather be refused than wait longer than this.
+    /// The same queue, which refuses a request that would wait longer than this.
     #[must_use]
     pub const fn max_wait(self, longest: Duration) -> Self {
         LeakyQueue { max_wait: Some(longest), ..self }.laid_out()
@@ -119,7 +125,7 @@ impl LeakyQueue {
         }
     }
 
-    /// Works out where the two lines lie.
+    /// Computes the positions of the two lines.
     const fn laid_out(self) -> Self {
         let (p, q) = (self.quota.p(), self.quota.q());
         let delay = if self.delay < self.queue { self.delay } else { self.queue };
@@ -141,7 +147,7 @@ impl LeakyQueue {
         EncodedRule::new(b'q', [p, q, self.bucket.full_parts(), self.free.parts(q)])
     }
 
-    /// As many times slower, with as many times fewer places; nobody waits longer.
+    /// The share of one of `nodes`: pace and queue divided by `nodes`, the same longest wait.
     pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
         let places = u32::try_from(share_of(u64::from(self.queue) + 1, nodes)?).ok()?;
         let delay = u64::from(self.delay.min(self.queue)) / nodes;
@@ -151,7 +157,7 @@ impl LeakyQueue {
         Some(LeakyQueue { max_wait: self.max_wait, ..share }.laid_out())
     }
 
-    /// The bucket's decision on a cost that it charged, with the wait until its turn.
+    /// The bucket's decision on a cost that it charged, with the wait until the release.
     #[inline]
     fn with_turn(&self, charged: Decision) -> Decision {
         let wait = self.bucket.beyond(charged, self.free);
@@ -200,7 +206,7 @@ impl Algorithm for LeakyQueue {
         }
     }
 
-    /// Charges the cost, and tells when its turn is: it takes its place in the queue even where there is none.
+    /// Charges the cost even if the queue is full, and returns the wait until its release.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         match self.bucket.ahead(state, now) {
             0 => self.charge(state, now, cost),

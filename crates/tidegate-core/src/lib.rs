@@ -1,39 +1,40 @@
-//! # The algorithms of Tidegate, as pure steps
+//! # Rate-limiting algorithms as pure functions
 //!
 //! Nothing in this crate reads a clock, takes a lock or depends on another crate. An [`Algorithm`]
-//! is handed a few words of state, an instant and a cost, and answers with a [`Decision`].
+//! takes a few words of state, an instant and a cost, and returns a [`Decision`].
 //!
-//! Most programs want the `tidegate` crate, which adds clocks, threads and a million keys. This one is for those who keep
-//! the state themselves, and for proving things: every other implementation, in memory or in Redis, is checked against it.
+//! Most programs want the `tidegate` crate, which adds clocks, threads and a store for millions of keys. Use this crate
+//! to store the state elsewhere, or to verify an implementation: every other implementation of these algorithms, in
+//! memory or in Redis, is checked against it.
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Micros, Outcome, Quota, TokenBucket};
 //!
 //! const QUOTA: Quota = Quota::per_second(10).burst(3);
 //! let bucket = TokenBucket::new(QUOTA);
-//! let mut state = [0; 3]; // all zero: a key never last_seen
+//! let mut state = [0; 3]; // all zero: a key never seen
 //!
 //! let decision = bucket.decide(&mut state, Micros::new(0), 3);
 //! assert_eq!(decision.outcome, Outcome::Allowed);
 //! assert_eq!(decision.remaining(), 0);
 //! ```
 //!
-//! | algorithm | in any stretch Δ at most | words |
+//! | algorithm | most that passes in any time span Δ | words of state |
 //! |---|---|---|
-//! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a steady clock |
-//! | [`PerCallBucket`] | as the bucket, of the quota at each call | 6; 5 on a steady clock |
-//! | [`LeakyQueue`] | 1 + ⌊rate·Δ⌋ have their turn | 3; 1 on a steady clock |
-//! | [`NginxQueue`] | as the queue, rounded as nginx does | 2 |
+//! | [`TokenBucket`] | burst + ⌊rate·Δ⌋ | 3; 1 on a monotonic clock |
+//! | [`PerCallBucket`] | as the token bucket, with the quota of each call | 6; 5 on a monotonic clock |
+//! | [`LeakyQueue`] | 1 + ⌊rate·Δ⌋ leave the queue | 3; 1 on a monotonic clock |
+//! | [`NginxQueue`] | as the leaky queue, rounded as nginx does | 2 |
 //! | [`SteppedBucket`] | burst + limit·(⌊Δ/period⌋ + 1) | 1; 2 for periods below 9 s |
 //! | [`FixedWindow`] | limit·(⌈Δ/period⌉ + 1) | 1, rarely 2 |
 //! | [`SlidingLog`] | limit in any period | 1 + limit |
 //! | [`SlidingWindow`] | limit in any period, if strict | about cells ÷ 2 + 2 |
 //!
-//! [`Pacing`] refuses nobody and lets everybody wait, so it is no [`Algorithm`]; it keeps its state in 2 or 3 words too.
+//! [`Pacing`] delays every request and refuses none, so it is not an [`Algorithm`]. Its state takes 2 or 3 words.
 
 #![no_std]
 
-// Only for policies of a length that is known when the program runs, as a boxed slice of rules.
+// Only for policies with a length known only at run time: a boxed slice of rules.
 extern crate alloc;
 
 mod algorithm;

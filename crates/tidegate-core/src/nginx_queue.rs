@@ -1,23 +1,25 @@
-//! # Leaky queue, rounded as nginx does
+//! # Leaky queue with nginx's rounding
 //!
-//! nginx's `limit_req` is a [`LeakyQueue`](crate::LeakyQueue) that counts in thousandths of a request and in milliseconds, and
-//! truncates at each visit. Seldom does that matter; but who moves a configuration from nginx wants to see the same log lines,
-//! and `1r/m` there is not one a minute: 1·1000 ÷ 60 is 16 thousandths a second, one in 62.5 seconds. This is that
-//! arithmetic, to the digit. For anything new take the exact queue.
+//! nginx's `limit_req` is a [`LeakyQueue`](crate::LeakyQueue) that counts in thousandths of a request and in
+//! milliseconds, and truncates at each request. That seldom matters. But a configuration moved from nginx should
+//! produce the same log lines, and `1r/m` there is not one per minute: 1·1000 ÷ 60 is 16 thousandths per second, one in
+//! 62.5 seconds. This type reproduces that arithmetic to the digit. For new configurations use the exact queue.
 //!
 //! ```text
 //!   owed ┤ thousandths of a request       each request adds 1000
 //!   3000 ┤     ┌─┐
-//!   2000 ┤   ┌─┘ └┐  ┌─┐                  each millisecond takes off rate ÷ 1000, truncated at each visit
+//!   2000 ┤   ┌─┘ └┐  ┌─┐                  each millisecond removes rate ÷ 1000, truncated at each request
 //!   1000 ┤ ┌─┘    └──┘ └───
 //!      0 ┼─┘─────────────────► ms
 //! ```
 //!
-//! nginx calls what is owed beyond the request itself its *excess*: refused if that is more than `burst`, at once if it is no more
-//! than `delay`, after (excess − delay) ÷ rate otherwise. A clock that steps back by up to a minute takes nothing off. One that
-//! steps back further is believed; here that holds for a request that is refused too, while nginx would go on refusing it
-//! until the clock has caught up. When it comes again that is time, as in nginx: n steps back of more than a minute, each with a
-//! return, admit at most n times `burst` + 1 more.
+//! nginx calls the debt beyond the request itself its *excess*. A request is refused if its excess is more than
+//! `burst`, passes now if it is at most `delay`, and otherwise passes after (excess − delay) ÷ rate.
+//!
+//! A clock that steps back by up to a minute removes no debt. A longer step back is taken as the new time. Here this
+//! also holds for a refused request, while nginx keeps refusing it until the clock has caught up. When the clock
+//! returns, that counts as elapsed time, as in nginx: n steps back of more than a minute, each with a return, admit at
+//! most n times `burst` + 1 more.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait};
@@ -42,15 +44,15 @@ use crate::{Micros, Quota, Words, WordsMut};
 pub struct NginxQueue {
     /// Thousandths of a request per second.
     rate: u64,
-    /// As nginx keeps them, in thousandths of a request.
+    /// In thousandths of a request, as in nginx.
     burst: u64,
     delay: u64,
 }
 
-/// What a key owed, and when that was.
+/// The debt of a key, and the instant it was computed at.
 #[derive(Clone, Copy, Debug)]
 struct Backlog {
-    /// Thousandths of a request. Nothing owed is a key never seen.
+    /// Thousandths of a request. 0 is a key never seen.
     owed: u64,
     /// Milliseconds.
     last: u64,
@@ -58,16 +60,17 @@ struct Backlog {
 
 const REQUEST: u64 = 1_000;
 const MILLI: u64 = 1_000;
-/// A clock that steps back by more than this many milliseconds is believed.
+/// A step back by more than this many milliseconds is taken as the new time.
 const FAR_BACK: u64 = 60_000;
-/// More than this is not told from it.
+/// The largest debt; a larger one is stored as this.
 const MAX: u64 = 1 << 53;
 
 impl NginxQueue {
-    /// A zone with the rate of `quota` and this `burst`. The burst of the quota plays no part.
+    /// A zone with the rate of `quota` and this `burst`. The burst of the quota is ignored.
     ///
     /// # Panics
-    /// If the rate is less than a thousandth of a request per second, or too large; in a `const` that is a compile error.
+    /// If the rate is less than a thousandth of a request per second, or too large; in a `const` that is a compile
+    /// error.
     #[must_use]
     pub const fn new(quota: Quota, burst: u32) -> Self {
         match Self::checked(quota, burst) {
@@ -76,7 +79,7 @@ impl NginxQueue {
         }
     }
 
-    /// As [`NginxQueue::new`], for values that are not known to be right.
+    /// As [`NginxQueue::new`], for values that have not been validated.
     ///
     /// # Errors
     /// If the rate is less than a thousandth of a request per second, or too large.
@@ -84,13 +87,13 @@ impl NginxQueue {
         Self::checked(quota, burst).map_err(InvalidQuota::because)
     }
 
-    /// The same zone, where an excess of up to `delay` requests is not delayed.
+    /// The same zone, in which an excess of up to `delay` requests is not delayed.
     #[must_use]
     pub const fn delay(self, delay: u32) -> Self {
         NginxQueue { delay: delay as u64 * REQUEST, ..self }
     }
 
-    /// The same zone, where nothing is delayed.
+    /// The same zone, in which no request is delayed.
     #[must_use]
     pub const fn nodelay(self) -> Self {
         NginxQueue { delay: u64::MAX, ..self }
@@ -102,7 +105,7 @@ impl NginxQueue {
         if rate == 0 || rate > u32::MAX as u128 {
             return Err(Reason::NginxRate { limit: quota.limit(), period: quota.period() });
         }
-        #[expect(clippy::cast_possible_truncation, reason = "just found to fit")]
+        #[expect(clippy::cast_possible_truncation, reason = "just checked to fit")]
         Ok(NginxQueue { rate: rate as u64, burst: burst as u64 * REQUEST, delay: 0 })
     }
 
@@ -116,7 +119,7 @@ impl NginxQueue {
         Some(NginxQueue { rate: share_of(self.rate, nodes)?, burst: (places - 1) * REQUEST, delay })
     }
 
-    /// What is owed at `now`, as nginx works it out at each visit.
+    /// The debt at `now`, as nginx computes it at each request.
     fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Backlog {
         let (now, Backlog { owed, last }) = (millis(now), Backlog::read(state));
         match if last > now + FAR_BACK { 1 } else { now.saturating_sub(last) } {
@@ -125,18 +128,18 @@ impl NginxQueue {
         }
     }
 
-    /// What leaks out in so many milliseconds.
+    /// The debt that leaks out in `passed` milliseconds.
     const fn leaked(&self, passed: u64) -> u64 {
         self.rate.saturating_mul(passed) / MILLI
     }
 
-    /// The instant at which `less` of what is owed has leaked out.
+    /// The instant at which `less` of the debt has leaked out.
     fn leaked_at(&self, standing: Backlog, less: u64) -> Micros {
         let millis = less.saturating_mul(MILLI).div_ceil(self.rate);
         Micros::new(standing.last.saturating_add(millis).saturating_mul(MILLI))
     }
 
-    /// How long an excess is delayed.
+    /// The outcome for an excess, with its delay.
     fn turn(&self, excess: u64) -> Outcome {
         match excess.saturating_sub(self.delay).saturating_mul(MILLI) / self.rate {
             0 => Outcome::Allowed,
@@ -144,7 +147,7 @@ impl NginxQueue {
         }
     }
 
-    /// A decision after which so much is owed, which leaks out from `written` on.
+    /// A decision that leaves a debt of `owed`, which leaks out from `written` on.
     fn decision(&self, outcome: Outcome, now: Micros, owed: u64, written: Backlog) -> Decision {
         let limit = self.burst / REQUEST + 1;
         let remaining = (self.burst + REQUEST).saturating_sub(owed) / REQUEST;
@@ -152,7 +155,9 @@ impl NginxQueue {
         Decision::new(outcome, now, Level::Counted { limit, remaining, reset })
     }
 
-    /// How long until `asked` is refused no more. From what is written, since a refusal writes nothing.
+    /// How long until `asked` is no longer refused.
+    ///
+    /// Computed from the stored backlog, since a refusal writes nothing.
     fn retry_after(&self, now: Micros, written: Backlog, asked: u64) -> Outcome {
         let over = (written.owed + asked).saturating_sub(self.burst + REQUEST);
         Outcome::RetryAfter(Wait::micros(self.leaked_at(written, over).since(now)))
@@ -215,7 +220,7 @@ impl Algorithm for NginxQueue {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        // Another rate leaks from now on; the same goes on from where it was, without rounding once more.
+        // Another rate leaks from now on. The same rate continues from the stored instant, without rounding once more.
         let standing = if self.rate == old.rate { Backlog::read(from) } else { old.standing(from, now) };
         standing.write(state);
     }
@@ -225,7 +230,7 @@ const fn millis(now: Micros) -> u64 {
     now.get() / MILLI
 }
 
-// === impl Standing ===
+// === impl Backlog ===
 
 impl Backlog {
     fn read<S: Words + ?Sized>(state: &S) -> Self {
@@ -237,12 +242,12 @@ impl Backlog {
         state.set(1, if self.owed == 0 { 0 } else { self.last });
     }
 
-    /// What is owed beyond the request itself.
+    /// The debt beyond the request itself.
     fn excess(self) -> u64 {
         self.owed.saturating_sub(REQUEST)
     }
 
-    /// The same, believing a clock that has stepped back far.
+    /// The same backlog, moved to `now` after a far step back of the clock.
     fn repaired(self, now: Micros) -> Self {
         if self.last > millis(now) + FAR_BACK { Backlog { last: millis(now), ..self } } else { self }
     }

@@ -1,41 +1,43 @@
-//! # Pacing: everybody passes, but not all at once
+//! # Pacing: delay instead of refusal
 //!
-//! A limiter refuses what is too much. A pacer lets it wait: whoever asks is told how long, and the requests leave one
-//! after the other at the pace of the quota. It is what one wants on the way *out*, before calling somebody else.
+//! A limiter refuses excess requests. A pacer delays them: it tells each caller how long to wait, and the requests
+//! leave one after the other at the pace of the quota. It suits *outgoing* requests, before a call to another service.
 //!
-//! The simplest pacer keeps the instant at which the next request may leave, and each request moves it on by as long as
-//! it takes at this pace. Two things follow that surprise at first.
+//! The simplest pacer stores the instant at which the next request may leave. Each request moves it by the time the
+//! request takes at this pace. This has two surprising consequences.
 //!
 //! ```text
-//!   asks for   1    100                    1
+//!   permits    1    100                    1
 //!              │     │                     │
-//!   leaves     │     │ at once             │ when the hundred are paid for
+//!   leaves     │     │ without waiting     │ when the hundred are paid for
 //!   ───────────┼─────┼─────────────────────┼──────────► t
 //!              └─1×I─┴───── 100 × I ───────┴─1×I─
 //! ```
 //!
-//! *The next one pays.* How long a request waits depends on those before it, never on how much it asks for. A request
-//! for a hundred permits to an idle pacer leaves at once, since there is nobody to wait for; the one after it waits
-//! for a hundred. *Nothing is too large.* There is no burst that a request would have to fit into.
+//! *The next request pays.* How long a request waits depends on the requests before it, never on how many permits it
+//! asks for. A request for a hundred permits to an idle pacer leaves immediately, since nothing is ahead of it; the next
+//! request waits for the hundred. *No request is too large.* There is no burst that a request would have to fit into.
 //!
-//! What the pacer makes of time in which nobody asked is where its two kinds differ. [`Bursty`] puts it by, so that a
-//! few requests after a rest may leave together: what was paced may catch up. [`WarmUp`] takes it as a sign that
-//! whoever is called has gone cold, and begins slowly again.
+//! The two kinds of pacer differ in what idle time does. [`Bursty`] stores it, so that a few requests after a pause may
+//! leave together: delayed work may catch up. [`WarmUp`] takes it as a sign that the called service has gone cold, and
+//! starts slowly again.
 //!
-//! Both keep the instant in parts of a microsecond, so many to each that the interval of the quota is a whole number
-//! of them. 80,000 a second are 25/2 µs apart and not 12, which would be 83,333 a second. A wait is rounded up to a
-//! microsecond; the instant is not, so no rounding ever adds up.
+//! # Units and state
+//!
+//! Both kinds count instants in parts of a microsecond, chosen such that the interval of the quota is a whole number of
+//! parts. 80,000 per second are 25/2 µs apart and not 12, which would be 83,333 per second. A wait is rounded up to a
+//! microsecond; the instant is not rounded, so rounding errors never add up.
 //!
 //! ```text
 //!   words 0 and 1   the instant, in parts since zero: a number of 128 bits
-//!   word 2          only while warming up: how warm it is, in parts of time
+//!   word 2          only with warm-up: the warmth, in parts of time
 //! ```
 //!
-//! All words zero is a pacer made at instant zero. A pacer just made is *not* one that has long been idle: it has
-//! nothing put by yet. So whoever makes one later says when, by [`Pacing::start`].
+//! All words zero is a pacer created at instant zero. A new pacer is *not* a pacer that has long been idle: it has no
+//! stored time yet. So a pacer that is created later needs its instant of creation, by [`Pacing::start`].
 //!
-//! A promise is kept: nothing that comes later, no reservation, no other rate, moves an instant that was promised.
-//! That is why [`Pacing::cancel`] gives back only what nobody has built upon.
+//! A promise is kept: no later reservation and no change of rate moves an instant that was promised. That is why
+//! [`Pacing::cancel`] refunds only a reservation that no later reservation builds upon.
 
 mod bursty;
 mod text;
@@ -48,16 +50,16 @@ pub use warm_up::WarmUp;
 
 use crate::{InvalidQuota, Micros, Quota, Wait, Words, WordsMut};
 
-/// A pace to keep, and what becomes of time in which nobody asked. Pure steps: no clock, no lock, and nobody sleeps.
+/// A pace, and what happens to idle time. Pure steps: no clock, no lock, no sleeping.
 ///
 /// ```
 /// use tidegate_core::{Micros, Pacing, Quota, Wait};
 ///
 /// let pacing = Pacing::new(Quota::per_second(5));
-/// let mut state = [0; 3]; // made at instant zero
+/// let mut state = [0; 3]; // created at instant zero
 /// let noon = Micros::ZERO;
 ///
-/// assert_eq!(pacing.reserve(&mut state, noon, 5)?.wait(), Wait::micros(0)); // at once, however many
+/// assert_eq!(pacing.reserve(&mut state, noon, 5)?.wait(), Wait::micros(0)); // no wait, however many permits
 /// assert_eq!(pacing.reserve(&mut state, noon, 1)?.wait(), Wait::micros(1_000_000)); // pays for the five
 /// assert_eq!(pacing.reserve(&mut state, noon, 1)?.wait(), Wait::micros(1_200_000));
 /// # Ok::<(), tidegate_core::TooLong>(())
@@ -66,15 +68,15 @@ use crate::{InvalidQuota, Micros, Quota, Wait, Words, WordsMut};
 /// As text: `5/s`, `5/s max_burst 10s`, `5/s warm_up 3s`, `5/s warm_up 3s cold_factor 2.5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Time in which nobody asked is put by.
+    /// Idle time is stored.
     Bursty(Bursty),
-    /// After time in which nobody asked the pace starts cold.
+    /// After idle time the pace starts cold.
     WarmUp(WarmUp),
 }
 
-/// A place in the line: how long to wait for it, and what giving it back would restore.
+/// A reservation: how long to wait for it, and the state that cancelling restores.
 ///
-/// It counts whether or not it is kept; only [`Pacing::cancel`] gives it back, and takes it for that.
+/// It is charged whether or not it is kept. Only [`Pacing::cancel`], which consumes it, refunds it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what is reserved is charged, and is to be waited for"]
 pub struct Reserved {
@@ -97,11 +99,13 @@ pub struct Reserved {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// How long it would have been. Where that is beyond the end of the time line, how long it is until there.
+    /// How long the wait would have been.
+    ///
+    /// If it ends beyond the end of the time line, the time until that end.
     pub wait: Wait,
 }
 
-/// The words of a state, held apart.
+/// A copy of the words of a state.
 type Image = [u64; MAX_WORDS];
 const MAX_WORDS: usize = 3;
 
@@ -111,9 +115,9 @@ const ANY: Wait = Wait::micros(u64::MAX);
 // === impl Pacing ===
 
 impl Pacing {
-    /// Pacing that puts by up to one second; see [`Bursty`].
+    /// Pacing that stores up to one second of idle time; see [`Bursty`].
     ///
-    /// Of the quota only the pace counts; how much may catch up after a rest is [`Bursty::max_burst`]'s to say.
+    /// Only the pace of the quota counts. [`Bursty::max_burst`] sets how much may catch up after a pause.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Pacing::Bursty(Bursty::new(quota))
@@ -128,10 +132,10 @@ impl Pacing {
         }
     }
 
-    /// The same pacing at another pace. States have to be [adopted](Pacing::migrate_from).
+    /// The same pacing at another pace. States have to be [migrated](Pacing::migrate_from).
     ///
     /// # Errors
-    /// [`InvalidQuota`] if a warm-up could not be counted exactly at that pace. Of [`Bursty`], never.
+    /// [`InvalidQuota`] if a warm-up could not be counted exactly at that pace. Never for [`Bursty`].
     pub fn with_quota(&self, quota: Quota) -> Result<Self, InvalidQuota> {
         match self {
             Pacing::Bursty(bursty) => Ok(Pacing::Bursty(bursty.with_quota(quota))),
@@ -139,7 +143,9 @@ impl Pacing {
         }
     }
 
-    /// How many words a state takes: 2, or 3 if it warms up. All zero is a pacer made at instant zero.
+    /// The number of words of a state: 2, or 3 with warm-up.
+    ///
+    /// All zero is a pacer created at instant zero.
     #[must_use]
     pub const fn words(&self) -> usize {
         match self {
@@ -148,7 +154,7 @@ impl Pacing {
         }
     }
 
-    /// Makes `state` that of a pacer made at `now`: nothing put by, or cold.
+    /// Sets `state` to that of a pacer created at `now`: no stored time, or cold.
     pub fn start<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         for index in 2..self.words() {
             state.set(index, 0);
@@ -156,10 +162,10 @@ impl Pacing {
         write(state, parts_at(now, self.parts()));
     }
 
-    /// How long a request would wait at `now`, whatever it asks for. Charges nothing.
+    /// How long a request would wait at `now`, whatever its permits. Charges nothing.
     ///
     /// # Errors
-    /// [`TooLong`] if that is beyond the end of the time line.
+    /// [`TooLong`] if the wait ends beyond the end of the time line.
     pub fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Result<Wait, TooLong> {
         let (free, parts) = (read(state), self.parts());
         if free >= parts_at(Micros::MAX, parts) {
@@ -168,12 +174,12 @@ impl Pacing {
         Ok(wait_until(free, now, parts))
     }
 
-    /// Charges `permits` at `now`, and tells how long to wait for them.
+    /// Charges `permits` at `now`, and returns how long to wait for them.
     ///
-    /// Zero permits wait as long as any others, and are charged nothing.
+    /// Zero permits wait as long as any other number, and are charged nothing.
     ///
     /// # Errors
-    /// [`TooLong`] if the wait would be beyond the end of the time line.
+    /// [`TooLong`] if the wait would end beyond the end of the time line.
     #[inline]
     pub fn reserve<S>(&self, state: &mut S, now: Micros, permits: u64) -> Result<Reserved, TooLong>
     where
@@ -182,21 +188,21 @@ impl Pacing {
         self.try_within(state, now, permits, ANY)
     }
 
-    /// Charges `permits` if there is nothing to wait for at `now`; else charges nothing. Tells whether it did.
+    /// Charges `permits` if there is no wait at `now`, and returns whether it did.
     #[inline]
     pub fn try_now<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, permits: u64) -> bool {
         let (free, here) = (read(state), parts_at(now, self.parts()));
-        let is_free = free < here || free == here && now < Micros::MAX; // what ends there never comes
+        let is_free = free < here || free == here && now < Micros::MAX; // the end of the time line is never reached
         if is_free && permits > 0 {
             self.charge(state, now, permits);
         }
         is_free
     }
 
-    /// Charges `permits` at `now` if the wait for them is no longer than `timeout`; else charges nothing.
+    /// Charges `permits` at `now` if the wait is at most `timeout`; else charges nothing.
     ///
     /// # Errors
-    /// [`TooLong`], at once, if the wait would be longer than `timeout` or beyond the end of the time line.
+    /// [`TooLong`], immediately, if the wait would be longer than `timeout` or beyond the end of the time line.
     #[inline]
     pub fn try_within<S>(
         &self,
@@ -219,11 +225,11 @@ impl Pacing {
         Ok(Reserved { wait, from: now.plus(wait.as_micros()), before, after: self.image(state) })
     }
 
-    /// Gives a reservation back, if nobody has built upon it and its instant has not passed. Tells whether it did.
+    /// Cancels a reservation if it is the latest and not yet due; returns whether it did.
     ///
-    /// Whoever reserved later was promised an instant that lies beyond this one by what it was charged, and keeps it:
-    /// then there is nothing to give back that would not put two requests where there is room for one. Else the state
-    /// is as if the reservation had never been. Either way cancelling never lets more pass than not cancelling.
+    /// A later reservation was promised an instant that includes this charge, and keeps it. Then nothing can be
+    /// refunded without putting two requests where there is room for one. Otherwise the state is as if the reservation
+    /// had never been made. In both cases cancelling never lets more pass than not cancelling.
     pub fn cancel<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, reserved: Reserved) -> bool {
         let untouched = now <= reserved.from && self.image(state) == reserved.after;
         if untouched {
@@ -234,10 +240,10 @@ impl Pacing {
         untouched
     }
 
-    /// Takes over a state written under `old`, an earlier setting of the same pacer.
+    /// Converts a state written under `old`, an earlier setting of the same pacer.
     ///
-    /// What was promised stays promised. What was put by stays put by as *time*, and what was warm stays as warm as
-    /// it was: so the permits in store keep their proportion to the most there can be.
+    /// Promised instants stay. Stored idle time stays as *time*, and the warmth stays the same. So the stored permits
+    /// keep their proportion to the maximum.
     pub fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S)
     where
         F: Words + ?Sized,
@@ -255,7 +261,7 @@ impl Pacing {
         }
     }
 
-    /// How many parts of time make a microsecond.
+    /// The number of parts per microsecond.
     #[inline]
     const fn parts(&self) -> u64 {
         match self {
@@ -297,14 +303,14 @@ impl From<WarmUp> for Pacing {
 // === impl Reserved ===
 
 impl Reserved {
-    /// How long to wait, from the instant it was reserved at. Zero: not at all.
+    /// How long to wait, counted from the instant of the reservation. Zero: not at all.
     #[inline]
     #[must_use]
     pub const fn wait(&self) -> Wait {
         self.wait
     }
 
-    /// The instant from which it may be used.
+    /// The instant from which the reservation may be used.
     #[inline]
     #[must_use]
     pub const fn from(&self) -> Micros {
@@ -324,14 +330,14 @@ impl core::error::Error for TooLong {}
 
 // --- instants in parts
 
-/// The instant that a state begins with.
+/// The instant in the first two words of a state.
 #[inline]
 fn read<S: Words + ?Sized>(state: &S) -> u128 {
     u128::from(state.get(1)) << 64 | u128::from(state.get(0))
 }
 
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the number is cut into its halves")]
+#[expect(clippy::cast_possible_truncation, reason = "the number is split into its halves")]
 fn write<S: WordsMut + ?Sized>(state: &mut S, instant: u128) {
     state.set(0, instant as u64);
     state.set(1, (instant >> 64) as u64);
@@ -348,12 +354,12 @@ const fn parts_at(now: Micros, parts: u64) -> u128 {
 fn wait_until(instant: u128, now: Micros, parts: u64) -> Wait {
     let left = instant.saturating_sub(parts_at(now, parts));
     if left == 0 {
-        return Wait::micros(0); // a division takes longer than everything else here
+        return Wait::micros(0); // skips the division, the most expensive operation here
     }
     Wait::micros(u64::try_from(left.div_ceil(u128::from(parts))).unwrap_or(u64::MAX))
 }
 
-/// An instant counted in other parts, rounded up to one of them.
+/// Converts an instant to another number of parts per microsecond, rounded up.
 fn rescaled(instant: u128, old: u64, new: u64) -> u128 {
     let (old, new) = (u128::from(old), u128::from(new));
     instant / old * new + (instant % old * new).div_ceil(old)

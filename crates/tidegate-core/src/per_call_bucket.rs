@@ -1,24 +1,24 @@
-//! # A bucket whose quota comes with the call
+//! # Token bucket with a quota per call
 //!
-//! Customers have plans: one may take ten a second, another a thousand, and either may change plans in the middle of
-//! a second. A [`TokenBucket`] has one quota for all its keys. This one is told the quota at each call, and its state
-//! remembers the quota it was written under:
+//! Customers have plans: one may make ten requests per second, another a thousand, and either may change plans at any
+//! moment. A [`TokenBucket`] has one quota for all its keys. A per-call bucket receives the quota with each call, and
+//! its state stores the quota it was written under:
 //!
 //! ```text
 //!   │ owes until, written at │ p │ q │ burst │
 //! ```
 //!
-//! When a key comes with another quota than it left with, what it had used is carried over, as
-//! [`migrate_from`](Algorithm::migrate_from) does: seven used of ten are seven used of a thousand. Changing plans back and forth
-//! never yields a fresh burst.
+//! When a key arrives with another quota than before, its usage is carried over, as
+//! [`migrate_from`](Algorithm::migrate_from) does: seven used of ten are seven used of a thousand. Switching plans back
+//! and forth never yields a fresh burst.
 //!
-//! Only a charge is written under the new quota. Until then what was used comes back at the pace of the old one, so that is
-//! what a wait is reckoned by: whoever is refused under another quota than the last passes exactly when it was told.
+//! Only a charge writes the new quota. Until then the usage decays at the pace of the old quota, and waits are computed
+//! from that pace. So a request that is refused under a new quota passes exactly after the wait it was given.
 
 use crate::algorithm::{Algorithm, Taken};
 use crate::{ClockKind, Decision, Micros, Outcome, Quota, TokenBucket, Wait, Words, WordsMut};
 
-/// A token bucket for keys with plans: its quota may be another at each call, even for one key.
+/// A token bucket for keys with plans: each call, even for the same key, has its own quota.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, PerCallBucket, Quota};
@@ -35,12 +35,12 @@ pub struct PerCallBucket {
     plan: [u64; PLAN],
 }
 
-/// How many words the quota takes: p, q and the burst.
+/// The number of words of the quota: p, q and the burst.
 const PLAN: usize = 3;
-/// How many words a bucket takes at the most.
+/// The maximum number of words of a bucket.
 const BUCKET: usize = 3;
 
-/// A copy of a state, under the quota of the call.
+/// A copy of a state, converted to the quota of the call.
 type Copied = [u64; BUCKET + PLAN];
 
 impl PerCallBucket {
@@ -68,8 +68,9 @@ impl PerCallBucket {
         core::array::from_fn(|index| state.get(words + index))
     }
 
-    /// The same decision, with the wait that it takes if the state is that of another plan, and its pace the one by which
-    /// what was used comes back.
+    /// Corrects the wait of a refusal if the state was written under another plan.
+    ///
+    /// Until the next charge the usage decays at the pace of that other plan.
     fn with_exact_wait<S>(&self, decision: Decision, state: &S, now: Micros, cost: u32) -> Decision
     where
         S: Words + ?Sized,
@@ -78,7 +79,7 @@ impl PerCallBucket {
             return decision;
         }
         let passes_at = |at| self.bucket.peek(self.copied(state, at).as_slice(), at, cost).is_allowed();
-        // When it owes nothing any more, it passes. What it owes gets less and less until then.
+        // The request passes once nothing is owed. The debt only decreases until then, so a binary search is valid.
         let (mut refused, mut passes) = (0, self.idle_at(state).since(now));
         while refused + 1 < passes {
             let wait = refused.midpoint(passes);
@@ -87,7 +88,7 @@ impl PerCallBucket {
         decision.with_outcome(Outcome::RetryAfter(Wait::micros(passes)))
     }
 
-    /// What was used under `plan`, as used under the plan of this call.
+    /// Converts usage under `plan` to usage under the plan of this call.
     fn carried_over(&self, state: &Copied, [p, q, burst]: [u64; PLAN], now: Micros) -> Copied {
         let words = self.bucket.words();
         let mut carried = [0; BUCKET + PLAN];
@@ -99,7 +100,7 @@ impl PerCallBucket {
         carried
     }
 
-    /// Runs a verb of the bucket on the state under this plan, and keeps what became of it.
+    /// Runs an operation of the bucket on the state under this plan, and stores the result.
     fn keeping<S, R>(&self, state: &mut S, now: Micros, verb: impl FnOnce(&TokenBucket, &mut [u64]) -> R) -> R
     where
         S: WordsMut + ?Sized,
@@ -107,7 +108,7 @@ impl PerCallBucket {
         let before = self.copied(state, now);
         let mut after = before;
         let answer = verb(&self.bucket, &mut after);
-        // A refusal writes nothing, not even another plan: what was used is carried over again just as well.
+        // A refusal writes nothing, not even the new plan: the next call can carry the usage over just as well.
         if after != before {
             for (index, word) in after.iter().enumerate().take(self.words()) {
                 state.set(index, *word);
@@ -123,7 +124,7 @@ impl Algorithm for PerCallBucket {
     }
 
     fn for_clock(self, clock: ClockKind) -> Self {
-        // Always the same layout, whatever the quota: all plans share one table.
+        // The same layout whatever the quota: all plans share one table.
         PerCallBucket { bucket: self.bucket.widely_suited_to(clock), ..self }
     }
 
@@ -165,7 +166,7 @@ impl Algorithm for PerCallBucket {
         self.bucket.last_seen(state)
     }
 
-    /// The state says itself which quota it was written under.
+    /// Copies the state: it stores the quota it was written under.
     fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,

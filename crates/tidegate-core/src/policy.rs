@@ -1,8 +1,8 @@
-//! # Rules that stand or fall together
+//! # Policies: several rules, one decision
 //!
-//! "Ten a second *and* a thousand a day" is two rules and one decision. Asking them one after the other is
-//! wrong: the first would charge for what the second refuses. A policy asks every rule first and charges only
-//! when all agree.
+//! "Ten per second *and* a thousand per day" is two rules and one decision. Deciding them one after the other is
+//! wrong: the first would charge for a request that the second refuses. A policy peeks at every rule first and charges
+//! only if all allow the request.
 //!
 //! ```text
 //!               ┌─ rule 0 ─ peek ─┐              ┌─ force ─┐
@@ -12,18 +12,18 @@
 //! ```
 //!
 //! A pair, a longer tuple or a slice of algorithms is a policy, and a policy is an algorithm: its
-//! state is the states of its rules laid end to end. The rules are numbered from 0 in the order they are written;
-//! [`Decision::rule`] names the binding one, [`Algorithm::explain`] shows them all.
+//! state is the states of its rules laid end to end. The rules are numbered from 0 in the order they are written.
+//! [`Decision::rule`] is the binding rule, [`Algorithm::explain`] shows all of them.
 //!
-//! Because every rule, once it would pass, goes on passing while nobody takes, the longest wait among the rules is
-//! the exact wait of the policy.
+//! A rule that would allow a request continues to allow it as long as no quota is taken. So the longest wait among the
+//! rules is the exact wait of the policy.
 
 use crate::algorithm::Algorithm;
 use crate::words::Part;
 use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
 use alloc::boxed::Box;
 
-/// Runs `$body` for each rule, with its index in the policy and the place of its words in the state.
+/// Runs `$body` for each rule, with its index and the offset of its words in the state.
 macro_rules! each {
     ($rules:expr, |$rule:ident, $index:ident, $from:ident| $body:expr) => {{
         let (mut $index, mut $from) = (0u16, 0usize);
@@ -93,7 +93,7 @@ impl<A: Algorithm> Algorithm for [A] {
         latest
     }
 
-    /// Rules are the same limit if they stand at the same place; a rule without a predecessor starts fresh.
+    /// Rules at the same index are the same limit; a rule without a predecessor starts empty.
     fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
@@ -195,7 +195,7 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
     }
 }
 
-/// Makes a type an algorithm by saying which other algorithm it is to be seen as.
+/// Implements `Algorithm` for a type by a view of it as another algorithm.
 macro_rules! with_source {
     ([$($generics:tt)*] $this:ty, |$it:ident| $view:expr, |$own:ident, $clock:ident| $suited:expr) => {
         impl<$($generics)*> Algorithm for $this {

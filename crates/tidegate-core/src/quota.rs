@@ -1,12 +1,12 @@
-//! # Quota: so much, in so long, and so much at once
+//! # Quota: limit, period and burst
 //!
-//! `limit` in each `period` is the pace; `burst` is how much may pass at once after a rest. Without a word
-//! about the burst it equals the limit: `100/s` lets a quiet key take 100 together.
+//! `limit` per `period` is the pace; `burst` is how much may pass at one instant after a pause. The burst defaults
+//! to the limit: `100/s` lets an idle key take 100 together.
 //!
-//! The pace is kept as an interval per unit, a fraction p/q of microseconds in lowest terms. Three in a
+//! The pace is stored as an interval per unit, a fraction p/q of microseconds in lowest terms. Three per
 //! second are 1000000/3 µs apart, and no rounding ever makes them 333333.
 //!
-//! A quota that could not be counted exactly is refused when it is made, not when it is used.
+//! A quota that could not be counted exactly is rejected at construction, not at use.
 
 mod text;
 
@@ -16,7 +16,7 @@ use core::time::Duration;
 use crate::invalid::{InvalidQuota, Reason};
 pub(crate) use text::Reader;
 
-/// So much (`limit`) in so long (`period`), and so much at once (`burst`).
+/// How much may pass: `limit` per `period`, and up to `burst` at one instant.
 ///
 /// In code the quota is usually a constant, and a mistake in it does not compile:
 ///
@@ -30,7 +30,7 @@ pub(crate) use text::Reader;
 /// const NOTHING: Quota = Quota::per_second(0); // a limit of zero does not compile
 /// ```
 ///
-/// From configuration it is parsed or tried:
+/// A quota from configuration is parsed, or validated by [`Quota::try_new`]:
 ///
 /// ```
 /// # use tidegate_core::Quota;
@@ -49,16 +49,16 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `limit` in each second.
+    /// `limit` per second.
     ///
     /// # Panics
-    /// If `limit` is 0 or beyond what can be counted exactly; in a `const` that is a compile error.
+    /// If `limit` is 0 or too large to be counted exactly; in a `const` that is a compile error.
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Quota::per(limit, Duration::from_secs(1))
     }
 
-    /// `limit` in each minute.
+    /// `limit` per minute.
     ///
     /// # Panics
     /// As [`Quota::per_second`].
@@ -67,7 +67,7 @@ impl Quota {
         Quota::per(limit, Duration::from_secs(60))
     }
 
-    /// `limit` in each hour.
+    /// `limit` per hour.
     ///
     /// # Panics
     /// As [`Quota::per_second`].
@@ -76,7 +76,7 @@ impl Quota {
         Quota::per(limit, Duration::from_secs(3_600))
     }
 
-    /// `limit` in each day of 24 hours.
+    /// `limit` per day of 24 hours.
     ///
     /// # Panics
     /// As [`Quota::per_second`].
@@ -85,7 +85,7 @@ impl Quota {
         Quota::per(limit, Duration::from_secs(86_400))
     }
 
-    /// One in each `interval`, and no more than one at once.
+    /// One per `interval`, with a burst of one.
     ///
     /// # Panics
     /// As [`Quota::per_second`].
@@ -94,7 +94,7 @@ impl Quota {
         Quota::per(1, interval)
     }
 
-    /// `limit` in each `period`.
+    /// `limit` per `period`.
     ///
     /// # Panics
     /// As [`Quota::per_second`], and if the period is zero.
@@ -109,7 +109,7 @@ impl Quota {
     /// The same pace with another burst.
     ///
     /// # Panics
-    /// If `burst` is 0 or beyond what can be counted exactly.
+    /// If `burst` is 0 or too large to be counted exactly.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         match Quota::checked(self.limit, self.period, burst) {
@@ -118,27 +118,27 @@ impl Quota {
         }
     }
 
-    /// A quota from values that are not known to be right. Never panics.
+    /// A quota from values that have not been validated. Never panics.
     ///
     /// # Errors
-    /// [`InvalidQuota`] if a value is zero, or the whole cannot be counted exactly.
+    /// [`InvalidQuota`] if a value is zero, or the quota cannot be counted exactly.
     pub fn try_new(limit: u64, period: Duration, burst: u64) -> Result<Self, InvalidQuota> {
         Quota::checked(limit, period, burst).map_err(InvalidQuota::because)
     }
 
-    /// How much may pass in each period.
+    /// How much may pass per period.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The period the limit is for.
+    /// The period that the limit applies to.
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// How much may pass at once.
+    /// How much may pass at one instant.
     #[must_use]
     pub const fn max_burst(&self) -> u64 {
         self.burst
@@ -176,7 +176,7 @@ impl Quota {
         if p >= EXACT || q >= EXACT || p * burst as u128 >= EXACT {
             return Err(Reason::Inexact { limit, period, burst });
         }
-        #[expect(clippy::cast_possible_truncation, reason = "both were just found to be below 2⁵³")]
+        #[expect(clippy::cast_possible_truncation, reason = "both were just checked to be below 2⁵³")]
         Ok(Quota { limit, period, burst, p: p as u64, q: q as u64 })
     }
 }
@@ -184,7 +184,7 @@ impl Quota {
 /// Products of a cost and an interval stay below this, so that they are exact everywhere.
 const EXACT: u128 = 1 << 53;
 
-/// An interval of p/q microseconds made so many times longer, if it can still be counted exactly.
+/// An interval of p/q microseconds, `times` times as long, if it can be counted exactly.
 pub(crate) fn slower(p: u64, q: u64, times: u64) -> Option<(u64, u64)> {
     let (longer, q) = (u128::from(p) * u128::from(times), u128::from(q));
     let common = gcd(longer, q);
@@ -200,7 +200,7 @@ pub(crate) const fn gcd(mut a: u128, mut b: u128) -> u128 {
 }
 
 impl fmt::Display for Quota {
-    /// What [`str::parse`] reads back as the same quota.
+    /// Writes the text that [`str::parse`] reads back as the same quota.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::write_quota(self, f)
     }

@@ -1,7 +1,7 @@
-//! # A rule whose algorithm is known only when the program runs
+//! # Rules chosen at run time
 //!
-//! Code names its algorithm as a type. A rule that comes from a file cannot: [`Rule`] is any one of them, and a slice of
-//! rules is a policy. Its text is the algorithm's name, the quota, and what else there is to choose:
+//! Code names its algorithm as a type. A rule from a configuration file cannot: [`Rule`] is an enum of all algorithms,
+//! and a slice of rules is a policy. The text of a rule is the name of the algorithm, the quota, and its options:
 //!
 //! ```text
 //!   token_bucket 10/s burst 3          also gcra, leaky_meter
@@ -12,7 +12,7 @@
 //!   sliding_window 5/s cells 5 [strict | interpolated | plain]
 //! ```
 //!
-//! A quota alone is a token bucket.
+//! A quota without a name is a token bucket.
 
 use core::str::FromStr;
 use core::time::Duration;
@@ -26,7 +26,7 @@ use crate::{
     SteppedBucket, TokenBucket, Words, WordsMut,
 };
 
-/// One limit, by any algorithm.
+/// One limit with any of the algorithms.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, Rule};
@@ -38,23 +38,23 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// Tokens drip in at an even pace.
+    /// Tokens accrue at an even pace.
     TokenBucket(TokenBucket),
-    /// Requests leave at an even pace, and some may wait.
+    /// Requests leave at an even pace, and a bounded number may wait.
     LeakyQueue(LeakyQueue),
-    /// The same, rounded as nginx does.
+    /// A leaky queue with nginx's rounding.
     NginxQueue(NginxQueue),
-    /// Tokens come in lots, by the clock.
+    /// Tokens are added in steps, aligned to the clock.
     SteppedBucket(SteppedBucket),
-    /// So many in each window.
+    /// At most `limit` in each window.
     FixedWindow(FixedWindow),
-    /// So many in any window, exactly.
+    /// At most `limit` in any period, exactly.
     SlidingLog(SlidingLog),
-    /// So many in any window, by cells.
+    /// At most `limit` in any period, counted in cells.
     SlidingWindow(SlidingWindow),
 }
 
-/// Calls the same verb on whichever algorithm it is.
+/// Calls the same method on the algorithm of a rule.
 macro_rules! on_each {
     ($rule:expr, $algorithm:ident => $call:expr) => {
         match $rule {
@@ -126,7 +126,7 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.decide_word(word, now, cost))
     }
 
-    /// Another algorithm is charged what the old one counted as used, as if it had been used now.
+    /// Migrates a state; a change of algorithm charges the old usage as if it were made now.
     fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
@@ -145,7 +145,7 @@ impl Algorithm for Rule {
     }
 }
 
-/// Makes a rule of an algorithm.
+/// Implements the conversion of an algorithm into a rule.
 macro_rules! from {
     ($($algorithm:ident),*) => {
         $(impl From<$algorithm> for Rule {
@@ -159,14 +159,14 @@ macro_rules! from {
 from!(TokenBucket, LeakyQueue, NginxQueue, SteppedBucket, FixedWindow, SlidingLog, SlidingWindow);
 
 impl From<Quota> for Rule {
-    /// A token bucket.
+    /// Makes a token bucket of the quota.
     fn from(quota: Quota) -> Self {
         TokenBucket::new(quota).into()
     }
 }
 
 impl Rule {
-    /// What `old` counted as used is charged here, as if it had been used now.
+    /// Charges the usage counted by `old` here, as if it were made now.
     fn carry_over<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
     where
         F: Words + ?Sized,
@@ -244,7 +244,7 @@ fn delay(reader: &mut Reader<'_>) -> Result<u32, InvalidQuota> {
     if reader.word("delay") { reader.count().map(small) } else { Ok(0) }
 }
 
-/// A count, of which more than 2³² are as many.
+/// A count capped at `u32::MAX`.
 fn small(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,10 +1,10 @@
-//! # A clock that goes back and comes again
+//! # Shifts of recorded times after a clock step
 //!
-//! What happened has its place on the time line. After a far step back of the clock that place is far ahead, and it moves back with
-//! the clock; when the clock comes again, it moves ahead. [`SlidingLog`](crate::SlidingLog) shifts instants,
-//! [`SlidingWindow`](crate::SlidingWindow) the numbers of cells.
+//! Recorded events have a position on the time line. After a far step back of the clock that position is far ahead, so
+//! it moves back with the clock. When the clock returns, it moves ahead. [`SlidingLog`](crate::SlidingLog) shifts
+//! instants, [`SlidingWindow`](crate::SlidingWindow) the numbers of cells.
 
-/// By how much everything moves.
+/// The distance and direction by which all positions move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shift {
     None,
@@ -13,7 +13,7 @@ pub(crate) enum Shift {
 }
 
 impl Shift {
-    /// Where `place` moves to.
+    /// The position that `place` moves to.
     #[inline(always)]
     pub(crate) const fn apply(self, place: u64) -> u64 {
         match self {

@@ -1,39 +1,44 @@
 //! # Sliding log
 //!
-//! The exact answer to "at most `limit` in any period" is to write down when each unit passed, and to look
-//! back one period before letting the next one through.
+//! The exact implementation of "at most `limit` in any period" records when each unit passed, and counts the
+//! records of the last period before it allows the next one.
 //!
 //! ```text
 //!              ├───── one period back from now ─────┤
 //!   ──●──●─────●────────●──●──────────────●─────────┼──► t
-//!     gone, forgotten   └── these count ──┘        now
+//!     left, forgotten   └── these count ──┘        now
 //! ```
 //!
-//! An entry exactly one period old has left. No window of any position ever holds more than `limit`, and nothing
-//! is refused that need not be. The price is memory, one word per unit of the limit and key, and so
-//! the limit is capped at [`SlidingLog::MAX`]; a [`SlidingWindow`](crate::SlidingWindow) trades a little
-//! precision for very much less.
+//! An entry exactly one period old has left the window. No window of any position ever holds more than `limit`, and
+//! no request is refused without need. The price is memory, one word per unit of the limit and key. So the limit is
+//! capped at [`SlidingLog::MAX`]. A [`SlidingWindow`](crate::SlidingWindow) trades a little precision for far less
+//! memory.
 //!
-//! The entries lie in a ring, oldest first, and since they are in order the first that still counts is found by
-//! halving.
+//! The entries are stored in a ring, oldest first. They are sorted, so a binary search finds the first that still
+//! counts.
 //!
-//! A clock that has stepped back is before the newest entry. If that lies less than a period ahead, the key waits: until the
-//! clock has come again, everything is decided as of the newest entry. A longer step is *far*. Then all entries move back
-//! with the clock and keep their ages, and the key remembers the instant that the clock stepped back from:
+//! # Clocks that step back
+//!
+//! After a step back the clock is before the newest entry. If that entry is less than a period ahead, the key waits:
+//! until the clock reaches it again, every decision is made as of the newest entry. A longer step is *far*. Then all
+//! entries move back with the clock and keep their ages, and the key remembers the instant that the clock stepped back
+//! from:
 //!
 //! ```text
 //!   reading ┤ ●●┐ stepped back from here: high    ●●──●  from here on time counts again
-//!           │   │                                ┌┘      entries move ahead: their ages are those of the newest entry ○
-//!           │   │              ●────●────○ ─ ─ ─ ┘       here time counts: the clock may have been set right
+//!           │   │                                ┌┘      entries move ahead: their ages are as of the newest entry ○
+//!           │   │              ●────●────○ ─ ─ ─ ┘       time counts here: the clock may have been corrected
 //!           │   └─────────── ●●
-//!           ┼──────────────────────────────────► visits
+//!           ┼──────────────────────────────────► requests
 //! ```
 //!
-//! So the time from the newest entry up to that instant does not count, and a clock that steps back and comes again frees nothing,
-//! however often. When the instant has come again, it is forgotten. No state grows for it: an entry takes 53 bits of its
-//! word, and the instant lies in bits that are clear otherwise.
+//! So the time from the newest entry up to that instant does not count, and a clock that steps back and returns frees
+//! no quota, however often. Once the instant is reached again, the key forgets it. The state needs no extra words for
+//! this: an entry takes 53 bits of its word, and the instant is stored in bits that are otherwise clear.
 //!
-//! A refund takes back the *oldest* entries that still count. Taking the newest would let the others leave too early,
+//! # Refunds
+//!
+//! A refund removes the *oldest* entries that still count. Removing the newest would let the others leave too early,
 //! and more than the limit could pass within a period.
 
 use crate::algorithm::Algorithm;
@@ -44,7 +49,7 @@ use crate::invalid::{InvalidQuota, Reason};
 use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
-/// At most `limit` in any period, exactly. The burst of the quota plays no part.
+/// A sliding log: at most `limit` in any period, exactly. Ignores the burst of the quota.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, Quota, SlidingLog};
@@ -55,7 +60,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 /// assert!(log.decide(&mut state, at(0), 1).is_allowed());
 /// assert!(log.decide(&mut state, at(900), 1).is_allowed());
 /// assert!(!log.decide(&mut state, at(999), 1).is_allowed());
-/// assert!(log.decide(&mut state, at(1000), 1).is_allowed()); // the first is one second old: gone
+/// assert!(log.decide(&mut state, at(1000), 1).is_allowed()); // the first entry is one second old and has left
 /// assert!(!log.decide(&mut state, at(1000), 1).is_allowed());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +70,13 @@ pub struct SlidingLog {
     room: u64,
 }
 
-/// Where the entries lie in the ring, and which of them still count.
+/// The position of the entries in the ring, and which of them still count.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
-    /// The place of the oldest entry, and how many there are.
+    /// The index of the oldest entry, and the number of entries.
     head: u64,
     len: u64,
-    /// How many of them, from the oldest, no longer count.
+    /// The number of entries, from the oldest, that no longer count.
     gone: u64,
 }
 
@@ -82,18 +87,18 @@ impl Ring {
     }
 }
 
-/// A state as it reads at an instant.
+/// A state, seen at an instant.
 #[derive(Clone, Copy, Debug)]
 struct View {
     ring: Ring,
     now: u64,
-    /// Where a far step back, or the return from one, moves the entries to.
+    /// How a far step back, or the return from one, moves the entries.
     shift: Shift,
-    /// When the newest entry was made, after the shift; 0 if there is none.
+    /// The instant of the newest entry, after the shift; 0 if there is none.
     newest: u64,
-    /// The instant to decide at: `now`, or that of the newest entry if a small step back has to be waited out.
+    /// The instant to decide at: `now`, or that of the newest entry after a small step back.
     at: u64,
-    /// The instant that the clock stepped back from and that has not come again; 0 if there is none.
+    /// The instant that the clock stepped back from, if not yet reached again; otherwise 0.
     high: u64,
 }
 
@@ -101,15 +106,17 @@ const LEN_BITS: u32 = 15;
 const HEAD_BITS: u32 = 14;
 const LEN: u64 = (1 << LEN_BITS) - 1;
 const HEAD: u64 = (1 << HEAD_BITS) - 1;
-/// How many bits an instant takes.
+/// The number of bits of an instant.
 const INSTANT_BITS: u32 = 53;
 const INSTANT: u64 = Micros::MAX.get();
-/// How many bits of `high` the first word and the first entry have. The rest lies in the second entry.
+/// The number of bits of `high` in the first word and in the first entry.
+///
+/// The second entry has the rest.
 const HIGH_IN_FIRST: u32 = u64::BITS - LEN_BITS - HEAD_BITS;
 const HIGH_IN_SECOND: u32 = u64::BITS - INSTANT_BITS;
 
 impl SlidingLog {
-    /// The largest limit a log may have; each unit of it takes one word of memory per key.
+    /// The largest limit of a log. Each unit takes one word of memory per key.
     pub const MAX: u64 = 1 << 14;
 
     /// At most `quota.limit()` in any `quota.period()`.
@@ -125,7 +132,7 @@ impl SlidingLog {
         }
     }
 
-    /// As [`SlidingLog::new`], for a quota that is not known to be right.
+    /// As [`SlidingLog::new`], for a quota that has not been validated.
     ///
     /// # Errors
     /// If the limit is above [`SlidingLog::MAX`] or the period is not a whole number of microseconds.
@@ -135,7 +142,7 @@ impl SlidingLog {
 
     /// The same log with room for `entries` per key, if that is more than the limit.
     ///
-    /// Debt and entries from before the limit was lowered are remembered as far as there is room for them.
+    /// Debt, and entries from before the limit was lowered, are stored as far as there is room for them.
     #[must_use]
     pub const fn room(self, entries: u64) -> Self {
         let room = if entries > self.room { entries } else { self.room };
@@ -185,9 +192,9 @@ impl SlidingLog {
         View { ring: Ring { gone, ..ring }, now, shift, newest, at, high }
     }
 
-    /// How many entries have left at `at`, by halving.
+    /// The number of entries that have left at `at`, by binary search.
     fn count_gone<S: Words + ?Sized>(&self, state: &S, ring: Ring, shift: Shift, at: u64) -> u64 {
-        // Everything before `gone` has left, everything from `counts` on has not.
+        // Every entry before `gone` has left, every entry from `counts` on has not.
         let (mut gone, mut counts) = (0, ring.len);
         while gone < counts {
             let middle = gone + (counts - gone) / 2;
@@ -200,18 +207,18 @@ impl SlidingLog {
         gone
     }
 
-    /// When the entry at `position` from the oldest was made.
+    /// The instant of the entry at `position`, counted from the oldest.
     fn entry<S: Words + ?Sized>(&self, state: &S, ring: Ring, position: u64) -> u64 {
         state.get(self.place(ring, position)) & INSTANT
     }
 
-    /// Writes an entry beside what its word holds of `high`.
+    /// Writes an entry, and keeps the part of `high` in its word.
     fn set_entry<S: WordsMut + ?Sized>(&self, state: &mut S, ring: Ring, position: u64, made: u64) {
         let place = self.place(ring, position);
         state.set(place, state.get(place) & !INSTANT | made);
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "places are below room, which is at most MOST")]
+    #[expect(clippy::cast_possible_truncation, reason = "indices are below room, which is at most MAX")]
     fn place(&self, ring: Ring, position: u64) -> usize {
         1 + ((ring.head + position) % self.room) as usize
     }
@@ -219,7 +226,7 @@ impl SlidingLog {
     /// The instant that the clock stepped back from; 0 if there is none.
     fn high<S: Words + ?Sized>(&self, state: &S) -> u64 {
         let first = state.get(0);
-        // One entry alone has no use for a head.
+        // With room for one entry no head is needed.
         let top = if self.room == 1 { first >> LEN_BITS & HEAD } else { state.get(2) >> INSTANT_BITS };
         first >> (LEN_BITS + HEAD_BITS)
             | state.get(1) >> INSTANT_BITS << HIGH_IN_FIRST
@@ -236,14 +243,16 @@ impl SlidingLog {
             state.set(0, low | word & (HEAD << LEN_BITS | LEN));
             state.set(2, top << INSTANT_BITS | state.get(2) & INSTANT);
         }
-        // What does not fit above the entry has been written already: the shift drops it.
+        // The bits that do not fit above the entry have been written already: the shift drops them.
         state.set(1, high >> HIGH_IN_FIRST << INSTANT_BITS | state.get(1) & INSTANT);
     }
 
-    /// How long from `view.now` until an entry leaves that is made at `made`, if the newest is made at `newest`.
+    /// How long from `view.now` until an entry of instant `made` leaves.
+    ///
+    /// `newest` is the instant of the newest entry.
     fn until_left(&self, view: View, made: u64, newest: u64) -> u64 {
         let leaves = made + self.period;
-        // What would leave only when the clock has come again leaves later by what does not count.
+        // An entry that leaves only after the clock has returned leaves later, by the time that does not count.
         let lost = if view.high > 0 && leaves >= view.high { view.high - newest } else { 0 };
         leaves + lost - view.now
     }
@@ -257,12 +266,12 @@ impl SlidingLog {
         self.until_left(view, made, view.newest)
     }
 
-    /// How long until all has left, once something is charged.
+    /// How long until all entries have left, after a charge.
     fn until_charge_left(&self, view: View) -> u64 {
         self.until_left(view, view.at, view.at)
     }
 
-    /// Writes down what a far step back, or the return from one, has made of the state.
+    /// Writes the effect of a far step back, or of the return from one, to the state.
     fn commit<S: WordsMut + ?Sized>(&self, state: &mut S, view: &mut View) {
         if view.shift == Shift::None {
             return;
@@ -288,7 +297,7 @@ impl SlidingLog {
     }
 
     fn refusal<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Outcome {
-        // Debt may be larger than the log has room for; then it is as if all of it were the oldest.
+        // Debt may be larger than the room of the log. Then it is as if all of it were the oldest entries.
         let live = view.ring.live();
         let over = (live + cost - self.limit).min(live);
         Outcome::RetryAfter(Wait::micros(self.until_gone(state, view, over)))
@@ -309,13 +318,13 @@ impl SlidingLog {
         }
     }
 
-    /// Charges a cost, which is not 0, whether or not it fits.
+    /// Charges a cost other than 0, whether or not it fits.
     fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, mut view: View, cost: u32) -> Decision {
         self.commit(state, &mut view);
         let mut ring = view.ring;
         for _ in 0..u64::from(cost).min(self.room) {
             if ring.live() == self.room {
-                ring.gone += 1; // the oldest makes room for the newest, which counts for longer
+                ring.gone += 1; // the oldest entry makes room for the newest, which counts for longer
             }
             self.set_entry(state, ring, ring.len, view.at);
             ring.len += 1;
@@ -332,7 +341,7 @@ impl SlidingLog {
 }
 
 impl Algorithm for SlidingLog {
-    #[expect(clippy::cast_possible_truncation, reason = "room is at most MOST")]
+    #[expect(clippy::cast_possible_truncation, reason = "room is at most MAX")]
     fn words(&self) -> usize {
         1 + self.room as usize
     }
@@ -353,7 +362,9 @@ impl Algorithm for SlidingLog {
         found
     }
 
-    /// Debt is remembered as far as there is room: a log in debt is full, and stays full for one period.
+    /// Charges `cost` whether or not it fits, and stores debt as far as there is room.
+    ///
+    /// A log in debt is full, and stays full for one period.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         if cost == 0 {
             return self.peek(state, now, 0);
@@ -377,8 +388,10 @@ impl Algorithm for SlidingLog {
         self.commit(state, &mut view);
     }
 
-    /// While the log remembers an instant that the clock stepped back from, one period after that: when it comes again,
-    /// entries count that have left below it.
+    /// The instant at which all entries have left.
+    ///
+    /// While the log remembers an instant that the clock stepped back from, one period after that instant: when the
+    /// clock reaches it again, entries count that had left before.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let high = self.high(state);
         if high > 0 {
@@ -390,7 +403,9 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// The instant of the newest entry. Not the one that the clock stepped back from: that one is to come.
+    /// The instant of the newest entry.
+    ///
+    /// Not the instant that the clock stepped back from: the clock has yet to reach that again.
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         match self.ring(state) {
             Ring { len: 0, .. } => Micros::ZERO,
@@ -404,7 +419,7 @@ impl Algorithm for SlidingLog {
         S: WordsMut + ?Sized,
     {
         let was = old.view(from, now);
-        // Until the clock has come again, what has left may count again.
+        // Until the clock has returned, entries that have left may count again.
         let live = if was.high > 0 { was.ring.len } else { was.ring.live() };
         let mut ring = Ring { head: 0, len: 0, gone: 0 };
         for position in was.ring.len - live.min(self.room)..was.ring.len {

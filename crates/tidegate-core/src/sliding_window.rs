@@ -1,41 +1,43 @@
-//! # Sliding window by cells
+//! # Sliding window of cells
 //!
-//! A [`FixedWindow`](crate::FixedWindow) forgets everything at once, a [`SlidingLog`](crate::SlidingLog)
-//! remembers everything. Between the two: cut the period into `n` cells and keep a count for each. The window
-//! slides on cell by cell; the finer the cells, the closer to the log.
+//! A [`FixedWindow`](crate::FixedWindow) forgets its whole count at one instant, a
+//! [`SlidingLog`](crate::SlidingLog) remembers every unit. This window lies between the two: the period is divided
+//! into `n` cells with a count each. The window slides cell by cell; the finer the cells, the closer to the log.
 //!
 //! ```text
 //!        ├────────── one period back from now ──────────┤
 //!   │  3    │   0   │   2   │   0   │   1   │   0   │  4
 //!   └───┬───┴───────┴───────┴───────┴───────┴───────┴───┼──► t
-//!       └ partly gone: how much of it counts?          now
+//!       └ partly outside: how much of it counts?       now
 //! ```
 //!
-//! Everything hangs on the oldest cell, of which a part lies outside the window. What was in that part is not
-//! known. Three answers:
+//! The algorithm depends on the oldest cell, of which a part lies outside the window. How much of its count belongs to
+//! that part is not known. There are three answers:
 //!
 //! * [`Cells::Strict`], the default: it counts in full. Then no period of any position ever holds more than
-//!   the limit. What passed leaves up to one cell late, and under greedy demand n/(n+1) of the limit is used.
-//! * [`Cells::Interpolated`]: it counts in proportion to what is left of it, as if its requests had been
-//!   spread evenly. With one cell this is the well-known counter of two windows. Closer to the truth on ordinary
-//!   traffic, but it can be cheated to nearly twice the limit.
+//!   the limit. Requests leave the window up to one cell late, and under greedy demand n/(n+1) of the limit is used.
+//! * [`Cells::Interpolated`]: it counts in proportion to the part that is left, as if its requests had been
+//!   spread evenly. With one cell this is the well-known counter of two windows. It is closer to the truth on ordinary
+//!   traffic, but a crafted pattern can get nearly twice the limit.
 //! * [`Cells::Plain`]: it does not count. This is what most descriptions mean; it admits up to one cell's
 //!   worth too much.
 //!
-//! Five per second in cells of 0.2 s, and five requests at 0.9 s: *plain* lets five more pass at 1.8 s,
-//! *strict* at 2.0 s, when the cell has left whole; *interpolated* lets them back in one by one between.
+//! Example: five per second in cells of 0.2 s, and five requests at 0.9 s. *Plain* lets five more pass at 1.8 s,
+//! *strict* at 2.0 s, when the whole cell has left; *interpolated* lets them pass one by one in between.
 //!
-//! The counts lie in a ring of n + 1 halves of words behind the number of the newest cell.
+//! The counts are stored in a ring of n + 1 half words, after the number of the newest cell.
 //!
-//! A clock that has stepped back is before the newest cell. If that lies fewer than n cells ahead, the key waits: until the clock
-//! has come again, everything is decided as at the start of the newest cell. A longer step is *far*. Then all counts move
-//! back with the clock, by whole cells, and the key remembers the cell that the clock stepped back from. When it comes again, the
-//! counts move ahead: they are what they were in the newest cell, and the cells from there up to the remembered one do not
-//! count as time. So a clock that steps back and comes again frees nothing, however often. ([`SlidingLog`](crate::SlidingLog)
-//! has the drawing.)
+//! # Clocks that step back
 //!
-//! How far ahead that cell lies is written in the bits which the number of the newest cell leaves free in its word: 11 for cells of
-//! a microsecond, and one more each time that the length of a cell doubles.
+//! After a step back the clock is before the newest cell. If that cell is fewer than n cells ahead, the key waits:
+//! until the clock reaches it again, every decision is made as of the start of the newest cell. A longer step is
+//! *far*. Then all counts move back with the clock, by whole cells, and the key remembers the cell that the clock
+//! stepped back from. When the clock reaches that cell again, the counts move ahead: they are what they were in the
+//! newest cell, and the cells from there up to the remembered one do not count as time. So a clock that steps back and
+//! returns frees no quota, however often. ([`SlidingLog`](crate::SlidingLog) has the drawing.)
+//!
+//! The distance to the remembered cell is stored in the bits that the number of the newest cell leaves free in its
+//! word: 11 bits for cells of a microsecond, and one more each time that the length of a cell doubles.
 
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;
@@ -46,7 +48,7 @@ use crate::invalid::{InvalidQuota, Reason};
 use crate::shift::Shift;
 use crate::{Micros, Quota, Words, WordsMut};
 
-/// At most `limit` in a period that slides on cell by cell. The burst of the quota plays no part.
+/// At most `limit` in a period that slides cell by cell. Ignores the burst of the quota.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, Quota, SlidingWindow};
@@ -63,9 +65,11 @@ pub struct SlidingWindow {
     limit: u64,
     period: Divisor,
     cells: Divisor,
-    /// As many as are remembered: one more than the cells of a window.
+    /// The number of cells stored: one more than the cells of a window.
     ring: Divisor,
-    /// How many bits the number of a cell takes. Above them lies how far ahead the cell is that the clock stepped back from.
+    /// The number of bits of a cell number.
+    ///
+    /// The bits above store how far ahead the cell is that the clock stepped back from.
     number_bits: u32,
     oldest: Cells,
 }
@@ -76,7 +80,7 @@ pub enum Cells {
     /// In full: never more than the limit in any period.
     #[default]
     Strict,
-    /// In proportion to what is left of it: closest on ordinary traffic, less than twice the limit.
+    /// In proportion to the part left: closest on ordinary traffic, below twice the limit.
     Interpolated,
     /// Not at all: the current cell and the n − 1 before it count.
     Plain,
@@ -86,12 +90,13 @@ impl SlidingWindow {
     /// The largest number of cells.
     pub const MAX_CELLS: u32 = 1_000;
 
-    /// At most `quota.limit()` in any `quota.period()`, remembered in `cells` cells, [strictly](Cells::Strict).
+    /// At most `quota.limit()` in any `quota.period()`, counted in `cells` cells.
     ///
-    /// Most callers want about ten.
+    /// The oldest cell is [strict](Cells::Strict) unless changed by [`oldest`](SlidingWindow::oldest).
+    /// About ten cells suit most callers.
     ///
     /// # Panics
-    /// As [`SlidingWindow::try_new`] refuses; in a `const` that is a compile error.
+    /// In the cases in which [`SlidingWindow::try_new`] fails; in a `const` that is a compile error.
     #[must_use]
     pub const fn new(quota: Quota, cells: u32) -> Self {
         match Self::checked(quota, cells) {
@@ -100,16 +105,16 @@ impl SlidingWindow {
         }
     }
 
-    /// As [`SlidingWindow::new`], for values that are not known to be right.
+    /// As [`SlidingWindow::new`], for values that have not been validated.
     ///
     /// # Errors
-    /// If there are no cells or more than [`SlidingWindow::MAX_CELLS`], a cell would be shorter than a microsecond,
-    /// the period is not a whole number of them, or the limit does not fit 32 bits.
+    /// If `cells` is 0 or more than [`SlidingWindow::MAX_CELLS`], a cell would be shorter than a microsecond,
+    /// the period is not a whole number of microseconds, or the limit does not fit 32 bits.
     pub fn try_new(quota: Quota, cells: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, cells).map_err(InvalidQuota::because)
     }
 
-    /// The same window with another answer to what the oldest cell counts for.
+    /// The same window with another rule for the oldest cell.
     #[must_use]
     pub const fn oldest(self, oldest: Cells) -> Self {
         SlidingWindow { oldest, ..self }
@@ -162,19 +167,21 @@ impl SlidingWindow {
         EncodedRule::new(b'c', [self.limit, self.period(), self.cells(), oldest])
     }
 
-    /// The number of the cell that `now` lies in.
+    /// The number of the cell that contains `now`.
     #[inline]
     fn cell(&self, now: Micros) -> u64 {
         self.period.quotient(now.get() * self.cells()) // below 2⁵³ · 1000, which fits
     }
 
-    /// The first instant of a cell. Where the period does not divide evenly, cells differ by a microsecond.
+    /// The first instant of a cell.
+    ///
+    /// If the period is not a multiple of the cells, the lengths of cells differ by a microsecond.
     #[inline]
     fn start(&self, cell: u64) -> u64 {
         self.cells.quotient_up(cell.saturating_mul(self.period()))
     }
 
-    /// The count of `cell`, given that `newest` is the newest cell written. Unwritten cells hold nothing.
+    /// The count of `cell`, if `newest` is the newest cell written. Unwritten cells count 0.
     #[inline]
     fn count<S: Words + ?Sized>(&self, state: &S, newest: u64, cell: u64) -> u64 {
         if !self.in_ring(newest, cell) {
@@ -195,13 +202,15 @@ impl SlidingWindow {
         set_half(state, self.place(cell), count.min(HALF));
     }
 
-    /// The word that holds the count of `cell`, and where in it.
+    /// The word that holds the count of `cell`, and the shift within it.
     #[inline]
     fn place(&self, cell: u64) -> (usize, u32) {
         half(self.ring.remainder(cell))
     }
 
-    /// The number of the newest cell, and how far ahead of it the cell lies that the clock stepped back from; 0 if it did not.
+    /// The newest cell, and how far ahead of it the cell is that the clock stepped back from.
+    ///
+    /// The distance is 0 if the clock did not step back.
     #[inline]
     fn newest<S: Words + ?Sized>(&self, state: &S) -> (u64, u64) {
         let word = state.get(0);
@@ -212,17 +221,17 @@ impl SlidingWindow {
         state.set(0, newest | high.saturating_sub(newest) << self.number_bits);
     }
 
-    /// The furthest ahead that a cell can be remembered.
+    /// The largest distance to a remembered cell that can be stored.
     const fn furthest_ahead(&self) -> u64 {
         u64::MAX >> self.number_bits
     }
 
-    /// The state as it reads at `now`.
+    /// The state, seen at `now`.
     fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
         self.view_in(state, now, self.cell(now))
     }
 
-    /// The same, where the cell that `now` lies in is known.
+    /// The state, seen at `now` in cell `cell`.
     #[inline]
     fn view_in<S: Words + ?Sized>(&self, state: &S, now: Micros, cell: u64) -> View {
         let (newest, ahead) = self.newest(state);
@@ -236,8 +245,8 @@ impl SlidingWindow {
     #[cold]
     fn view_after_a_step_back(&self, now: Micros, cell: u64, newest: u64, ahead: u64) -> View {
         let high = if ahead > 0 { newest + ahead } else { 0 };
-        // Where the oldest cell counts in proportion, it must not count for less only because it is later in a cell now: the counts
-        // move to the next cell, and the key waits for that. And no cell moves to before the beginning of the time line.
+        // An interpolated oldest cell must not count for less only because `now` is later in its cell. So the counts
+        // move to the next cell, and the key waits for it. And no cell moves to before the beginning of the time line.
         let back_to = (cell + u64::from(self.oldest == Cells::Interpolated)).max(self.cells());
         if high > 0 && cell >= high {
             let shift = Shift::Ahead(ahead);
@@ -254,16 +263,16 @@ impl SlidingWindow {
         }
     }
 
-    /// `now`, which lies in cell `cell`, or the start of `earliest` if that cell is later.
+    /// `now`, which is in cell `cell`, or the start of `earliest` if that cell is later.
     fn not_before(&self, now: Micros, cell: u64, earliest: u64) -> Micros {
         if cell < earliest { Micros::new(self.start(earliest)) } else { now }
     }
 
-    /// What counts in a view.
+    /// The usage that counts in a view.
     #[inline]
     fn usage<S: Words + ?Sized>(&self, state: &S, view: View) -> Usage {
-        // The ring holds the cells up to the newest, and none is later than the current one. So everything counts, except what
-        // is too old.
+        // The ring holds the cells up to the newest, and none is later than the current cell. So every count is
+        // included, except the counts of cells that are too old.
         let (gone, oldest) = if view.newest == view.ring_cell {
             self.gone_of_one(state, view.newest)
         } else {
@@ -272,8 +281,9 @@ impl SlidingWindow {
         Usage { full: self.total(state) - gone, oldest, left: self.left(view.at, view.cell) }
     }
 
-    /// What no longer counts in full, and how much of that is in the oldest cell: nearly always the ring ends with the current cell,
-    /// and one cell of it has begun to leave.
+    /// The usage that no longer counts in full, and how much of it is in the oldest cell.
+    ///
+    /// The common case: the ring ends with the current cell, and one cell of it has begun to leave.
     #[inline]
     fn gone_of_one<S: Words + ?Sized>(&self, state: &S, current: u64) -> (u64, u64) {
         let oldest = match current.checked_sub(self.cells()) {
@@ -283,7 +293,7 @@ impl SlidingWindow {
         (oldest, oldest)
     }
 
-    /// The same, for a ring that ended earlier.
+    /// As `gone_of_one`, for a ring that ends before the current cell.
     fn gone<S: Words + ?Sized>(&self, state: &S, newest: u64, current: u64) -> (u64, u64) {
         let (mut gone, mut oldest) = (0, 0);
         let too_old = newest.saturating_sub(self.cells())..=newest;
@@ -294,20 +304,20 @@ impl SlidingWindow {
         (gone, if newest + self.cells() < current { 0 } else { oldest })
     }
 
-    /// Everything in the ring.
+    /// The sum of all counts in the ring.
     #[inline]
     fn total<S: Words + ?Sized>(&self, state: &S) -> u64 {
         (1..self.words()).map(|word| (state.get(word) >> 32) + (state.get(word) & HALF)).sum()
     }
 
-    /// How many of the `period` parts of the oldest cell are left at `now`, which lies in cell `current`.
+    /// How many of the oldest cell's `period` parts are left at `now`, in cell `current`.
     #[inline]
     fn left(&self, now: Micros, current: u64) -> u64 {
         match self.oldest {
             Cells::Strict => self.period(),
             Cells::Plain => 0,
-            // One cell is `period` parts of 1/cells µs; the oldest leaves as the current one fills.
-            // Past the end of the time line cells go on and instants do not; there nothing of it is filled.
+            // One cell is `period` parts of 1/cells µs. The oldest leaves as the current one fills.
+            // Past the end of the time line cells continue and instants do not; there the filled part is 0.
             Cells::Interpolated => {
                 let filled = (now.get() * self.cells()).saturating_sub(current.saturating_mul(self.period()));
                 self.period() - filled
@@ -315,7 +325,7 @@ impl SlidingWindow {
         }
     }
 
-    /// How long until at most `most` is used, if the clock runs on and nothing is charged.
+    /// How long until usage is at most `most`, if the clock runs on and nothing is charged.
     fn until_at_most<S: Words + ?Sized>(&self, state: &S, view: View, most: u64) -> u64 {
         let View { mut ring_cell, mut cell, mut at, mut high, .. } = view;
         let mut usage = self.usage(state, view);
@@ -329,11 +339,11 @@ impl SlidingWindow {
             cell += 1;
             at = Micros::new(self.start(cell));
             if cell == high {
-                // The clock has come again: what counts is what counted in the newest cell.
+                // The clock has returned: the counts are as they were in the newest cell.
                 (ring_cell, high) = (view.newest, 0);
                 usage = self.usage(state, View { ring_cell, cell, at, ..view });
             } else {
-                // One that counted in full becomes the oldest.
+                // A cell that counted in full becomes the oldest.
                 ring_cell += 1;
                 let oldest = match ring_cell.checked_sub(self.cells()) {
                     Some(leaving) => self.count(state, view.newest, leaving),
@@ -344,7 +354,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The first instant from `at` on, still in cell `current`, at which at most `most` is used.
+    /// The first instant in cell `current`, from `at` on, with a usage of at most `most`.
     fn within_cell(&self, usage: Usage, current: u64, at: Micros, most: u64) -> Option<u64> {
         let spare = most.checked_sub(usage.full)?;
         if usage.fits(spare, self.period()) {
@@ -353,7 +363,7 @@ impl SlidingWindow {
         if self.oldest != Cells::Interpolated {
             return None;
         }
-        // oldest · left ≤ spare · period, so `left` must have fallen to this:
+        // oldest · left ≤ spare · period, so `left` must have fallen to this value:
         let left = u128::from(spare) * u128::from(self.period()) / u128::from(usage.oldest);
         let filled = u128::from(self.period()) - left + u128::from(current) * u128::from(self.period());
         let instant = u64::try_from(filled.div_ceil(u128::from(self.cells()))).ok()?;
@@ -366,19 +376,19 @@ impl SlidingWindow {
         spare.is_some_and(|spare| usage.fits(spare, self.period()))
     }
 
-    /// The decision on a cost that passes, once it is charged to the current cell.
+    /// The decision on a cost that passes, after its charge to the current cell.
     #[inline]
     fn allowed(&self, usage: Usage, view: View, cost: u64) -> Decision {
         let (limit, remaining) = (self.limit, usage.plus(cost).remaining(self.limit, self.period()));
         let mut gone = view.cell + self.cells_until_gone();
         if view.high > 0 && gone >= view.high {
-            gone += view.high - view.cell; // the cells up to the one that the clock stepped back from will not count
+            gone += view.high - view.cell; // the cells up to the remembered cell will not count
         }
         let reset = self.start(gone).saturating_sub(view.now.get());
         Decision::new(Outcome::Allowed, view.now, Level::Counted { limit, remaining, reset })
     }
 
-    /// A decision that charges nothing.
+    /// A decision without a charge.
     fn unchanged<S: Words + ?Sized>(
         &self,
         outcome: Outcome,
@@ -399,7 +409,7 @@ impl SlidingWindow {
         self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, view, usage)
     }
 
-    /// The decision on a cost, in a view that is known.
+    /// The decision on a cost in a given view.
     #[inline(always)]
     fn peek_in<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Decision {
         let usage = self.usage(state, view);
@@ -458,7 +468,7 @@ impl SlidingWindow {
         state.set(word, found & !(HALF << shift) | count.min(HALF) << shift);
     }
 
-    /// Writes down what a far step back, or the return from one, has made of the state.
+    /// Writes the effect of a far step back, or of the return from one, to the state.
     fn commit<S: WordsMut + ?Sized>(&self, state: &mut S, view: View) {
         let size = self.ring.get();
         match view.shift {
@@ -469,7 +479,7 @@ impl SlidingWindow {
         self.set_newest(state, view.shift.apply(view.newest), view.high);
     }
 
-    /// Moves each count `by` places ahead in the ring, at most once around.
+    /// Moves each count `by` positions ahead in the ring, at most once around.
     fn rotate<S: WordsMut + ?Sized>(&self, state: &mut S, by: u64) {
         let size = self.ring.get();
         reverse(state, 0, size);
@@ -477,7 +487,9 @@ impl SlidingWindow {
         reverse(state, by, size);
     }
 
-    /// Makes `cell` the newest one, clearing what it takes the place of; the clock stepped back from `high`, if that is later.
+    /// Makes `cell` the newest cell, and clears the counts that it replaces.
+    ///
+    /// The clock stepped back from cell `high`, if that is later.
     fn advance<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64, high: u64) {
         let (newest, _) = self.newest(state);
         if cell > newest {
@@ -488,7 +500,7 @@ impl SlidingWindow {
         }
     }
 
-    /// After how many cells one no longer counts at all.
+    /// The number of cells after which a cell no longer counts at all.
     #[inline]
     fn cells_until_gone(&self) -> u64 {
         self.cells() + u64::from(self.oldest != Cells::Plain)
@@ -499,21 +511,21 @@ impl SlidingWindow {
     }
 }
 
-/// A state as it reads at an instant.
+/// A state, seen at an instant.
 #[derive(Clone, Copy, Debug)]
 struct View {
     /// The newest cell of the ring.
     newest: u64,
-    /// The current cell as the ring numbers it, never before the newest.
+    /// The current cell in the numbering of the ring, never before the newest.
     ring_cell: u64,
-    /// The current cell by the clock, or the newest one if a small step back has to be waited out.
+    /// The current cell by the clock, or the newest cell after a small step back.
     cell: u64,
     /// The instant to decide at, in that cell.
     at: Micros,
     now: Micros,
-    /// Where a far step back, or the return from one, moves the cells of the ring to.
+    /// How a far step back, or the return from one, moves the cells of the ring.
     shift: Shift,
-    /// The cell that the clock stepped back from and that has not come again; 0 if there is none.
+    /// The cell that the clock stepped back from, if not yet reached again; otherwise 0.
     high: u64,
 }
 
@@ -525,19 +537,19 @@ impl View {
     }
 }
 
-/// How much counts at an instant.
+/// The usage at an instant.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
-    /// What counts in full.
+    /// The usage that counts in full.
     full: u64,
-    /// What the oldest cell holds, and how many parts of it are left.
+    /// The count of the oldest cell, and the number of its parts that are left.
     oldest: u64,
     left: u64,
 }
 
 const HALF: u64 = 0xFFFF_FFFF;
 
-/// The word that holds the half at `place` in the ring, and where in it.
+/// The word that holds the half at position `place` of the ring, and the shift within it.
 #[inline]
 const fn half(place: u64) -> (usize, u32) {
     (1 + (place / 2) as usize, (place % 2) as u32 * 32)
@@ -549,7 +561,7 @@ fn set_half<S: WordsMut + ?Sized>(state: &mut S, (word, shift): (usize, u32), co
     state.set(word, others | count << shift);
 }
 
-/// Reverses the halves of a ring from place `from` up to but not including `end`.
+/// Reverses the halves of a ring from position `from` up to but not including `end`.
 fn reverse<S: WordsMut + ?Sized>(state: &mut S, from: u64, end: u64) {
     for step in 0..end.saturating_sub(from) / 2 {
         let (low, high) = (half(from + step), half(end - 1 - step));
@@ -560,7 +572,7 @@ fn reverse<S: WordsMut + ?Sized>(state: &mut S, from: u64, end: u64) {
 }
 
 impl Usage {
-    /// Whether the oldest cell counts for at most `spare`, each of its units having `whole` parts.
+    /// Whether the oldest cell counts for at most `spare`, if a cell has `whole` parts.
     #[inline]
     fn fits(self, spare: u64, whole: u64) -> bool {
         u128::from(self.oldest) * u128::from(self.left) <= u128::from(spare) * u128::from(whole)
@@ -571,11 +583,11 @@ impl Usage {
         limit.saturating_sub(self.full).saturating_sub(self.weighed(whole))
     }
 
-    /// What the oldest cell counts for, rounded up.
+    /// The amount that the oldest cell counts for, rounded up.
     #[inline]
     fn weighed(self, whole: u64) -> u64 {
         if self.left == whole || self.oldest == 0 {
-            return self.oldest; // strict; the long division is for interpolation alone
+            return self.oldest; // strict; only interpolation needs the long division
         }
         let parts = u128::from(self.oldest) * u128::from(self.left);
         u64::try_from(parts.div_ceil(u128::from(whole))).unwrap_or(u64::MAX)
@@ -588,14 +600,15 @@ impl Usage {
 }
 
 impl Algorithm for SlidingWindow {
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most MAX_CELLS")]
+    #[expect(clippy::cast_possible_truncation, reason = "the number of cells is at most MAX_CELLS")]
     fn words(&self) -> usize {
         1 + (self.cells() as usize + 1).div_ceil(2)
     }
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        // Nearly always the newest cell is the current one. A remembered cell makes the word larger than any number.
+        // Nearly always the newest cell is the current one. A remembered cell makes the word larger than any cell
+        // number.
         let (cell, cost) = (self.cell(now), u64::from(cost));
         if state.get(0) == cell {
             return self.peek_in(state, View::in_newest(cell, now), cost);
@@ -620,7 +633,7 @@ impl Algorithm for SlidingWindow {
         self.peek(state, now, 0)
     }
 
-    /// Takes back from the oldest cells first, as a log does.
+    /// Refunds from the oldest cells first, as a log does.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         let view = self.view(state, now);
         let (newest, mut due) = (view.newest, u64::from(cost));
@@ -647,8 +660,10 @@ impl Algorithm for SlidingWindow {
         self.commit(state, self.view(state, now));
     }
 
-    /// While the window remembers a cell that the clock stepped back from, as if it had been charged there: when that cell comes
-    /// again, counts are back that have left below it.
+    /// The instant at which all counts have left.
+    ///
+    /// While the window remembers a cell that the clock stepped back from, as if the charge had been made there: when
+    /// the clock reaches that cell again, counts return that had left before.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let (newest, ahead) = self.newest(state);
         let first = newest.saturating_sub(self.cells());
@@ -658,7 +673,9 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// The start of the newest cell. Not the one that the clock stepped back from: that one is to come.
+    /// The start of the newest cell.
+    ///
+    /// Not of the cell that the clock stepped back from: the clock has yet to reach that again.
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         Micros::new(self.start(self.newest(state).0))
     }
@@ -671,7 +688,7 @@ impl Algorithm for SlidingWindow {
         if self.same_cells(old) {
             return (0..self.words()).for_each(|word| state.set(word, from.get(word)));
         }
-        // Everything that still counts, counts as made now.
+        // All usage that still counts is charged to the current cell.
         let view = old.view(from, now);
         let first = view.ring_cell.saturating_sub(old.cells());
         let counted: u64 = (first..=view.newest).map(|cell| old.count(from, view.newest, cell)).sum();

@@ -1,7 +1,7 @@
-//! # Token bucket, refilled in steps
+//! # Token bucket refilled in steps
 //!
-//! A [`TokenBucket`](crate::TokenBucket) refills drop by drop. Some contracts are written in lots instead:
-//! "20 credits are added at every full minute". Then the tokens come together, at instants everybody knows.
+//! A [`TokenBucket`](crate::TokenBucket) refills continuously. Some contracts refill in steps instead:
+//! "20 credits are added at every full minute". Then the tokens are added together, at well-known instants.
 //!
 //! ```text
 //!   tokens
@@ -12,14 +12,14 @@
 //!              step   step       step        every `period`, aligned to the clock
 //! ```
 //!
-//! The steps are aligned to the clock, to `offset` after each multiple of the period, so no key needs to
-//! remember its own beat: the state is the number of the step it was last written in, and how much was
-//! used then. Each step since takes `limit` off what is used; at zero the key is as if never seen.
+//! The steps are aligned to the clock, to `offset` after each multiple of the period, so no key stores
+//! a phase of its own. The state is the number of the step it was last written in, and how much was
+//! used then. Each step since subtracts `limit` from the usage; at zero the key is as if never seen.
 //!
-//! In any stretch Δ at most `burst` + limit·(⌊Δ/period⌋ + 1) pass: a full bucket just before a step, and the step.
+//! In any time span Δ at most `burst` + limit·(⌊Δ/period⌋ + 1) pass: a full bucket just before a step, and the step.
 //!
-//! A clock that steps back mints nothing: what is used is then used in the current step. If it comes again the steps on the way
-//! count once more: n times back and forth admit at most n bursts more.
+//! A clock that steps back creates no tokens: the usage then counts as made in the current step. If the clock returns,
+//! the steps in between count once more: n times back and forth admit at most n bursts more.
 
 use core::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::encoded_rule::EncodedRule;
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
-/// `limit` tokens are added at every step of the clock, up to a burst.
+/// A token bucket that receives `limit` tokens at every step of the clock, up to a burst.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, Quota, SteppedBucket};
@@ -50,7 +50,7 @@ pub struct SteppedBucket {
 }
 
 impl SteppedBucket {
-    /// A bucket of `quota.max_burst()` tokens into which `quota.limit()` are put in every period.
+    /// A bucket of `quota.max_burst()` tokens that receives `quota.limit()` in every period.
     ///
     /// # Panics
     /// If the period is not a whole number of microseconds; in a `const` that is a compile error.
@@ -62,7 +62,7 @@ impl SteppedBucket {
         }
     }
 
-    /// As [`SteppedBucket::new`], for a quota that is not known to be right.
+    /// As [`SteppedBucket::new`], for a quota that has not been validated.
     ///
     /// # Errors
     /// If the period is not a whole number of microseconds.
@@ -70,7 +70,7 @@ impl SteppedBucket {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
 
-    /// The same bucket with its steps this long after each multiple of the period.
+    /// The same bucket with its steps at `offset` after each multiple of the period.
     #[must_use]
     pub const fn offset(self, offset: Duration) -> Self {
         SteppedBucket { beat: self.beat.offset(offset), ..self }
@@ -80,7 +80,7 @@ impl SteppedBucket {
         match Grid::of(quota.period()) {
             Ok(beat) => {
                 let (burst, step) = (quota.max_burst(), quota.limit());
-                // Debt lasts over the steps, so there is room for some beside the burst.
+                // Debt lasts over several steps, so the counter has room for some debt beyond the burst.
                 let most = burst.saturating_add(u32::MAX as u64);
                 Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period(), most) })
             }
@@ -92,14 +92,14 @@ impl SteppedBucket {
         EncodedRule::new(b's', [self.step, self.beat.period(), self.beat.get_offset(), self.burst])
     }
 
-    /// What is still used in step `number`.
+    /// The usage that remains in step `number`.
     #[inline]
     fn used<S: Words + ?Sized>(&self, state: &S, number: u64) -> u64 {
         let (written, used) = self.counter.read(state);
         used.saturating_sub(number.saturating_sub(written).saturating_mul(self.step))
     }
 
-    /// How long after `now` so much of what is used has been refilled.
+    /// How long after `now` the amount `amount` of the usage has been refilled.
     #[inline]
     fn until_refilled(&self, now: Micros, number: u64, amount: u64) -> u64 {
         if amount == 0 {

@@ -1,10 +1,10 @@
 //! # Instants
 //!
-//! Every instant is a whole number of microseconds on one time line. Which one is the caller's choice: in
+//! Every instant is a whole number of microseconds on one time line. The caller chooses the time line: in
 //! a process it runs from the Unix epoch at a steady pace, in Redis it is the server's `TIME`, in a test it
-//! starts wherever the test says. Windows that are *aligned to the clock* are aligned to zero of that line.
+//! starts wherever the test says. Windows that are *aligned to the clock* are aligned to its zero.
 //!
-//! The line ends at 2⁵³ µs, in the year 2255: up to there a double, and so a Lua script, holds each
+//! The time line ends at 2⁵³ µs, in the year 2255: up to there a double, and so a Lua script, represents each
 //! instant exactly. Later instants are read as the last one, at which time stands still and nothing refills.
 
 use core::fmt;
@@ -20,7 +20,7 @@ impl Micros {
     /// The end of the time line, 2⁵³ − 1 µs.
     pub const MAX: Micros = Micros((1 << 53) - 1);
 
-    /// The instant `micros` after zero, or [`Micros::MAX`] if that lies beyond the end of the line.
+    /// The instant `micros` after zero, capped at [`Micros::MAX`], the end of the time line.
     ///
     /// ```
     /// use tidegate_core::Micros;
@@ -33,7 +33,9 @@ impl Micros {
         if micros > Self::MAX.0 { Self::beyond_the_end() } else { Micros(micros) }
     }
 
-    /// Cold, so that the test above is a branch nobody waits for, not a value that everything after it depends on.
+    /// The end of the time line, in a function that is cold on purpose.
+    ///
+    /// So the comparison in `new` compiles to a predicted branch, not to a value that all later instructions depend on.
     #[cold]
     #[inline(never)]
     const fn beyond_the_end() -> Self {
@@ -61,7 +63,7 @@ impl Micros {
         Micros(self.0.saturating_sub(micros))
     }
 
-    /// How many microseconds lie between `earlier` and this instant; 0 if `earlier` is not earlier.
+    /// The microseconds from `earlier` to this instant; 0 if `earlier` is not earlier.
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Micros) -> u64 {
@@ -70,7 +72,7 @@ impl Micros {
 }
 
 impl From<Duration> for Micros {
-    /// The instant this long after zero; a part of a microsecond is dropped.
+    /// The instant this long after zero; a fraction of a microsecond is dropped.
     fn from(since_zero: Duration) -> Self {
         Micros::new(u64::try_from(since_zero.as_micros()).unwrap_or(u64::MAX))
     }
@@ -84,11 +86,11 @@ impl fmt::Display for Micros {
 
 /// Whether a clock can step back.
 ///
-/// Wall clocks can, Redis's among them; monotonic clocks cannot, and for them some algorithms keep less.
+/// Wall clocks can, Redis's among them. Monotonic clocks cannot, and with them some algorithms need less state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockKind {
-    /// No reading is earlier than one before it.
+    /// No reading is earlier than a reading before it.
     Monotonic,
-    /// Readings may be earlier than those before.
+    /// A reading may be earlier than a reading before it.
     MayStepBack,
 }

@@ -1,51 +1,58 @@
 //! # Token bucket
 //!
-//! The simplest limiter remembers when the last request came and makes the next one keep its distance. It
-//! forgets idle time: a client that was quiet for an hour is treated like one that was not. A bucket
-//! remembers. Tokens drip into it at the pace of the quota, up to `burst`, and each request takes as many
-//! as it costs; after a rest a whole burst may pass at once.
+//! The simplest limiter stores the time of the last request and makes the next one keep its distance. It
+//! forgets idle time: a client that was quiet for an hour is treated like one that was not. A token bucket
+//! stores idle time as tokens. Tokens accrue at the pace of the quota, up to `burst`, and each request takes
+//! as many as it costs. After a pause a whole burst may pass at one instant.
 //!
-//! Counting tokens needs two numbers, the tokens and when they were counted, and a division at each visit
-//! that rounds. We keep the books upside down: one number, the instant at which the key will owe
+//! Counting tokens needs two numbers, the tokens and the instant they were counted at, and a division with
+//! rounding at each request. This bucket stores the inverse: one number, the instant at which the key owes
 //! nothing again.
 //!
 //! ```text
-//!   now + full ┤─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─   a request that would push the instant past this line is refused
+//!   now + full ┤─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─   a request that would move the instant past this line is refused
 //!              │      ┌──┐    ┌─
-//!   owes until │   ┌──┘  └────┘          taking pushes it out by cost × interval; time catches up
-//!          now ┼───┘──────────────► t    not in the future = owes nothing = never last_seen
+//!   owes until │   ┌──┘  └────┘          a charge moves it out by cost × interval; time catches up
+//!          now ┼───┘──────────────► t    not in the future = owes nothing = never seen
 //! ```
 //!
-//! A full bucket is an instant in the past, so a key at rest is the same as no key and can be forgotten.
+//! A full bucket is an instant in the past, so an idle key equals an absent key and can be evicted.
 //! `full` is the time an empty bucket takes to fill, `burst` × interval.
 //!
-//! Turn the drawing round and it is a *leaky bucket* used as a meter: water is what is owed, the leak is time,
-//! and overflow is refused. Call the instant a theoretical arrival time and it is *GCRA*. The three are one
-//! machine, and here they are one type: [`Gcra`] and [`LeakyMeter`] are names for it.
+//! Seen upside down, the drawing is a *leaky bucket* used as a meter: water is debt, the leak is time, and
+//! overflow is refused. If the instant is called the theoretical arrival time, it is *GCRA*. The three are the
+//! same algorithm, and here they are one type: [`Gcra`] and [`LeakyMeter`] are aliases of it.
 //!
 //! The interval is a fraction p/q of microseconds, and the instant carries its q-ths: 3 per second is exactly
-//! 3 per second. In any stretch Δ at most `burst` + ⌊rate·Δ⌋ pass. With `burst` = limit that is up to twice
-//! the limit within one period; where "never more than the limit in any period" is wanted, use
+//! 3 per second. In any time span Δ at most `burst` + ⌊rate·Δ⌋ pass. With `burst` = limit that is up to twice
+//! the limit within one period. For "never more than the limit in any period", use
 //! [`SlidingWindow`](crate::SlidingWindow).
 //!
-//! Debt, from [`force`](Algorithm::force) or a lowered quota, lies beyond the line, and is paid in full before anything passes.
-//! So does a state whose clock has stepped back far; to tell the two apart, and to know what was owed when the clock
-//! still ran on, the bucket also remembers when it was last written. The same books can be kept as *so many whole tokens were
-//! owed since then*, a then less than one interval before the writing: that is what a key owes after a far step back. One that is
-//! small against `full` it does not even notice: the key waits it out.
+//! # Debt and clocks that step back
 //!
-//! A clock that stepped back far may come again, and step back again. If the way back counted as time, each return would refill the
-//! bucket. So a key that was forgiven a step remembers the instant the clock stepped back from:
+//! Debt, from [`force`](Algorithm::force) or a lowered quota, lies beyond the line, and is paid in full before
+//! anything passes. A state whose clock has stepped back far lies beyond the line too. To tell the two apart,
+//! and to know the debt from before the step, the bucket also stores the instant it was last written at.
+//!
+//! The same debt can be expressed as *so many whole tokens, owed since an earlier instant*; that instant is
+//! less than one interval before the write. After a far step back the key owes these whole tokens, as of the
+//! new time. A step back that is small against `full` has no such effect: the key waits until the time is
+//! reached again.
+//!
+//! A clock that stepped back far may return to the old time, and step back again. If the return counted as
+//! elapsed time, each return would refill the bucket. So a key that was forgiven a step remembers the instant
+//! that the clock stepped back from:
 //!
 //! ```text
-//!   reading ┤  ●┐ stepped back from here   ●───●   and from here on time counts again
-//!           │   │                        ┌ ┘       this way does not count: the key owes what it owed at ○
-//!           │   │           ●────●────○ ─┘         here time counts: the clock may have been set right
+//!   reading ┤  ●┐ stepped back from here   ●───●   from here on time counts again
+//!           │   │                        ┌ ┘       this rise does not count: the key owes what it owed at ○
+//!           │   │           ●────●────○ ─┘         time counts here: the clock may have been corrected
 //!           │   └───────────┘
-//!           ┼──────────────────────────────────► visits
+//!           ┼──────────────────────────────────► requests
 //! ```
 //!
-//! When that instant has come again, it is forgotten. On a clock that never steps back none of that is needed, and the state is one word.
+//! Once that instant is reached again, the key forgets it. On a monotonic clock none of this is needed, and the
+//! state is one word.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, TokenValue, Wait};
@@ -53,7 +60,7 @@ use crate::encoded_rule::{EncodedRule, share_of};
 use crate::quota::{gcd, slower};
 use crate::{ClockKind, Micros, Quota, Words, WordsMut};
 
-/// Tokens drip in at an even pace up to a burst; a request takes as many as it costs.
+/// A token bucket: tokens accrue evenly up to a burst, and each request takes its cost.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Micros, Quota, TokenBucket};
@@ -74,58 +81,65 @@ pub struct TokenBucket {
     full: Span,
     layout: Layout,
     packed: Packed,
-    /// How many bits of a remembering state's second word lie below the q-ths.
+    /// The number of bits below the q-ths in the second word of a remembering state.
     below_parts: u32,
     worth: TokenValue,
 }
 
-/// The token bucket, by the name of the generic cell rate algorithm.
+/// The token bucket under the name of the generic cell rate algorithm.
 pub type Gcra = TokenBucket;
-/// The token bucket, seen as a leaking bucket whose overflow is refused.
+/// The token bucket, seen as a leaking bucket that refuses overflow.
 pub type LeakyMeter = TokenBucket;
 
-/// A stretch of time: whole microseconds and a number of q-ths below q.
+/// A time span: whole microseconds and a number of q-ths below q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
     whole: u64,
     part: u64,
 }
 
-/// What a state says at an instant.
+/// The content of a state, seen at an instant.
 #[derive(Clone, Copy, Debug)]
 struct View {
-    /// Until when the key owes, never before the instant itself.
+    /// The instant until which the key owes, never before the instant of the view.
     stands: Span,
-    /// How far ahead the instant lies that the clock stepped back from; 0 if it has come again, or the clock never stepped back far.
+    /// How far ahead the instant lies that the clock stepped back from.
+    ///
+    /// 0 if that instant has been reached again, or the clock never stepped back far.
     ahead: u64,
 }
 
-/// The words of a remembering state, taken apart.
+/// The decoded words of a remembering state.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     instant: Span,
     written: Micros,
-    /// From `written` on.
+    /// Counted from `written`.
     ahead: u64,
 }
 
-/// Spans of a narrow layout as one number each, microseconds above and q-ths below, so that they add up and compare as
-/// numbers do.
+/// Spans of a narrow layout as one number each, which add and compare as numbers do.
+///
+/// Microseconds are in the upper bits, q-ths below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed {
     one: u64,
     full: u64,
 }
 
-/// How the instant at which a key owes nothing again lies in its words.
+/// How the instant at which a key owes nothing again is stored in its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// Three words: microseconds, q-ths, and when they were written. After a far step back the bits that these leave free hold
-    /// how far ahead the instant lies that the clock stepped back from; until then they are clear.
+    /// Three words: microseconds, q-ths, and the instant of the write.
+    ///
+    /// After a far step back, the bits left free by these store how far ahead the instant lies that the clock stepped
+    /// back from. Until then these bits are clear.
     Remembering,
-    /// One word, for a clock that never steps back: 53 bits of microseconds, 10 bits of q-ths. The topmost bit stays clear.
+    /// One word, for a monotonic clock: 53 bits of microseconds, 10 bits of q-ths.
+    ///
+    /// The topmost bit stays clear.
     Narrow,
-    /// Two words, for such a clock and a q above 1024.
+    /// Two words, for a monotonic clock and a q above 1024.
     Wide,
 }
 
@@ -133,7 +147,7 @@ const NARROW_PARTS: u64 = 1 << PART_BITS;
 const PART_BITS: u32 = 10;
 pub(crate) const NOTHING: Span = Span { whole: 0, part: 0 };
 const END: Span = Span { whole: Micros::MAX.get(), part: 0 };
-/// How many bits an instant takes.
+/// The number of bits of an instant.
 const INSTANT_BITS: u32 = 53;
 
 impl TokenBucket {
@@ -148,12 +162,12 @@ impl TokenBucket {
         TokenBucket::of_full(p, q, burst * p, layout)
     }
 
-    /// A bucket that is filled to `full` q-ths of a microsecond, which need not be a whole number of tokens.
+    /// A bucket that holds `full` q-ths of a microsecond, which may be a fraction of a token.
     const fn of_full(p: u64, q: u64, full: u64, layout: Layout) -> Self {
         let (worth, burst) = (TokenValue::new(p, q, full), full / p);
         let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
-        // The q-ths are below q; one bit at least is theirs, so that the rest can be shifted by.
+        // The q-ths are below q. They get at least one bit, so that the shift by the remaining bits stays below 64.
         let part_bits = u64::BITS - if q > 2 { (q - 1).leading_zeros() } else { u64::BITS - 1 };
         let below_parts = u64::BITS - part_bits;
         TokenBucket { burst, p, q, one, full, layout, packed, below_parts, worth }
@@ -163,18 +177,20 @@ impl TokenBucket {
         EncodedRule::new(b'b', [self.p, self.q, self.burst])
     }
 
-    /// What fills the bucket, in q-ths of a microsecond.
+    /// The content of a full bucket, in q-ths of a microsecond.
     pub(crate) const fn full_parts(&self) -> u64 {
         self.full.parts(self.q)
     }
 
-    /// As many times slower, with as many times less at once.
+    /// The share of one of `nodes`: the rate and the burst divided by `nodes`.
     pub(crate) fn share(&self, nodes: u64) -> Option<Self> {
         let (p, q) = slower(self.p, self.q, nodes)?;
         Some(TokenBucket::of(p, q, share_of(self.burst, nodes)?, self.layout))
     }
 
-    /// A bucket of `limit` tokens per `times` periods that holds `burst` of them, or as many as can be counted exactly.
+    /// A bucket of `limit` tokens per `times` periods that holds `burst` tokens.
+    ///
+    /// The burst is reduced to what can be counted exactly.
     pub(crate) fn at_pace(limit: u64, period: u64, times: u64, burst: u64) -> Option<Self> {
         let common = gcd(period.into(), limit.into());
         let (period, limit) = (u128::from(period) / common, u128::from(limit) / common);
@@ -182,7 +198,7 @@ impl TokenBucket {
         Some(TokenBucket::of(p, q, burst.min(Micros::MAX.get() / p).max(1), Layout::Remembering))
     }
 
-    /// The same bucket with room for `burst` tokens, which must not be more than it has.
+    /// The same bucket with its burst lowered to `burst`; a larger value changes nothing.
     ///
     /// ```
     /// use tidegate_core::{Quota, TokenBucket};
@@ -196,12 +212,12 @@ impl TokenBucket {
         TokenBucket::of(self.p, self.q, if burst < self.burst { burst } else { self.burst }, self.layout)
     }
 
-    /// A bucket of the same pace that is filled to `full` q-ths of a microsecond.
+    /// A bucket of the same pace that holds `full` q-ths of a microsecond.
     pub(crate) const fn filled_to(&self, full: u64) -> Self {
         TokenBucket::of_full(self.p, self.q, full, self.layout)
     }
 
-    /// By how much what is owed after one of this bucket's decisions is more than `free`.
+    /// By how much the debt after one of this bucket's decisions exceeds `free`.
     #[inline]
     pub(crate) fn beyond(&self, decision: Decision, free: Span) -> Wait {
         let Level::Owed { whole, part, .. } = decision.level() else { return Wait::micros(0) };
@@ -209,12 +225,12 @@ impl TokenBucket {
         Wait::micros(whole + u64::from(part > 0))
     }
 
-    /// A bucket of another pace whose states lie in the same words.
+    /// A bucket of another pace with the same layout of states.
     pub(crate) const fn with_pace(&self, p: u64, q: u64, burst: u64) -> Self {
         TokenBucket::of(p, q, burst, self.layout)
     }
 
-    /// As [`for_clock`](Algorithm::for_clock), but whatever the quota the states take as many words.
+    /// As [`for_clock`](Algorithm::for_clock), with as many words for every quota.
     pub(crate) const fn widely_suited_to(self, clock: ClockKind) -> Self {
         let layout = match clock {
             ClockKind::MayStepBack => Layout::Remembering,
@@ -230,23 +246,25 @@ impl TokenBucket {
         if self.q == 1 {
             return from + one_or_more; // most intervals are whole microseconds
         }
-        // The q-ths carry over at q, not where their bits end: two of them can add up to more than either.
+        // The q-ths carry over at q, not where their bits end, and the sum of two parts may reach q.
         let parts = from % NARROW_PARTS + one_or_more % NARROW_PARTS;
         from + one_or_more + if parts >= self.q { NARROW_PARTS - self.q } else { 0 }
     }
 
-    /// The instant a charge of `cost` that starts at `from` ends. `cost` is at most the burst.
+    /// The instant at which a charge of `cost` ends that starts at `from`.
+    ///
+    /// `cost` is at most the burst.
     #[inline(always)]
     fn charged(&self, from: Span, cost: u32) -> Span {
         let charge = if cost == 1 { self.one } else { Span::of(u64::from(cost) * self.p, self.q) };
         from.plus(charge, self.q)
     }
 
-    /// The state seen from `now`, with a far step back forgiven.
+    /// The state seen at `now`, with a far step back forgiven.
     #[inline(always)]
     fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
-        // The instant that the clock stepped back from lies in bits which are clear otherwise; of those in the last word each makes
-        // it larger than any instant.
+        // The instant that the clock stepped back from is stored in bits that are otherwise clear. Each such bit in the
+        // last word makes that word larger than any instant, so the first comparison finds it.
         if self.layout == Layout::Remembering
             && (now.get() < state.get(2) || state.get(1) & self.ahead_mask() != 0)
         {
@@ -255,13 +273,13 @@ impl TokenBucket {
         View { stands: self.read(state).max(Span::at(now)), ahead: 0 }
     }
 
-    /// The same, for a state that was written after `now`, or that remembers what the clock stepped back from.
+    /// Slow path of `view`: the state was written after `now`, or remembers a step back.
     #[cold]
     fn view_after_a_step_back(&self, state: Remembered, now: Micros) -> View {
         let Remembered { instant, written, ahead } = state;
         let mut from = if ahead > 0 { written.get() + ahead } else { 0 };
         if ahead > 0 && now.get() >= from {
-            // The clock has come again. What passed below was not time: the key owes what it owed when last written.
+            // The clock has returned. The time in between does not count: the key owes what it owed when last written.
             return View { stands: instant.later(ahead).max(Span::at(now)), ahead: 0 };
         }
         let mut stands = instant.max(Span::at(now));
@@ -276,14 +294,14 @@ impl TokenBucket {
         View { stands, ahead: from.saturating_sub(now.get()).min(self.furthest_ahead()) }
     }
 
-    /// What is owed until `instant` at `written`, rounded up to whole tokens.
+    /// The debt until `instant` as of `written`, rounded up to whole tokens.
     fn whole_tokens(&self, instant: Span, written: Micros) -> Span {
         let owed = instant.minus(Span::at(written), self.q);
         let parts = u128::from(owed.whole) * u128::from(self.q) + u128::from(owed.part);
         Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q)
     }
 
-    /// The instant as of which a key owes whole tokens, if it lies after `now` and the key waits for it.
+    /// The instant as of which a key owes whole tokens, if the key waits for it at `now`.
     fn waits_for<S: Words + ?Sized>(&self, state: &S, now: Micros, stands: Span) -> Span {
         if self.layout != Layout::Remembering {
             return NOTHING;
@@ -295,13 +313,13 @@ impl TokenBucket {
         instant.minus(self.whole_tokens(instant, written), self.q)
     }
 
-    /// The bits of a remembering state's second word that hold the lower part of how far ahead an instant lies.
+    /// The bits of a remembering state's second word that store the lower part of `ahead`.
     #[inline(always)]
     const fn ahead_mask(&self) -> u64 {
         (1 << self.below_parts) - 1
     }
 
-    /// The furthest that can be remembered: as far as any instant unless q is above 2²².
+    /// The furthest distance that can be stored: that of any instant, unless q is above 2²².
     const fn furthest_ahead(&self) -> u64 {
         let bits = self.below_parts + (u64::BITS - INSTANT_BITS);
         if bits < INSTANT_BITS { (1 << bits) - 1 } else { Micros::MAX.get() }
@@ -327,7 +345,7 @@ impl TokenBucket {
     #[inline(always)]
     fn line(&self, now: Micros) -> Span {
         // At the end of the time line instants can no longer grow, and a bucket that could not fill up
-        // would look full for ever: the line ends with it, so that there nothing passes any more.
+        // would look full for ever. So the limit ends there too, and nothing passes any more.
         Span::at(now).plus(self.full, self.q).min(END)
     }
 
@@ -342,7 +360,7 @@ impl TokenBucket {
         Decision::new(outcome, now, Level::Owed { whole, part, worth: self.worth })
     }
 
-    /// The refusal of a cost that would end at `due`, while the line is at `line`.
+    /// The refusal of a cost whose charge would end at `due`, with the limit at `line`.
     #[inline(always)]
     fn refused(&self, now: Micros, stands: Span, due: Span, line: Span) -> Decision {
         let wait = due.whole - line.whole + u64::from(due.part > line.part);
@@ -374,13 +392,13 @@ impl TokenBucket {
         }
     }
 
-    /// The decision on `cost` at `now`, as if it did not matter [how far ahead](TokenBucket::ahead) an instant lies.
+    /// The decision on `cost` at `now`, regardless of [`ahead`](TokenBucket::ahead).
     #[inline(always)]
     pub(crate) fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
         self.judge_standing(self.view(state, now).stands, now, cost)
     }
 
-    /// How far ahead of `now` the instant lies that the clock stepped back from; 0 if there is none.
+    /// How long from `now` until the instant that the clock stepped back from; 0 if none.
     #[inline(always)]
     pub(crate) fn ahead<S: Words + ?Sized>(&self, state: &S, now: Micros) -> u64 {
         self.view(state, now).ahead
@@ -402,7 +420,7 @@ impl TokenBucket {
         }
     }
 
-    /// Charges `cost` whether or not it fits, and tells the same.
+    /// Charges `cost` whether or not it fits, regardless of [`ahead`](TokenBucket::ahead).
     #[inline(always)]
     pub(crate) fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         let View { stands, ahead } = self.view(state, now);
@@ -449,10 +467,10 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// The decision that nearly all are: on a word, of a cost that could pass. One comparison tells.
+    /// The common case: a state of one word and a cost that can pass. One comparison decides.
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
-        debug_assert_eq!(self.layout, Layout::Narrow, "a word is asked for only where it is the whole state");
+        debug_assert_eq!(self.layout, Layout::Narrow, "decide_word is called only if the state is one word");
         if cost != 1 && (cost == 0 || !self.fits(cost)) {
             return None; // a cost of 1 fits every bucket
         }
@@ -479,11 +497,12 @@ impl Algorithm for TokenBucket {
         }
         let View { stands, ahead } = self.view(state, now);
         if stands <= Span::at(now) {
-            return; // nothing is owed, so there is nothing to give back
+            return; // nothing is owed, so there is nothing to refund
         }
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
         let left = stands.minus(charge, self.q);
-        // A small step back is waited out: what was charged is still owed as of then, and is given back as of then.
+        // A small step back is waited out: the charge is still owed as of the later instant, so it is refunded as of
+        // then.
         let owed_since = Span::at(now).max(self.waits_for(state, now, stands));
         if left <= owed_since {
             self.reset(state);
@@ -495,8 +514,10 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// While the instant that the clock stepped back from has not come again, a refusal is written down too: only what has passed
-    /// before the last visit counts when it does.
+    /// Repairs the state, and records refusals until the clock has returned from a step back.
+    ///
+    /// Then only the time up to the last write counts as elapsed, so until then every request has to be written, refused
+    /// or not.
     #[inline]
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         let View { stands, ahead } = self.view(state, now);
@@ -511,13 +532,16 @@ impl Algorithm for TokenBucket {
         if self.remembers(state) { idle_at.plus(self.remembered(state).ahead) } else { idle_at }
     }
 
-    /// Nothing: an instant beyond the line of a late reader refuses it, which is right, and is not pulled back.
+    /// Always zero: the state proves no instant.
+    ///
+    /// A reader with a late clock that finds the instant beyond its line is refused. That is correct, and the instant
+    /// is not pulled back.
     #[inline]
     fn last_seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
         Micros::ZERO
     }
 
-    /// Who owes until later has used more.
+    /// Always: a key that owes until later has used more.
     #[inline]
     fn is_ordered(&self) -> bool {
         true
@@ -533,7 +557,7 @@ impl Algorithm for TokenBucket {
         if owed == NOTHING {
             return;
         }
-        // Debt in q-ths ÷ p is tokens used; tokens used × the new p is the new debt, rounded against the key.
+        // Debt in q-ths ÷ p is tokens used. Tokens used × the new p is the new debt, rounded up (against the key).
         let used = u128::from(owed.whole) * u128::from(old.q) + u128::from(owed.part);
         let owed = used.saturating_mul(u128::from(self.p)).div_ceil(u128::from(old.p));
         let instant = Span::at(now).plus(Span::of_wide(owed, self.q), self.q).min(END);
@@ -541,8 +565,10 @@ impl Algorithm for TokenBucket {
     }
 }
 
-/// The same decision while the instant that the clock stepped back from lies `ahead`. What would be there only then is there as
-/// much later, for the time until then will not count.
+/// Adjusts a decision while the instant that the clock stepped back from lies `ahead`.
+///
+/// The time up to that instant will not count. So quota that would be available only after it becomes available
+/// `ahead` later.
 #[cold]
 pub(crate) fn while_ahead(decision: Decision, ahead: u64) -> Decision {
     let told = |micros: u64| if micros >= ahead { micros + ahead } else { micros };
@@ -564,7 +590,7 @@ impl Span {
         Span { whole: parts / q, part: parts % q }
     }
 
-    /// As [`Span::of`], ending at the end of the time line.
+    /// As [`Span::of`], capped at the end of the time line.
     fn of_wide(parts: u128, q: u64) -> Self {
         let (whole, part) = (parts / u128::from(q), parts % u128::from(q));
         match (u64::try_from(whole), u64::try_from(part)) {
@@ -573,12 +599,12 @@ impl Span {
         }
     }
 
-    /// In q-ths of a microsecond.
+    /// The span in q-ths of a microsecond.
     pub(crate) const fn parts(self, q: u64) -> u64 {
         self.whole * q + self.part
     }
 
-    /// Microseconds above, q-ths below. Only for a narrow layout.
+    /// Microseconds in the upper bits, q-ths below. Only for a narrow layout.
     #[inline(always)]
     const fn packed(self) -> u64 {
         self.whole << PART_BITS | self.part

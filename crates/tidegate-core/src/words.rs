@@ -1,8 +1,8 @@
-//! # What is remembered of a key
+//! # Words: the state of a key
 //!
-//! Every algorithm keeps its state in a few 64-bit words. All words zero is a key never seen, so a
-//! state can be made by clearing memory, live in a table of fixed strides, be stored, copied and compared,
-//! and several states laid end to end are the state of a policy.
+//! Every algorithm stores its state in a few 64-bit words. All words zero is a key never seen. So a
+//! state can be created by clearing memory, live in a table of fixed strides, and be stored, copied and compared.
+//! Several states laid end to end are the state of a policy.
 //!
 //! ```text
 //!   token bucket          │ owes until │
@@ -10,12 +10,12 @@
 //!   both, as one policy   │ owes until │ number, count │
 //! ```
 //!
-//! A state of a single word leaves the topmost bit clear. Whoever shares it between threads may use that
-//! bit to mark the word as held.
+//! A state of a single word leaves the topmost bit clear. A store that shares the word between threads may use that
+//! bit as a lock bit.
 
 /// The words of one state, for reading.
 ///
-/// A slice of integers is the plainest one; a limiter implements it for memory that threads share.
+/// A slice of integers is the simplest implementation. A limiter implements it for memory shared between threads.
 pub trait Words {
     /// The word at `index`.
     fn get(&self, index: usize) -> u64;

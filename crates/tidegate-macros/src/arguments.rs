@@ -1,7 +1,7 @@
-//! # What is written
+//! # Arguments of the attribute
 //!
-//! Texts and `name = value`, in any order, each name once. What the values mean together is for `limits`; here each has
-//! the form that its name asks for.
+//! Texts and `name = value`, in any order, each name once. This module checks that each value has the form that its
+//! name requires. What the values mean together is decided in `limits`.
 
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
@@ -36,7 +36,7 @@ pub(crate) struct Named<T> {
     pub(crate) value: T,
 }
 
-/// Every name there is, and how it is used.
+/// Every known name, and an example of its use.
 const NAMES: [(&str, &str); 15] = [
     ("algorithm", "algorithm = sliding_window"),
     ("limit", "limit = 100"),
@@ -101,7 +101,7 @@ impl Arguments {
         }
     }
 
-    /// Everything but `unlimited`, and but where the crate is.
+    /// The first argument other than `unlimited` and `crate`, for an error message.
     pub(crate) fn others(&self) -> Option<String> {
         let text = self.texts.first().map(|text| format!("\"{}\"", text.value()));
         let names = [
@@ -116,7 +116,7 @@ impl Arguments {
         text.or_else(|| self.parts().chain(names.into_iter().flatten()).next().map(Ident::to_string))
     }
 
-    /// Those that say a limit in parts, as far as they are there.
+    /// The names of the arguments present that describe a limit in parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Ident> {
         let numbers = [&self.limit, &self.burst, &self.cells, &self.queue];
         let numbers = numbers.into_iter().flatten().map(|named| &named.name);
@@ -125,7 +125,7 @@ impl Arguments {
     }
 }
 
-/// An argument whose name has been read.
+/// An argument after its name has been parsed.
 struct Argument<'a> {
     name: Ident,
     usage: &'static str,
@@ -137,7 +137,7 @@ fn name_of<T>(named: &Option<Named<T>>) -> Option<&Ident> {
 }
 
 impl Argument<'_> {
-    /// One without a value.
+    /// Parses an argument without a value.
     fn stand_alone(self, into: &mut Option<Ident>) -> Result<()> {
         match into.replace(self.name) {
             None => Ok(()),
@@ -166,7 +166,7 @@ fn twice(name: &Ident) -> Error {
     Error::new(name.span(), format!("`{name}` is written twice; keep one"))
 }
 
-/// The same place, other words.
+/// An error at the same place with another message.
 fn says(error: &Error, words: &str) -> Error {
     Error::new(error.span(), words)
 }

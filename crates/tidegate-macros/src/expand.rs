@@ -1,8 +1,8 @@
-//! # What comes of it
+//! # Expansion
 //!
-//! The function as it was, with one statement before its body: ask, and hold the permits until the end; or return. In
-//! it are the function's name and limits, which make the limiter unless one is given. Nothing of it can be seen from
-//! the body.
+//! The generated function is the original with one statement before its body. The statement queries the limiter, and
+//! holds the permits until the end of the call or returns. It contains the function's name and limits, which create the
+//! limiter unless one is given. Nothing in it is visible from the body.
 
 use proc_macro2::{Ident, Literal, Span, TokenStream as Tokens};
 use quote::{ToTokens, quote, quote_spanned};
@@ -37,7 +37,7 @@ fn on_function(arguments: Arguments, mut function: Function) -> Result<Tokens> {
     }
 }
 
-/// Whether such a function can be limited like this.
+/// Checks that this function can be limited in this way.
 fn check(function: &Function, limits: &Limits) -> Result<()> {
     if let Some(constant) = &function.signature.constness {
         let why = "a `const fn` is run by the compiler, which has no clock; make it a `fn` to limit it";
@@ -66,14 +66,15 @@ fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
     Ok(function.with_body(Some(body)))
 }
 
-/// The body after the entry. Where it makes a future, both are put off until that is polled.
+/// The entry and the body. If the body creates a future, both run when that is polled.
 fn body(function: &mut Function, entry: &Tokens) -> Tokens {
     let future = local("future");
     match (function.returns(), &function.signature.output) {
         (Returns::Future, _) => {
             let made = made(function, &quote!());
             let body = quote!(async move { #entry let #future = #made; #future.await });
-            // It looks like an `async fn` now, and whoever wrote it has their reasons for not writing one.
+            // The function now looks like an `async fn`. Its author has chosen not to write one, so the lint is
+            // allowed.
             function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
             body
         }
@@ -88,7 +89,9 @@ fn body(function: &mut Function, entry: &Tokens) -> Tokens {
     }
 }
 
-/// The future that the body makes. A `return` in it is to return that, and so it is the body of a closure then.
+/// The future that the body creates.
+///
+/// A `return` in the body returns that future, so a body with a `return` becomes the body of a closure.
 fn made(function: &Function, output: &Tokens) -> Tokens {
     let body = &function.body;
     if function.returns_early() {
@@ -98,7 +101,7 @@ fn made(function: &Function, output: &Tokens) -> Tokens {
     }
 }
 
-/// What a refused call does.
+/// The match arm of a refused call.
 fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<Tokens> {
     let Some(otherwise) = &limits.otherwise else {
         let (denied, span) = (local("denied"), function.output_span());
@@ -112,7 +115,7 @@ fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<T
     Ok(quote!(::std::result::Result::Err(_) => return #call #awaited,))
 }
 
-/// The block that gives leave to go ahead.
+/// The block that queries the limiter, and yields the permits or returns.
 fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens) -> Tokens {
     let tidegate = tidegate(limits, Span::call_site());
     let name = function.signature.ident.unraw().to_string();
@@ -148,13 +151,15 @@ fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
     quote!(#(#texts),*)
 }
 
-/// A task in a queue of the function's own needs a timer, and without one the compiler says so.
+/// A compile-time check for the timer that a task needs to wait in the function's queue.
 fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     let queues = is_async && limits.wait.is_none() && limits.may_queue();
     if queues { quote!(const _: () = #tidegate::attribute::tasks_can_wait();) } else { quote!() }
 }
 
-/// A limiter that is given may be behind any pointer, which only a method sees through: so its trait is imported.
+/// Imports the trait of a given limiter.
+///
+/// The limiter may be behind any pointer, and only method syntax dereferences it.
 fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait, is_async) {
         (Some(_), true) => quote!(use #tidegate::WaitingGate as _;),
@@ -163,7 +168,7 @@ fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     }
 }
 
-/// How the limiter is asked, and who makes sense of the answer.
+/// The call of the limiter, and the method that interprets its answer.
 fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait.map(duration), is_async) {
         (Some(within), true) => {
@@ -185,7 +190,7 @@ fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     }
 }
 
-/// A verb of a limiter. What goes wrong with one that is given is said where it is given.
+/// A method call on the limiter. Errors about a given limiter point to its expression.
 fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tokens {
     let (request, within) = (local("request"), within.into_iter());
     match &limits.limiter {
@@ -220,7 +225,7 @@ fn duration(nanos: u64) -> Tokens {
     }
 }
 
-/// Keys and costs, each made once, and before anything is awaited: what they are made of need not live longer.
+/// Keys and costs, each evaluated once and before any await, so that borrows end there.
 fn terms(terms: &[Terms], tidegate: &Tokens) -> Tokens {
     let terms = terms.iter().enumerate().map(|(index, terms)| {
         let key = terms.key.as_ref().map(|key| {
@@ -248,7 +253,7 @@ fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
     }
 }
 
-/// What is asked of one rule.
+/// The part of the request for one rule.
 fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
     let rule = match &ask.rule {
         HttpRule::Numbered(number) => {
@@ -268,23 +273,23 @@ fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
     quote!(#tidegate::Part::of(#rule) #key #cost)
 }
 
-/// The name of what the attribute of this number says.
+/// The variable name for the attribute with this index.
 fn numbered(name: &str, index: usize) -> Ident {
     if index == 0 { local(name) } else { local(&format!("{name}_{index}")) }
 }
 
-/// A name that nothing written by others can see.
+/// A hygienic name, invisible to code outside the macro.
 fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// The crate. What goes wrong with what follows is said at `span`.
+/// The path of the crate. Compile errors in the code that follows it point to `span`.
 fn tidegate(limits: &Limits, span: Span) -> Tokens {
     limits.tidegate.as_ref().map_or_else(|| quote_spanned!(span=> ::tidegate), ToTokens::to_token_stream)
 }
 
 impl Function {
-    /// The function with another body, or with its own.
+    /// The function with another body, or with its own if `None`.
     fn with_body(&self, body: Option<Tokens>) -> Tokens {
         let Function { attributes, visibility, default, signature, brace, inner_attributes, .. } = self;
         let body = body.unwrap_or_else(|| self.body.clone());

@@ -1,7 +1,7 @@
-//! # The same arguments, for somebody else
+//! # Arguments for the fallback function
 //!
-//! The function named by `otherwise` is called with what its caller gave. Arguments that were taken apart by a pattern
-//! are put together again, as `Path(id)` is; those without a name are given one.
+//! The function named by `otherwise` is called with the arguments of the refused call. An argument that a pattern has
+//! destructured, such as `Path(id)`, is reassembled. An argument without a name gets one.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
@@ -9,7 +9,9 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, FieldPat, FnArg, Pat, Result, Signature, parse_quote_spanned};
 
-/// The arguments of a call with what `signature` was given. Gives a name to those that have none.
+/// The arguments for a call with the values given to `signature`.
+///
+/// Arguments without a name get one.
 pub(crate) fn arguments(signature: &mut Signature) -> Result<Vec<Tokens>> {
     let inputs = signature.inputs.iter_mut().enumerate();
     inputs.map(|(index, input)| argument(index, input)).collect()
@@ -31,7 +33,7 @@ fn argument(index: usize, input: &mut FnArg) -> Result<Tokens> {
     }
 }
 
-/// The value that a pattern has taken apart.
+/// Reassembles the value that a pattern has destructured.
 fn again(pattern: &Pat) -> Result<Tokens> {
     match pattern {
         Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => {

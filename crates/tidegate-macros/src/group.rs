@@ -1,8 +1,8 @@
-//! # For all methods of a block
+//! # The attribute on an `impl` block
 //!
-//! On an `impl` block the attribute is a default: it is as if it stood on each method that has none. So each of them
-//! has a limit of its own, as it would if it were written there. What has no `self` is no method, and is left alone:
-//! `new` is rarely meant.
+//! On an `impl` block the attribute is a default: it applies as if it were written on each method without the
+//! attribute. So each of these methods has a limit of its own. Functions without `self` are not methods and stay
+//! unlimited: `new` is rarely meant.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{ToTokens, quote};
@@ -11,11 +11,11 @@ use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Result, parse_quote}
 use crate::item::{arguments_of, is_ours, take_ours};
 use crate::limits::Limits;
 
-/// Writes the attribute on every method that has none.
+/// Adds the attribute to every method that has none.
 pub(crate) fn expand(arguments: Tokens, mut group: ItemImpl) -> Result<Tokens> {
     let first: Attribute = parse_quote!(#[rate_limit(#arguments)]);
     let attributes: Vec<Attribute> = std::iter::once(first).chain(take_ours(&mut group.attrs)).collect();
-    // Read here, too: a mistake is said once, and not once for each method.
+    // Parsed here as well, so that a mistake is reported once and not once for each method.
     let read = attributes.iter().map(arguments_of).collect::<Result<Vec<_>>>()?;
     let Some(limits) = Limits::new(read)? else { return Ok(group.into_token_stream()) };
 
@@ -41,7 +41,7 @@ fn methods(group: &mut ItemImpl) -> impl Iterator<Item = &mut ImplItemFn> {
     })
 }
 
-/// The same, by the path that is known to lead there.
+/// The same attribute, with the path that is known to resolve.
 fn with_path(attribute: &Attribute, tidegate: &Tokens) -> Attribute {
     let arguments = attribute.meta.require_list().map(|list| list.tokens.clone()).unwrap_or_default();
     parse_quote!(#[#tidegate::rate_limit(#arguments)])

@@ -1,7 +1,7 @@
-//! # What it is written on
+//! # The annotated item
 //!
-//! A function, with or without `self`, or an `impl` block. The body of a function stays as it was written: nobody here
-//! reads it, but for a `return`.
+//! A function, with or without `self`, or an `impl` block. The body of a function stays as it was written. It is only
+//! searched for a `return`.
 
 use proc_macro2::{Span, TokenStream as Tokens, TokenTree};
 use quote::ToTokens;
@@ -30,16 +30,16 @@ pub(crate) struct Function {
     pub(crate) body: Tokens,
 }
 
-/// What a function returns, as far as it matters here.
+/// The relevant kinds of return type.
 pub(crate) enum Returns {
     Nothing,
-    /// A value, also one that is awaited because the function is `async`.
+    /// A value, also that of an `async` function.
     Value,
     /// `impl Future`.
     Future,
-    /// A future in a box, as `async_trait` makes them.
+    /// A boxed future, as `async_trait` generates them.
     BoxedFuture,
-    /// Some other `impl Trait`.
+    /// Any other `impl Trait`.
     Hidden,
 }
 
@@ -105,12 +105,12 @@ impl Function {
         }
     }
 
-    /// Whether the body has a `return` of its own, beside those of `async` blocks in it.
+    /// Whether the body contains a `return` outside of its `async` blocks.
     pub(crate) fn returns_early(&self) -> bool {
         has_return(self.body.clone())
     }
 
-    /// Where the type that is returned stands.
+    /// The span of the return type.
     pub(crate) fn output_span(&self) -> Span {
         match &self.signature.output {
             ReturnType::Default => self.signature.ident.span(),
@@ -135,7 +135,7 @@ fn is_future(bound: &TypeParamBound) -> bool {
     matches!(bound, TypeParamBound::Trait(bound) if ends_in(&bound.path, &["Future"]))
 }
 
-/// `Pin<Box<dyn Future…>>`, or what the futures crate calls it.
+/// `Pin<Box<dyn Future…>>`, or its aliases in the futures crate.
 fn is_boxed_future(path: &Path) -> bool {
     if ends_in(path, &["BoxFuture", "LocalBoxFuture"]) {
         return true;
@@ -163,14 +163,16 @@ fn ends_in(path: &Path, names: &[&str]) -> bool {
     path.segments.last().is_some_and(|segment| names.iter().any(|name| segment.ident == name))
 }
 
-// === Attributes of ours ===
+// === `rate_limit` attributes ===
 
-/// Whether it is `#[rate_limit(…)]`, by whatever path. Under another name it cannot be known.
+/// Whether the attribute is `#[rate_limit(…)]`, by any path.
+///
+/// A renamed import is not recognized.
 pub(crate) fn is_ours(attribute: &Attribute) -> bool {
     ends_in(attribute.path(), &["rate_limit"])
 }
 
-/// Takes those of ours out, and what is written in each.
+/// Removes and returns the `rate_limit` attributes.
 pub(crate) fn take_ours(attributes: &mut Vec<Attribute>) -> Vec<Attribute> {
     attributes.extract_if(.., |attribute| is_ours(attribute)).collect()
 }
@@ -185,7 +187,7 @@ pub(crate) fn arguments_of(attribute: &Attribute) -> Result<Arguments> {
     }
 }
 
-/// The item as it was, so that a mistake in one attribute is not said again by the next.
+/// The item without `rate_limit` attributes, so that each mistake is reported only once.
 pub(crate) fn without_attributes_of_ours(item: Tokens) -> Tokens {
     let strip = |input: ParseStream<'_>| {
         let mut attributes = Attribute::parse_outer(input)?;

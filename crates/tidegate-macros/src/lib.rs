@@ -1,18 +1,18 @@
 //! # The attribute `#[rate_limit(…)]`
 //!
-//! Use it through the `tidegate` crate, with the feature `macros`. How it is made, from the outside in:
+//! Use it through the `tidegate` crate, with the feature `macros`. The modules, from the outside in:
 //!
 //! ```text
 //!   #[rate_limit("5/s burst 10", key = user)]  fn send(user: &str) …
 //!                  │                                  │
-//!              arguments ── what is written       item ── what it is written on: a function, or an impl block
+//!              arguments ── parsed arguments      item ── the annotated item: a function, or an impl block
 //!                  │                                  │
-//!               limits ─── what is meant; text: a limit, read by the parser that reads it at run time
+//!               limits ─── checked limits; text: a limit, parsed as at run time
 //!                  └───────────────┬──────────────────┘
 //!                               expand ── the function, with a few lines before its body
 //! ```
 //!
-//! Every mistake is an error with a sentence that names the remedy, at the place where it was made; nothing panics.
+//! Every mistake is a compile error that names the remedy, at the place of the mistake. Nothing panics.
 
 mod arguments;
 mod expand;
@@ -28,7 +28,7 @@ mod text;
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 
-/// Limits how often, or by how many at once, a function is called.
+/// Limits the rate of calls to a function, or the number of concurrent calls.
 ///
 /// ```text
 /// #[rate_limit("5/s burst 10", key = user_id)]
@@ -36,29 +36,29 @@ use proc_macro2::TokenStream as Tokens;
 /// #[rate_limit("10/s", "5000/day", concurrency = 10)]
 /// ```
 ///
-/// On a function, a method, or an `impl` block, for all whose methods it is then the default. A call that may not pass
-/// does not run the function: it returns `Err`, of any error that is `From<tidegate::attribute::Denied>`.
+/// Goes on a function, on a method, or on an `impl` block, where it is the default of all methods. A refused call does
+/// not run the function: it returns `Err`, with any error type that is `From<tidegate::attribute::Denied>`.
 ///
-/// | argument | what it says |
+/// | argument | meaning |
 /// |---|---|
-/// | `"5/s burst 10"` | a limit, as text: a quota, or any rule such as `"sliding_log 5/min"`; several are all or nothing |
-/// | `algorithm`, `limit`, `per`, `burst`, `cells`, `queue` | the same, in parts; `algorithm` is `token_bucket` unless said |
-/// | `concurrency = 10` | at most so many calls at once |
-/// | `key = EXPR`, `key = (A, B)` | whose limit it is: anything that can be hashed; without it, everybody's |
-/// | `cost = EXPR` | what a call takes, 1 unless said |
-/// | `wait = "200ms"` | wait that long at most, instead of being refused at once |
-/// | `otherwise = path` | what to call instead, with the same arguments |
+/// | `"5/s burst 10"` | a limit as text: a quota, or a rule such as `"sliding_log 5/min"`; several are all or nothing |
+/// | `algorithm`, `limit`, `per`, `burst`, `cells`, `queue` | a limit in parts; `token_bucket` is the default |
+/// | `concurrency = 10` | at most this many concurrent calls |
+/// | `key = EXPR`, `key = (A, B)` | the key of the limit, any hashable value; without it all calls share one limit |
+/// | `cost = EXPR` | the cost of a call; the default is 1 |
+/// | `wait = "200ms"` | wait up to this long instead of being refused immediately |
+/// | `otherwise = path` | the function to call instead, with the same arguments |
 /// | `limiter = EXPR`, `rule = 1` | a limiter of your own, any `Gate`, and which of its rules |
-/// | `unlimited` | on a method: the default of the `impl` block is not for it |
-/// | `crate = path` | where `tidegate` is, if not at `::tidegate` |
+/// | `unlimited` | on a method: exempt from the default of the `impl` block |
+/// | `crate = path` | the path of `tidegate`, if not `::tidegate` |
 ///
-/// Several of the attribute on one function are all or nothing, too, each with a key and cost of its own.
+/// Several of these attributes on one function are also decided all or nothing, each with its own key and cost.
 #[proc_macro_attribute]
 pub fn rate_limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(arguments.into(), item.into()).into()
 }
 
-/// The item with its limits; or as it was and the mistakes, so that nothing else is complained about.
+/// The item with its limits, or the unchanged item with the errors, to avoid more errors.
 fn expand(arguments: Tokens, item: Tokens) -> Tokens {
     match expand::expand(arguments, item.clone()) {
         Ok(expanded) => expanded,

@@ -1,7 +1,7 @@
-//! # What is meant
+//! # Limits of a function
 //!
-//! From the arguments of one or more attributes on a function to what is asked of a limiter before each call. Arguments
-//! that contradict each other, and limits that could never let a call pass, are found here.
+//! Converts the arguments of one or more attributes on a function into the request to a limiter before each call.
+//! Arguments that contradict each other, and limits that could never allow a call, are rejected here.
 
 use proc_macro2::Span;
 use quote::ToTokens;
@@ -11,40 +11,40 @@ use tidegate_core::{Algorithm, Micros, Outcome, Rule};
 use crate::arguments::{Arguments, Named};
 use crate::text::{in_parts, length_of_time, rate};
 
-/// All that is asked before a call.
+/// All limits that are checked before a call.
 pub(crate) struct Limits {
     pub(crate) limiter: Limiter,
-    /// What the attributes say of key and cost, one after the other.
+    /// Key and cost of each attribute, in order.
     pub(crate) terms: Vec<Terms>,
     pub(crate) asks: Vec<Ask>,
-    /// How long to wait at most, in nanoseconds.
+    /// The longest wait, in nanoseconds.
     pub(crate) wait: Option<u64>,
     pub(crate) otherwise: Option<Path>,
     pub(crate) tidegate: Option<Path>,
 }
 
-/// Who is asked.
+/// The limiter to query.
 pub(crate) enum Limiter {
-    /// One of the function's own.
+    /// A limiter of the function's own, with these limits.
     Own(Vec<Limit>),
-    /// One that is given.
+    /// A limiter given by the `limiter` argument.
     Given(Expr),
 }
 
-/// A limit of the function's own.
+/// A limit of the function's own limiter.
 pub(crate) enum Limit {
     Rate { text: String, queues: bool },
     Concurrency(u32),
 }
 
-/// Whose it is, and what it takes.
+/// The key that a limit applies to, and the cost of a call.
 pub(crate) struct Terms {
     pub(crate) key: Option<Expr>,
     pub(crate) cost: Option<Expr>,
     place: Span,
 }
 
-/// What is asked of one rule, on the terms of the attribute of this number.
+/// The query of one rule, with the terms of the attribute with index `terms`.
 pub(crate) struct Ask {
     pub(crate) rule: HttpRule,
     pub(crate) terms: usize,
@@ -57,7 +57,7 @@ pub(crate) enum HttpRule {
 }
 
 impl Limits {
-    /// `None` if nothing is limited.
+    /// Combines the attributes of a function. `None` if the function is not limited.
     pub(crate) fn new(attributes: Vec<Arguments>) -> Result<Option<Self>> {
         if let Some(unlimited) = attributes.iter().find_map(|arguments| arguments.unlimited.as_ref()) {
             return unlimited_alone(unlimited, &attributes);
@@ -88,7 +88,7 @@ impl Limits {
         Ok(Some(Limits { limiter, terms, asks, wait, otherwise, tidegate }))
     }
 
-    /// Whether a call that may pass can be told to wait first.
+    /// Whether an allowed call may have to wait first.
     pub(crate) fn may_queue(&self) -> bool {
         match &self.limiter {
             Limiter::Own(limits) => {
@@ -99,7 +99,7 @@ impl Limits {
     }
 }
 
-/// What is said once for all attributes of a function.
+/// Arguments that apply to all attributes of a function.
 #[derive(Default)]
 struct Common {
     wait: Option<Named<LitStr>>,
@@ -109,7 +109,7 @@ struct Common {
 }
 
 impl Common {
-    /// Takes over what is for all of them.
+    /// Moves the common arguments out of `arguments`.
     fn take_from(&mut self, mut arguments: Arguments) -> Result<Arguments> {
         once(&mut self.wait, arguments.wait.take())?;
         once(&mut self.otherwise, arguments.otherwise.take())?;
@@ -146,7 +146,7 @@ fn unlimited_alone(unlimited: &Ident, attributes: &[Arguments]) -> Result<Option
     Ok(None)
 }
 
-/// The limits that one attribute says.
+/// The limits in one attribute.
 fn limits_of(arguments: &Arguments, limiter: Option<&Named<Expr>>) -> Result<Vec<Limit>> {
     let mut limits = Vec::new();
     for text in &arguments.texts {
@@ -226,7 +226,7 @@ fn check_cost(cost: Option<&Named<Expr>>, limits: &[Limit], given: bool) -> Resu
     limits.iter().try_for_each(|limit| fits(limit, number))
 }
 
-/// Whether a limit can ever give as much.
+/// Checks that a limit can ever allow this cost.
 fn fits(limit: &Limit, cost: &LitInt) -> Result<()> {
     let Limit::Rate { text, .. } = limit else { return Ok(()) };
     let Ok(rule) = text.parse::<Rule>() else { return Ok(()) };
@@ -251,7 +251,7 @@ fn number_of(value: &Expr) -> Option<&LitInt> {
     }
 }
 
-/// Adds what one attribute asks.
+/// Adds the queries of one attribute.
 fn ask(
     rule: Option<Named<Expr>>,
     terms: usize,
@@ -266,20 +266,20 @@ fn ask(
     for limit in limits {
         let number = u16::try_from(own.len())
             .map_err(|_| Error::new(Span::call_site(), "more limits than can be numbered; use fewer"))?;
-        let with_cost = matches!(limit, Limit::Rate { .. }); // at work, a call takes one place
+        let with_cost = matches!(limit, Limit::Rate { .. }); // with concurrency, a call takes one permit
         asks.push(Ask { rule: HttpRule::Numbered(number), terms, with_cost });
         own.push(limit);
     }
     Ok(())
 }
 
-/// Where an attribute says what it asks of a limiter.
+/// The span of the argument that determines the query, for error messages.
 fn place_of(arguments: &Arguments) -> Span {
     let named = [&arguments.rule, &arguments.key, &arguments.cost].into_iter().flatten().next();
     named.map_or_else(Span::call_site, |named| named.name.span())
 }
 
-/// That none of these asks what one before it has asked.
+/// Checks that no query repeats an earlier one.
 fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
     let text = |ask: &Ask| {
         let rule = match &ask.rule {

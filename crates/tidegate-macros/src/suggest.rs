@@ -1,13 +1,13 @@
-//! What was meant by a name that is none.
+//! # Suggestions for unknown names
 
-/// The name that is nearest to `written`, if one is near.
+/// The name closest to `written`, if one is close enough.
 pub(crate) fn nearest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
     let distances = names.iter().map(|name| (distance(written, name), *name));
     let (distance, name) = distances.min()?;
     (distance <= 2.max(name.len() / 3)).then_some(name)
 }
 
-/// How many letters have to be added, removed or replaced.
+/// The edit distance: letters to add, remove or replace.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -1,21 +1,21 @@
-//! What comes of an attribute, and that nothing makes it panic.
+//! Tests of the expansion, and that no input makes it panic.
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream as Tokens, TokenTree};
 use quote::quote;
 
 use crate::expand;
 
-/// As a person would write it.
+/// Formats the expansion like handwritten code.
 fn pretty(expanded: Tokens) -> String {
-    let file = syn::parse2(expanded).expect("what is expanded is Rust");
+    let file = syn::parse2(expanded).expect("the expansion is valid Rust");
     prettyplease::unparse(&file)
 }
 
-/// The Rust in the chapter between this line and the end of its block.
+/// The Rust code block after this marker in `docs/attribute.md`.
 fn in_the_book(marker: &str) -> String {
     let book = include_str!("../../../docs/attribute.md").replace("\r\n", "\n");
-    let (_, after) = book.split_once(&format!("<!-- {marker} -->\n\n```rust,ignore\n")).expect("it is shown");
-    after.split_once("```").expect("a block ends").0.to_owned()
+    let (_, after) = book.split_once(&format!("<!-- {marker} -->\n\n```rust,ignore\n")).expect("has marker");
+    after.split_once("```").expect("the block ends").0.to_owned()
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn after_a_mistake_the_function_is_still_there() {
     assert!(expanded.ends_with("# [inline] fn f () -> Result < () , E > { body }"), "{expanded}");
 }
 
-// === Nothing makes it panic ===
+// === No input makes it panic ===
 
-/// Numbers that look random and are the same each time.
+/// A pseudo-random generator with a fixed sequence.
 struct Random(u64);
 
 impl Random {
@@ -134,7 +134,7 @@ impl Random {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end as u64).expect("below a usize")
+        usize::try_from(self.0 % end as u64).expect("fits a usize")
     }
 
     fn one_of<'a>(&mut self, words: &[&'a str]) -> &'a str {
@@ -217,7 +217,7 @@ fn trees(random: &mut Random, depth: usize) -> Tokens {
     (0..random.below(8)).map(|_| tree(random, depth)).collect()
 }
 
-/// An argument that is often right.
+/// An argument that is often valid.
 fn argument(random: &mut Random) -> Tokens {
     let right = [
         quote!("5/s burst 10"),

@@ -1,7 +1,7 @@
-//! # A limit, as text or in parts
+//! # Limits as text or in parts
 //!
-//! In parts it is put together as a text, so that one parser reads both: that of the core, which reads it again when
-//! the program runs. What is wrong is said in its words.
+//! A limit in parts is assembled into a text, so that one parser reads both: the parser of the core crate, which parses
+//! the text again at run time. Errors use the parser's own messages.
 
 use syn::{Error, Ident, LitInt, LitStr, Result};
 use tidegate_core::{Quota, Rule};
@@ -21,17 +21,17 @@ const ALGORITHMS: [&str; 8] = [
     "sliding_log",
     "sliding_window",
 ];
-/// Of a sliding window for which none are given.
+/// The default number of cells of a sliding window.
 const CELLS: u32 = 10;
 
-/// What is wrong with a text is said in the words of its parser.
+/// Parses a limit from text. The error is the message of the parser.
 pub(crate) fn rate(text: &str) -> std::result::Result<Limit, String> {
     let rule: Rule = text.parse().map_err(|invalid| format!("{invalid}"))?;
     let queues = matches!(rule, Rule::LeakyQueue(_) | Rule::NginxQueue(_));
     Ok(Limit::Rate { text: text.trim().to_owned(), queues })
 }
 
-/// As text, for the parser of texts.
+/// Assembles a limit in parts into a text and parses that.
 pub(crate) fn in_parts(arguments: &Arguments, first: &Ident) -> Result<Limit> {
     let algorithm = algorithm(arguments.algorithm.as_ref())?;
     let limit = needed(arguments.limit.as_ref(), first, "limit", "100")?;
@@ -90,7 +90,7 @@ fn only_for(name: &Ident, algorithms: &[&str], algorithm: &str) -> Result<()> {
     Err(Error::new(name.span(), why))
 }
 
-/// In nanoseconds, as the parser of quotas reads it.
+/// The duration in nanoseconds, as the parser of quotas reads it.
 pub(crate) fn length_of_time(named: &Named<LitStr>) -> Result<u64> {
     let Named { name, value } = named;
     let quota = format!("1 per {}", value.value().trim()).parse::<Quota>().map_err(|why| {
@@ -101,7 +101,7 @@ pub(crate) fn length_of_time(named: &Named<LitStr>) -> Result<u64> {
         .map_err(|_| Error::new(value.span(), format!("`{name}` is longer than can be counted; use less")))
 }
 
-/// A sentence of the parser without the character it speaks of, where nobody wrote the text.
+/// The parser's message without its position, for a text that is not in the source.
 fn without_place(why: &str) -> &str {
     why.strip_prefix("at character ").and_then(|rest| rest.split_once(": ")).map_or(why, |(_, why)| why)
 }

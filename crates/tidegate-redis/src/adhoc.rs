@@ -1,15 +1,16 @@
-//! # Limits that come with the call
+//! # Ad-hoc limits, which come with the call
 //!
-//! A rule is known to everybody who shares it. Some callers bring their limit along instead, with each call, as clients
-//! of redis-cell do. Of their keys one instant is remembered, when the key will owe nothing again, and it is read by
-//! whatever limit comes next; so there is no rule, and a script of its own (`adhoc.lua`) decides.
+//! A rule is known to every gate that shares it. Some callers send their limit with each call instead, as clients of
+//! redis-cell do. For their keys Redis stores one instant: when the key will owe nothing again. The limit of the next
+//! call interprets it. So there is no rule, and a separate script (`brought.lua`) decides.
 //!
 //! ```text
 //!   AdhocLimit { full, charge } ──► charge the key, or refuse ──► Owed { outcome, nanos }
 //! ```
 //!
-//! All else is as for rules: one round trip, by Redis's clock, in one step; the same connections, deadline, bound and
-//! breaker. What to do without an answer is the caller's to say, for nobody here knows what the limit is worth.
+//! Everything else is as for rules: one atomic round trip, on the clock of Redis, with the same connections, deadline,
+//! bound on requests in flight and breaker. During an outage the caller has to decide, because the gate has no
+//! `on_outage` setting for such a limit.
 
 use redis::Value;
 use tidegate_core::{Micros, Outcome, Wait};
@@ -18,32 +19,36 @@ use crate::error::Error;
 use crate::gate::RedisGate;
 use crate::wire::{Call, Payload, number, outcome_of};
 
-/// The script that decides by limits that come with the call. `WIRE.md` says what it is given and what it answers.
+/// The script for ad-hoc limits. `WIRE.md` describes its arguments and replies.
 pub const ADHOC_SCRIPT: &str = include_str!("brought.lua");
 
-/// A limit that comes with the call, and what is asked of it. In nanoseconds; beyond 285 years, as many.
+/// A limit that comes with the call, and the requested charge.
+///
+/// In nanoseconds; more than 285 years count as 285 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdhocLimit {
-    /// How long a key may owe at most: the time in which the whole limit comes back.
+    /// The most that a key may owe: the time in which the whole limit refills.
     pub full: u64,
-    /// For how long more it is to owe: what is asked for. Below zero gives back; 0 only looks, and writes nothing.
+    /// The time to add to what the key owes. Negative refunds; 0 only queries, and writes nothing.
     pub charge: i64,
 }
 
-/// What came of it.
+/// The result of an ad-hoc charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a decision protects nothing until you act on it"]
 pub struct Owed {
-    /// [`Allowed`](Outcome::Allowed), [`Never`](Outcome::Never), or [`RetryAfter`](Outcome::RetryAfter) with a wait
-    /// that is rounded *down* to a microsecond, as redis-cell has it.
+    /// The outcome of the charge.
+    ///
+    /// [`Allowed`](Outcome::Allowed), [`Never`](Outcome::Never), or [`RetryAfter`](Outcome::RetryAfter). The wait is
+    /// rounded *down* to a microsecond, as redis-cell does.
     pub outcome: Outcome,
-    /// Redis's time.
+    /// The time on the clock of Redis.
     pub at: Micros,
-    /// For how many nanoseconds the key owes now.
+    /// The time that the key owes now, in nanoseconds.
     pub nanos: u64,
 }
 
-/// What the script is told, after the key.
+/// The arguments of the script after the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
     Charge(AdhocLimit),
@@ -51,7 +56,7 @@ pub(crate) enum Asked {
 }
 
 const NANOS: u64 = 1_000;
-/// No time has more nanoseconds than this, there and back.
+/// The longest time in nanoseconds that converts to microseconds and back.
 const LONGEST: u64 = Micros::MAX.get() * NANOS + (NANOS - 1);
 
 impl RedisGate {
@@ -63,7 +68,7 @@ impl RedisGate {
     ///
     /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
     /// let gate = RedisGate::builder("redis://127.0.0.1/").without_rules().connect().await?;
-    /// // One each two seconds, five at once: a whole limit comes back in ten.
+    /// // One per two seconds, burst of five: the whole limit refills in ten seconds.
     /// let owed = gate.charge(b"alice", AdhocLimit { full: 10_000_000_000, charge: 2_000_000_000 }).await?;
     /// if owed.outcome != Outcome::Allowed {
     ///     println!("refused; everything is there again in {} ns", owed.nanos);
@@ -74,14 +79,16 @@ impl RedisGate {
     ///
     /// # Errors
     ///
-    /// [`Error`]: why Redis did not decide. It may have charged the key all the same, if the answer was lost. The caller
-    /// decides then, so it is counted in [`Health::fallbacks`](crate::Health::fallbacks).
+    /// [`Error`]: why Redis did not decide. The key may have been charged all the same, if the reply was lost. Then the
+    /// caller decides, so this is counted in [`Health::fallbacks`](crate::Health::fallbacks).
     pub async fn charge(&self, key: &[u8], adhoc: AdhocLimit) -> Result<Owed, Error> {
         let owed = self.ask_brought(key, Asked::Charge(adhoc)).await;
         owed.inspect_err(|error| self.shared.counts.fell_back(error))
     }
 
-    /// What a key that limits came with owes. Decides and charges nothing, so a failure is not counted as a fallback.
+    /// Returns what a key of ad-hoc limits owes.
+    ///
+    /// Decides and charges nothing, so a failure is not counted as a fallback.
     ///
     /// # Errors
     ///
@@ -90,7 +97,7 @@ impl RedisGate {
         self.ask_brought(key, Asked::Charge(AdhocLimit { full: LONGEST, charge: 0 })).await
     }
 
-    /// Forgets a key that limits came with; and tells what it owed.
+    /// Forgets a key of ad-hoc limits, and returns what it owed.
     ///
     /// # Errors
     ///
@@ -127,10 +134,12 @@ impl Asked {
 }
 
 impl AdhocLimit {
-    /// Four numbers of eight bytes: of each time whole microseconds, and the nanoseconds beyond them.
+    /// Encodes both times as four numbers of eight bytes.
+    ///
+    /// Each time is whole microseconds, and the remaining nanoseconds.
     fn packed(self) -> [u8; 32] {
         let full = self.full.min(LONGEST);
-        // What is beyond it makes no difference: so much can never be charged, and given back it is everything.
+        // Clamping makes no difference: such a charge can never be allowed, and such a refund is complete.
         let longest = LONGEST.cast_signed();
         let charge = self.charge.clamp(-(Micros::MAX.get() * NANOS).cast_signed(), longest);
         let nanos = NANOS.cast_signed();
@@ -148,7 +157,7 @@ impl AdhocLimit {
     }
 }
 
-/// Reads a reply. `None` if it is none.
+/// Parses a reply; `None` if it is malformed.
 fn read(reply: &Value) -> Option<Owed> {
     let Value::Array(values) = reply else { return None };
     let [now, outcome, wait, micros, nanos] = values.as_slice() else { return None };

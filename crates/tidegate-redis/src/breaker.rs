@@ -1,16 +1,16 @@
-//! # Not asking who does not answer
+//! # Circuit breaker
 //!
-//! A server that is gone costs each request its whole deadline. After a few failures in a row nobody asks any more, until the
-//! [watch](crate::prober), which asks on its own now and then, has had an answer.
+//! An unreachable server costs each request its whole deadline. After a few consecutive failures the breaker opens, and
+//! requests are decided without Redis until the [prober](crate::prober), which sends requests of its own, gets a reply.
 //!
 //! ```text
 //!             a few failures in a row
-//!   closed ───────────────────────────► open: answer without Redis, at once
+//!   closed ───────────────────────────► open: decide without Redis, immediately
 //!     ▲                                   │
-//!     └──────── the watch is answered ◄───┘
+//!     └─────── the prober gets a reply ◄──┘
 //! ```
 //!
-//! Requests are never used to find out whether the server is back: they would pay for it with their deadline.
+//! Client requests are never used as probes: each would pay for it with its deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use tokio::sync::Notify;
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// So many failures in a row open it.
+    /// The number of consecutive failures that opens the breaker.
     most: u32,
     failures: AtomicU32,
     open: AtomicBool,
-    /// How often it has opened, and those whose place it takes.
+    /// How many times this breaker, and the breakers it replaces, have opened.
     openings: Arc<AtomicU64>,
     opened: Notify,
 }
@@ -44,7 +44,7 @@ impl Breaker {
         self.open.load(Ordering::Acquire)
     }
 
-    /// How often it has opened.
+    /// Returns how many times the breaker has opened.
     pub(crate) fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed)
     }
@@ -56,13 +56,13 @@ impl Breaker {
         }
     }
 
-    /// Tells whether this failure was the one that opened it.
+    /// Counts a failure, and returns whether it opened the breaker.
     pub(crate) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         failures >= self.most && self.open()
     }
 
-    /// Opens it. Tells whether it was closed.
+    /// Opens the breaker, and returns whether it was closed.
     pub(crate) fn open(&self) -> bool {
         let was_closed = !self.open.swap(true, Ordering::AcqRel);
         if was_closed {
@@ -72,13 +72,13 @@ impl Breaker {
         was_closed
     }
 
-    /// For the watch, which was answered.
+    /// Closes the breaker, after the prober got a reply.
     pub(crate) fn close(&self) {
         self.failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
     }
 
-    /// Comes back when it has opened.
+    /// Waits until the breaker opens.
     pub(crate) async fn opened(&self) {
         self.opened.notified().await;
     }

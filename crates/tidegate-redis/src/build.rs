@@ -1,7 +1,7 @@
-//! # How a gate is made
+//! # Builder of a gate
 //!
-//! Everything that can be wrong is found here, all of it at once, and said in sentences. Whether Redis is there is not one of those
-//! things: a gate starts without it and heals by itself.
+//! Finds every mistake in the settings, and reports all of them together, each as a sentence. An unreachable Redis is
+//! not such a mistake: a gate starts without it and reconnects by itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::prober::{self, Canary, Pace};
 use crate::wait_queue::WaitQueues;
 use crate::wire::SCRIPT;
 
-/// A [`RedisGate`] in the making.
+/// Builds a [`RedisGate`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `connect` or `lazy`"]
 pub struct Builder {
@@ -68,14 +68,16 @@ enum Kind {
     AtOnce { limit: u32, lease: Duration },
 }
 
-/// Why no gate can be made, every reason.
+/// The reasons why a gate cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidGate {
-    /// Each in a sentence.
+    /// One sentence for each reason.
     pub reasons: Vec<String>,
 }
 
-/// Why [`Builder::connect`] returned no gate: the settings are invalid, or the store did not answer in time.
+/// Why [`Builder::connect`] returned no gate.
+///
+/// Either the settings are invalid, or the store did not answer in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError(Cause);
 
@@ -89,7 +91,7 @@ enum Cause {
 const LONGEST_NAME: usize = 128;
 /// How long [`Builder::connect`] waits for the store by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// While Redis is not asked, how often the watch asks.
+/// How often the prober sends requests while the breaker is open.
 const ILL: Duration = Duration::from_millis(50);
 
 impl Builder {
@@ -121,24 +123,27 @@ impl Builder {
         }
     }
 
-    /// Adds a limit on what passes: a quota, or any algorithm. Its name is part of the keys in Redis, so it is shared by all who
-    /// are to share the limit; a short one saves memory.
+    /// Adds a rate limit: a quota, or any algorithm.
+    ///
+    /// The name is part of the keys in Redis, so all gates that share the limit must use the same name. A short name
+    /// saves memory.
     pub fn rule(mut self, name: impl Into<String>, rule: impl Into<Rule>) -> Self {
         let kind = Kind::Rate(rule.into());
         self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
-    /// Adds a limit on how many are at work at once, everywhere. A place is renewed while it is held, and free again at the
-    /// latest a `lease` after whoever held it has died. Without Redis nobody knows who holds what, so there is no share of such
-    /// a rule: [`OnOutage::Local`] refuses.
+    /// Adds a limit on operations in progress, counted over all processes.
+    ///
+    /// A permit is renewed while it is held, and is free again at most one `lease` after its holder has died. Without
+    /// Redis it is unknown how many permits are held, so such a rule has no local share: [`OnOutage::Local`] refuses.
     pub fn concurrency(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
         let kind = Kind::AtOnce { limit, lease };
         self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
-    /// What the rule just added does while Redis does not answer; [`OnOutage::Local`] unless said otherwise.
+    /// What the rule just added does during an outage; the default is [`OnOutage::Local`].
     pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
         if let Some(rule) = self.rules.last_mut() {
             rule.on_outage = on_outage;
@@ -146,8 +151,10 @@ impl Builder {
         self
     }
 
-    /// Leases the rule just added: [`Leased`](crate::Leased) decides on it from what it has taken in advance. All who share the
-    /// rule may, but need not. A rule whose burst is less than four for each node and one more stays strict.
+    /// Leases the rule just added.
+    ///
+    /// [`Leased`](crate::Leased) then decides it from tokens taken in advance. Each gate that shares the rule may lease
+    /// it or not. A rule stays strict if its burst is less than `4 × (nodes + 1)`.
     pub fn lease(mut self, lease: Lease) -> Self {
         if let Some(rule) = self.rules.last_mut() {
             rule.lease = Some(lease);
@@ -155,61 +162,70 @@ impl Builder {
         self
     }
 
-    /// Keeps the keys apart from those of others in the same Redis.
+    /// Separates the keys from those of other tenants in the same Redis.
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Builder { tenant: tenant.into(), ..self }
     }
 
-    /// How many gates there are in all, among which a limit is divided while Redis does not answer; 1 unless said otherwise.
+    /// The total number of gates, which divide a limit among them during an outage; default 1.
     pub fn nodes(self, nodes: u32) -> Self {
         Builder { nodes, ..self }
     }
 
-    /// How long a decision may take; 20 ms unless said otherwise.
+    /// How long a decision may take; default 20 ms.
     pub fn deadline(self, deadline: Duration) -> Self {
         Builder { deadline, ..self }
     }
 
-    /// How many connections are shared by all requests; 2 unless said otherwise. A cluster has one to each node, whatever is said
-    /// here.
+    /// How many connections all requests share; default 2.
+    ///
+    /// A cluster always has one connection per node, regardless of this setting.
     pub fn connections(self, connections: usize) -> Self {
         Builder { connections, ..self }
     }
 
-    /// How many requests may wait for an answer at once; 1024 unless said otherwise. Those beyond are decided without Redis.
+    /// How many requests may be in flight at the same time; default 1024.
+    ///
+    /// Further requests are decided without Redis.
     pub fn in_flight(self, in_flight: usize) -> Self {
         Builder { in_flight, ..self }
     }
 
-    /// After how many failures in a row Redis is not asked any more until it is seen to answer again; 5 unless said otherwise.
+    /// After how many consecutive failures the breaker opens; default 5.
+    ///
+    /// While it is open, no requests are sent to Redis until a probe succeeds.
     pub fn failures(self, failures: u32) -> Self {
         Builder { failures, ..self }
     }
 
-    /// How often the canary proves that limits are enforced; every 5 seconds unless said otherwise.
+    /// How often the canary checks that limits are enforced; default every 5 seconds.
     pub fn canary(self, every: Duration) -> Self {
         Builder { canary: every, ..self }
     }
 
-    /// The longest `retry_after` and `reset_after` told while Redis does not answer, to which up to a quarter is added at random;
-    /// 1 second by default. The outage may be over much sooner than a share has its next token.
+    /// The longest `retry_after` and `reset_after` reported during an outage; default 1 second.
+    ///
+    /// Up to a quarter of it is added at random. The outage may be over much sooner than a local share has its next
+    /// token.
     pub fn outage_retry_after(self, wait: Duration) -> Self {
         Builder { outage_retry_after: wait, ..self }
     }
 
-    /// Goes on with the numbers of a gate whose place it takes: decisions, commands, how often Redis was given up and what
-    /// leases have done are those of both, so that they only grow.
+    /// Continues the counters of a gate that this one replaces, so that they only grow.
+    ///
+    /// That covers decisions, commands, openings of the breaker, and the statistics of leases.
     pub fn counting_on_from(self, before: &RedisGate) -> Self {
         Builder { numbers: Some(before.shared.counts.numbers.clone()), ..self }
     }
 
-    /// Says that there may be no rules: limits come with the calls, to [`RedisGate::charge`].
+    /// Permits a gate without rules, for ad-hoc limits only; see [`RedisGate::charge`].
     pub fn without_rules(self) -> Self {
         Builder { may_lack_rules: true, ..self }
     }
 
-    /// Trusts servers whose certificate was signed by this one, in PEM, instead of those that the machine trusts. For addresses
-    /// that begin with `rediss`.
+    /// Trusts this root certificate, in PEM, instead of the root certificates of the machine.
+    ///
+    /// Applies to addresses that begin with `rediss`.
     #[cfg(feature = "tls")]
     pub fn root_certificate(self, pem: impl Into<Vec<u8>>) -> Self {
         Builder { root_certificate: Some(pem.into()), ..self }
@@ -220,10 +236,13 @@ impl Builder {
         Builder { connect_timeout: timeout, ..self }
     }
 
-    /// Builds the gate and waits for the first answer of the store, so that the first decision is strict.
+    /// Builds the gate and waits for the first reply of the store.
     ///
-    /// Waits at most [`connect_timeout`](Builder::connect_timeout). A program that has to start without the store builds the
-    /// gate with [`lazy`](Builder::lazy) and waits with [`RedisGate::ready`], which leaves it the gate when the time is over.
+    /// So the first decision is already strict.
+    ///
+    /// Waits at most [`connect_timeout`](Builder::connect_timeout). A program that has to start without the store
+    /// builds the gate with [`lazy`](Builder::lazy) and waits with [`RedisGate::ready`], so that it keeps the gate
+    /// after a timeout.
     ///
     /// ```no_run
     /// use tidegate::Quota;
@@ -248,13 +267,15 @@ impl Builder {
         Err(ConnectError(Cause::Unavailable { timeout, error }))
     }
 
-    /// Builds the gate without waiting: it connects in the background. Until it is connected, decisions follow the
-    /// [`on_outage`](Builder::on_outage) setting of their rules, as in an outage. [`connect`](Builder::connect) waits.
+    /// Builds the gate without waiting; it connects in the background.
+    ///
+    /// Until it is connected, decisions follow the [`on_outage`](Builder::on_outage) setting of their rules, as in an
+    /// outage. [`connect`](Builder::connect) waits.
     ///
     /// # Errors
     ///
-    /// [`InvalidGate`], with every reason: an invalid address, no rules, rules with the same name or that cannot be counted
-    /// exactly, a zero where at least 1 is needed, no tokio runtime.
+    /// [`InvalidGate`], with every reason: an invalid address, no rules, rules with the same name or that cannot be
+    /// counted exactly, a zero where at least 1 is needed, no tokio runtime.
     pub fn lazy(self) -> Result<RedisGate, InvalidGate> {
         let mut reasons = self.reasons();
         let target = self.target().map_err(|reason| reasons.push(reason)).ok();
@@ -276,7 +297,7 @@ impl Builder {
         self.lazy()
     }
 
-    /// Everything that is wrong, whatever the address.
+    /// Returns everything that is wrong, apart from the address.
     fn reasons(&self) -> Vec<String> {
         let settings = [
             (
@@ -326,7 +347,7 @@ impl Builder {
                     address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
                 }
                 let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
-                // What was sent and not answered may not be sent again; redirections are followed by the gate.
+                // An unanswered command must not be sent again; the gate itself follows redirections.
                 let builder = builder.retries(0).tcp_settings(nodelay);
                 let builder = builder.connection_timeout(CONNECT_NODE).response_timeout(CONNECT);
                 let client = self.encrypted(builder).build();
@@ -367,7 +388,7 @@ impl Builder {
 
     #[cfg(feature = "tls")]
     fn certificates(&self) -> redis::TlsCertificates {
-        // The first to say so decides for the whole program; whoever came before us is as good.
+        // The first caller decides for the whole program; a provider installed earlier is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() }
     }
@@ -415,7 +436,7 @@ impl Builder {
 }
 
 fn no_address(address: &str, error: &RedisError) -> String {
-    // An address may hold a password, which belongs into no message.
+    // An address may contain a password, which must not appear in a message.
     let shown = match address.rsplit_once('@') {
         Some((_, host)) => format!("…@{host}"),
         None => address.to_owned(),
@@ -455,7 +476,7 @@ impl Given {
         RuleSpec { terms: self.lease.and_then(|lease| lease.terms(self.letter(), limit, nodes)), ..spec }
     }
 
-    /// As in [`Rule::encode`]; `n` for those who are at work at once.
+    /// The letter of the rule's kind, as in [`Rule::encode`]; `n` for a concurrency rule.
     fn letter(&self) -> u8 {
         match &self.kind {
             Kind::Rate(rule) => rule.encode().letter(),
@@ -473,8 +494,9 @@ impl Given {
         OutageRule { on_outage: self.on_outage, limit, share }
     }
 
-    /// The rule, of a leased bucket without the part of the burst that grants may hold: they can still be spent when Redis is
-    /// lost, and together with the shares they must not exceed the burst.
+    /// Returns the rule; for a leased bucket, without the part of the burst that grants may hold.
+    ///
+    /// Grants can still be spent during an outage, and together with the local shares they must not exceed the burst.
     fn unleased(&self, rule: &Rule, nodes: u32) -> Rule {
         match (rule, self.spec(nodes)) {
             (Rule::TokenBucket(bucket), RuleSpec { terms: Some(terms), described, .. }) => {
@@ -485,7 +507,7 @@ impl Given {
     }
 }
 
-/// What the script cannot count exactly, in numbers of 53 bits.
+/// Rejects a rule that the script cannot count exactly in numbers of 53 bits.
 fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
     let setting = rule.encode();
     match (setting.letter(), setting.numbers()) {
@@ -497,7 +519,7 @@ fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
 }
 
 impl fmt::Debug for Addresses {
-    /// Without them: they may hold passwords.
+    /// Omits the addresses: they may contain passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Addresses::Single(_) => f.write_str("Single(..)"),

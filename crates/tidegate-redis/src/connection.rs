@@ -1,15 +1,15 @@
-//! # A connection that heals
+//! # Reconnecting connections
 //!
-//! A link is connected, or it is not and says so at once: nobody waits for a connection while a request does. A task of its own
-//! connects, looks at what it has connected to, loads the scripts, and sleeps until the connection is lost.
+//! A connection is established, or it reports an error immediately: no request waits for a connection. A background
+//! task connects, loads the scripts, inspects the server, and sleeps until the connection is lost.
 //!
 //! ```text
-//!   connect ──► look at it, load the scripts ─► serve … outage ─┐
-//!      ▲  └── failed: wait, longer each time                  │
-//!      └──────────────────────────────────────────────────────┘
+//!   connect ──► load the scripts, inspect the server ─► serve … lost ─┐
+//!      ▲  └── failed: wait, longer each time                          │
+//!      └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Many requests share a connection: those that come while others are under way are sent together.
+//! Many requests share a connection: requests that arrive while others are in flight are sent together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -29,14 +29,14 @@ use crate::pipeline::Pipeline;
 use crate::server::{self, Findings};
 use crate::wire::{Call, SCRIPT};
 
-/// Where to connect to.
+/// The address to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Single(Box<redis::Client>),
     Cluster(Box<redis::cluster::ClusterClient>),
 }
 
-/// A connection, of which clones are the same one.
+/// An established connection. Clones share it.
 #[derive(Clone)]
 pub(crate) enum Transport {
     Plain(Pipeline),
@@ -48,11 +48,11 @@ pub(crate) enum Transport {
 pub(crate) struct Connection {
     target: Target,
     state: RwLock<ConnectionState>,
-    /// Since when nobody was answered who should have been, in microseconds; 0 if all is well.
+    /// The first timeout since the last reply, in microseconds of the clock; 0 if there was none.
     silent_since: AtomicU64,
     clock: SteadyClock,
     outage: Notify,
-    /// How often the scripts were loaded, and held by who loads them.
+    /// How many times the scripts were loaded. The mutex below is locked while a task loads them.
     loads: AtomicU64,
     loading: Mutex<()>,
 }
@@ -64,16 +64,22 @@ enum ConnectionState {
 }
 
 const NOT_YET: &str = "none was made yet";
-/// If nobody is answered for so long, the connection is given up: a peer that has vanished sends no word of it.
+/// How many microseconds without a reply make the connection count as lost.
+///
+/// A peer that vanishes sends no notice.
 const SILENCE: u64 = 300_000;
-/// How long a connection may take to be made; to each node of a cluster, of which some may be dead; and to the whole of it.
+/// Timeouts for connecting to a server, to each node of a cluster, and to a whole cluster.
+///
+/// The timeout per node is shorter because some nodes may be dead.
 pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 pub(crate) const CONNECT_NODE: Duration = Duration::from_millis(300);
 const CONNECT_CLUSTER: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
-/// Short, because until it is connected again a node adds its local share to what the other nodes get from Redis.
+/// The longest wait between two attempts to connect.
+///
+/// Short, because during the wait this node adds its local share to what the other nodes get from Redis.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// How often a connected link checks whether its gate is still there.
+/// How often an established connection checks whether its gate still exists.
 const IN_USE: Duration = Duration::from_millis(500);
 
 impl Connection {
@@ -91,12 +97,12 @@ impl Connection {
         }
     }
 
-    /// Whether a connection was made, or tried to be.
+    /// Whether a first attempt to connect has finished.
     pub(crate) fn was_tried(&self) -> bool {
         self.transport().err() != Some(Error::NotConnected { why: NOT_YET.into() })
     }
 
-    /// The connection and its number, or why there is none.
+    /// Returns the transport and its number, or why there is none.
     pub(crate) fn transport(&self) -> Result<(Transport, u64), Error> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             ConnectionState::Connected { transport, number, .. } => Ok((transport.clone(), *number)),
@@ -111,9 +117,9 @@ impl Connection {
         }
     }
 
-    /// The connection with this number has answered with an error. It is given up if it must be.
+    /// Handles an error on the connection with this number; drops the connection if necessary.
     pub(crate) fn failed(&self, number: u64, error: &RedisError) {
-        // Who is connected to many nodes repairs each by itself.
+        // A cluster connection repairs the connection to each node by itself.
         if breaks_the_connection(error) && !self.target.is_cluster() {
             self.give_up(number, Error::of(error));
         } else {
@@ -128,7 +134,7 @@ impl Connection {
         }
     }
 
-    /// There was no answer in time on the connection with this number.
+    /// Records that a reply on the connection with this number timed out.
     pub(crate) fn is_late(&self, number: u64) {
         let now = self.clock.now().get().max(1);
         let since = match self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
@@ -158,7 +164,7 @@ impl Connection {
         *state = ConnectionState::Connected { transport, number: number + 1, findings };
     }
 
-    /// Looks again at what is at the other end: settings and roles change while a connection stays.
+    /// Inspects the server again: settings and roles change during the life of a connection.
     pub(crate) async fn look_again(&self) {
         let Ok((mut transport, looked_at)) = self.transport() else { return };
         let Ok(Ok(seen)) = tokio::time::timeout(CONNECT, server::look(&mut transport)).await else { return };
@@ -177,12 +183,12 @@ impl Connection {
         }
     }
 
-    /// How often the scripts were loaded so far.
+    /// Returns how many times the scripts were loaded so far.
     pub(crate) fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
     }
 
-    /// Loads the scripts, unless somebody has since they were loaded so often.
+    /// Loads the scripts, unless another task has loaded them since the count was `loads`.
     pub(crate) async fn load(&self, transport: &mut Transport, loads: u64) -> Result<(), RedisError> {
         let _loading = self.loading.lock().await;
         if self.loads() == loads {
@@ -192,7 +198,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Connects whenever there is no connection, until the link is gone.
+    /// Reconnects whenever there is no connection, until the owner drops it.
     pub(crate) async fn keep_connected(connection: Weak<Connection>) {
         let mut wait = FIRST_WAIT;
         while let Some(it) = connection.upgrade() {
@@ -207,14 +213,14 @@ impl Connection {
                     drop(it);
                 }
             }
-            // A connection that is lost at once, as one to a replica that takes no writes, is as bad as none.
+            // A connection that is lost immediately, such as one to a read-only replica, is as bad as none.
             wait =
                 if started.elapsed() > LONGEST_WAIT * 2 { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Comes back when the connection is lost, or nobody needs it any more.
+    /// Returns when the connection is lost, or is not used any more.
     async fn until_lost(self: Arc<Self>, connection: Weak<Connection>) {
         let outage = self.outage.notified();
         tokio::pin!(outage);
@@ -254,7 +260,7 @@ impl Target {
                 Pipeline::to(client.get_connection_info()).await.map(Transport::Plain)
             }
             Target::Single(client) => {
-                // Deadlines are the gate's. Nothing may queue up here: the gate bounds what is under way.
+                // The gate enforces deadlines. Nothing may queue up here: the gate bounds the requests in flight.
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(CONNECT))
                     .set_response_timeout(None)
@@ -267,7 +273,7 @@ impl Target {
 }
 
 impl Transport {
-    /// Both scripts: where one is missing, so is the other.
+    /// Loads both scripts: where one is missing, so is the other.
     async fn load(&mut self) -> Result<(), RedisError> {
         for script in [SCRIPT, ADHOC_SCRIPT] {
             self.command(redis::cmd("SCRIPT").arg("LOAD").arg(script)).await?;
@@ -275,8 +281,11 @@ impl Transport {
         Ok(())
     }
 
-    /// Asks where a redirection says. One to stay is known to the connection by now; a slot that is being moved has to be asked
-    /// for by its own word, at its new node, while the rest stays where it was.
+    /// Repeats a call as a redirection demands.
+    ///
+    /// The connection already knows the new node after a permanent redirection. While a slot is being migrated, the
+    /// call must be sent to the new node, preceded by `ASKING`, while the other keys of the slot are still at the old
+    /// node.
     pub(crate) async fn ask_as_told(
         &mut self,
         call: &Call<'_>,
@@ -290,7 +299,7 @@ impl Transport {
         replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 
-    /// Asks a script.
+    /// Calls a script.
     pub(crate) async fn ask(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
         match self {
             Transport::Plain(pipe) => pipe.ask(|unsent| call.write(unsent)).await,
@@ -298,7 +307,7 @@ impl Transport {
         }
     }
 
-    /// Asks for anything.
+    /// Sends any command.
     pub(crate) async fn command(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         match self {
             Transport::Plain(pipe) => pipe.ask(|unsent| cmd.write_packed_command(unsent)).await,
@@ -313,7 +322,7 @@ fn is_encrypted(client: &redis::Client) -> bool {
     matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Where the slot goes that is being moved, if that is what the error says.
+/// Returns the target node of a slot that is being migrated, if that is what the error says.
 fn new_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
         return None;

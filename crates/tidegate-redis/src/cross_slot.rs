@@ -1,8 +1,9 @@
-//! # Keys that do not lie together
+//! # Requests over several slots of a cluster
 //!
-//! In a cluster one call can charge only what lies in one slot: the rules of one key. A request for several keys is asked key by
-//! key, and what was taken is given back when a later one refuses, or when nobody waits for the answer any more. Between the two
-//! somebody else may find less than there is, but never more: what has refilled meanwhile is not given back.
+//! In a cluster one call can charge only keys in one slot: the rules of one key. A request over several keys is decided
+//! key by key. Its charges are refunded when a later key refuses, or when the caller stops waiting for the decision. In
+//! between, other requests may see less quota than there is, but never more: what has refilled in the meantime is not
+//! refunded.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use crate::gate::{Shared, left};
 use crate::wire::{Line, Reply, Terms, Verb};
 use tidegate_core::Micros;
 
-/// What was charged so far. Unless it is kept it is given back.
+/// The charges so far. Dropping them refunds them, unless they are kept.
 struct Taken {
     shared: Arc<Shared>,
     charges: Vec<Charge>,
 }
 
-/// So much of one rule, in one string.
+/// One charge: a cost under one rule, in one string.
 struct Charge {
     name: Vec<u8>,
     rule: usize,
     cost: u32,
-    /// When it will be as if it had not been made.
+    /// When the charge will have no effect any more.
     til: Micros,
 }
 
@@ -50,11 +51,13 @@ pub(crate) async fn check(
         });
     }
     taken.keep();
-    let decision = strictest.expect("a request has a part");
+    let decision = strictest.expect("a request has at least one part");
     Ok(Admission { permits, ..Admission::without_permits(decision) })
 }
 
-/// The parts of each key, in the order of the keys. What is everybody's comes last, so that it is charged for those who pass.
+/// Groups the parts by key, in the order of the request.
+///
+/// The global key comes last, so that only requests that pass all other limits are charged to it.
 fn by_key<'a>(request: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
     let mut groups: Vec<Vec<Part<'a>>> = Vec::new();
     for part in request {
@@ -68,7 +71,7 @@ fn by_key<'a>(request: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
 }
 
 impl Taken {
-    /// Permits are given back by dropping them.
+    /// Adds the charges of a group. Permits are returned by dropping them.
     fn add(&mut self, group: &[Part<'_>], reply: &Reply) {
         for ((part, name), told) in group.iter().zip(self.shared.names(group)).zip(&reply.decisions) {
             if !self.shared.spec(part).is_places {
@@ -92,7 +95,9 @@ impl Drop for Taken {
     }
 }
 
-/// Whatever has come of it before: that too much is under way may be the very reason.
+/// Refunds the charges, even while the breaker is open or too many requests are in flight.
+///
+/// Too many requests in flight may be the very reason for the refund.
 async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
     for Charge { name, rule, cost, til } in charges {
         let line = [Line { key: name, cost, terms: Terms::Til(til), rule: &shared.rules[rule].described }];

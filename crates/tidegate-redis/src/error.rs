@@ -1,34 +1,35 @@
-//! # Why Redis did not decide
+//! # Errors: why Redis did not decide
 //!
-//! Each kind has a sentence that says what to do, for the health report; the requests themselves go by what their rules say.
+//! The message of each kind says what to do about it, for the health report. The requests themselves follow the
+//! `on_outage` setting of their rules.
 
 use std::fmt;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why Redis did not decide.
+/// The reason why Redis did not decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no connection, and the last attempt failed like this.
+    /// There is no connection; the last attempt failed for this reason.
     NotConnected {
-        /// What was said.
+        /// The message of the failed attempt.
         why: String,
     },
-    /// There was no answer within the deadline.
+    /// Redis did not reply within the deadline.
     TooLate,
-    /// So many requests were waiting for an answer that no more were sent.
+    /// The maximum number of requests was already in flight, so this one was not sent.
     TooManyInFlight,
-    /// It failed too often a moment ago, and is not asked until it is seen to answer again.
+    /// The breaker is open: Redis failed too often, and gets no requests until a probe succeeds.
     NotAsked,
-    /// It answered with an error.
+    /// Redis replied with an error.
     Refused {
-        /// The error's code, as in `READONLY`.
+        /// The error code, such as `READONLY`.
         code: String,
-        /// The rest of it.
+        /// The rest of the message.
         why: String,
     },
-    /// What came was no answer of the script.
+    /// The reply is not one of the script.
     Nonsense,
 }
 
@@ -47,12 +48,12 @@ impl Error {
         }
     }
 
-    /// Whether it says something about the server, and not about what was asked.
+    /// Whether the error is about the server and not about this request.
     pub(crate) fn is_the_servers(&self) -> bool {
         !matches!(self, Error::Refused { code, .. } if code == "ERR" || code == "WRONGTYPE")
     }
 
-    /// What to do about it, where there is something.
+    /// Advice on how to fix the error, where there is any.
     fn remedy(&self) -> Option<&'static str> {
         let Error::Refused { code, why } = self else { return None };
         Some(match code.as_str() {
@@ -67,9 +68,9 @@ impl Error {
             _ if why.contains("unknown command") => {
                 "it knows no scripts; Redis 6.2 or later, or Valkey, is needed"
             }
-            // Who has not said a password may not send as much as the script is long.
+            // Before authentication, a client may not send as much data as the script is long.
             _ if why.contains("unauthenticated") => PASSWORD,
-            // Of a command inside the script, in the words of Redis and of Valkey.
+            // The error of a command inside the script, in the words of Redis and of Valkey.
             _ if why.contains("can't run this command") || why.contains("ACL failure") => PERMISSIONS,
             _ if why.contains("cluster support disabled") => "this is no cluster; name it by `builder`",
             _ => return None,
@@ -95,15 +96,17 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The code of a server's error, and the rest of it. Before Redis 7 what a command inside the script said was told as an error
-/// of the script: `ERR Error running script (call to f_…): @user_script:47: @user_script: 47: -READONLY You can't …`.
+/// Returns the code of a server error and the rest of its message.
+///
+/// Before Redis 7, the error of a command inside the script is wrapped in an error of the script: `ERR Error running
+/// script (call to f_…): @user_script:47: @user_script: 47: -READONLY You can't …`.
 fn said(error: &RedisError) -> Option<(&str, &str)> {
     let (code, why) = (error.code()?, error.detail().unwrap_or_default());
     let inside = why.starts_with("Error running script").then(|| why.split_once(": -")).flatten();
     Some(inside.and_then(|(_, inside)| inside.split_once(' ')).unwrap_or((code, why)))
 }
 
-/// Whether the connection has to be made anew after this error.
+/// Whether the connection must be replaced after this error.
 pub(crate) fn breaks_the_connection(error: &RedisError) -> bool {
     let replica = matches!(said(error), Some(("READONLY" | "MASTERDOWN", _)));
     replica
@@ -112,7 +115,7 @@ pub(crate) fn breaks_the_connection(error: &RedisError) -> bool {
         || error.is_connection_dropped()
 }
 
-/// Whether the key is elsewhere in the cluster, so that nothing was done.
+/// Whether the key is on another node of the cluster, so that nothing was done.
 pub(crate) fn is_redirection(error: &RedisError) -> bool {
     matches!(
         error.kind(),
@@ -120,7 +123,7 @@ pub(crate) fn is_redirection(error: &RedisError) -> bool {
     )
 }
 
-/// Whether the script was not there, so that nothing was done.
+/// Whether the script was not loaded, so that nothing was done.
 pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -1,16 +1,16 @@
 //! # The gate
 //!
-//! One round trip per request: the keys are named, the script is asked, the reply is the decision. Around that is what a network
-//! needs: a deadline, a bound on what is under way, a breaker, and an answer without Redis.
+//! One round trip per request: the gate names the keys and calls the script, and the reply is the decision. A network
+//! needs more around that: a deadline, a bound on requests in flight, a breaker, and a decision without Redis.
 //!
 //! ```text
-//!   request ─► open? ─► too many under way? ─► ask, until the deadline ─► decision: strict
+//!   request ─► breaker open? ─► too many in flight? ─► call, until the deadline ─► decision: strict
 //!                │              │                     │ failed
-//!                └──────────────┴─────────────────────┴─► as the rules say: open, closed, local
+//!                └──────────────┴─────────────────────┴─► the rules' `on_outage`: open, closed, local
 //! ```
 //!
-//! What was sent and not answered is not sent again: it may have been charged. Only where the script was not there, so that
-//! nothing was done, is it loaded and asked once more.
+//! A request that was sent but not answered is not sent again: it may have been charged. There is one exception: if the
+//! script was not loaded, nothing was done, so the gate loads it and sends the request again.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -37,7 +37,7 @@ use crate::wait::Until;
 use crate::wait_queue::WaitQueues;
 use crate::wire::{self, Call, Described, Line, Payload, Reply, Terms, Verb};
 
-/// Rules whose states lie in Redis or Valkey, shared by everybody who asks there.
+/// Rules with their states in Redis or Valkey, shared by all gates that use the same server.
 ///
 /// ```no_run
 /// use tidegate::{Part, Quota};
@@ -59,29 +59,30 @@ use crate::wire::{self, Call, Described, Line, Payload, Reply, Terms, Verb};
 /// # }
 /// ```
 ///
-/// The rules of one request are charged all or none, in one step. In a cluster that holds for rules of the same key; where keys
-/// differ they are asked one after the other, and what was taken is given back, a moment later, if a later one refuses.
+/// The rules of one request are charged all or none, in one step. In a cluster that holds for rules of the same key.
+/// Parts with different keys are charged one after another; if a later part refuses, the earlier charges are refunded a
+/// moment later.
 ///
-/// Clones are the same gate.
+/// Clones share the same gate.
 #[derive(Clone)]
 pub struct RedisGate {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all clones share.
+/// The state that all clones share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) rules: Box<[RuleSpec]>,
     pub(crate) keys: Keys,
     pub(crate) sha: String,
-    /// Of the other script, for limits that come with the call.
+    /// The hash of the other script, for ad-hoc limits.
     pub(crate) sha_of_brought: String,
     pub(crate) connections: Box<[Arc<Connection>]>,
     pub(crate) is_cluster: bool,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) in_flight: InFlight,
     pub(crate) deadline: Duration,
-    /// How many gates share the limits.
+    /// The number of gates that share the limits.
     pub(crate) nodes: u32,
     pub(crate) outage: Outage,
     pub(crate) counts: Counts,
@@ -91,35 +92,35 @@ pub(crate) struct Shared {
     pub(crate) ids: Ids,
 }
 
-/// A rule as it was given.
+/// A rule as it was configured.
 #[derive(Debug)]
 pub(crate) struct RuleSpec {
     pub(crate) name: String,
     pub(crate) described: Described,
-    /// Of a rule that counts how many are at work: how long a place is held without being renewed.
+    /// For a concurrency rule: how long a permit is held without being renewed.
     pub(crate) lease: Duration,
     pub(crate) is_places: bool,
-    /// How it is leased, if it is.
+    /// How the rule is leased, if it is.
     pub(crate) terms: Option<LeaseTerms>,
 }
 
-/// How often a call is sent again because the script was not there.
+/// How many times a call is sent again because the script was not loaded.
 const NO_SCRIPT_RETRIES: usize = 3;
 
-/// A request that outlives the one who asks.
+/// An owned copy of a request, which outlives the caller's borrow.
 pub(crate) struct OwnedRequest(Vec<(RuleId, Vec<u8>, u32)>);
 
-/// How many requests wait for an answer, and how many may.
+/// The number of requests in flight, and its maximum.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     count: AtomicUsize,
     most: usize,
 }
 
-/// One of them.
+/// Counts one request in flight until it is dropped.
 struct UnderWay<'a>(&'a InFlight);
 
-/// Names that no other request in the world has.
+/// Generates ids that are unique across processes.
 #[derive(Debug)]
 pub(crate) struct Ids {
     process: u64,
@@ -127,43 +128,47 @@ pub(crate) struct Ids {
 }
 
 impl RedisGate {
-    /// A gate for the Redis or Valkey at this address: `redis://[user:password@]host[:port][/db]`, `rediss://…` with TLS,
-    /// for which the feature `tls` is needed, `unix:///path`.
+    /// Starts to build a gate for the Redis or Valkey at this address.
+    ///
+    /// Addresses are `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, which needs the feature `tls`,
+    /// or `unix:///path`.
     pub fn builder(address: impl Into<String>) -> Builder {
         Builder::single(address.into())
     }
 
-    /// A gate for the cluster of which these are some nodes.
+    /// Starts to build a gate for a cluster; `addresses` are some of its nodes.
     pub fn cluster<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Builder {
         Builder::cluster(addresses.into_iter().map(Into::into).collect())
     }
 
-    /// The number of the rule with this name, to ask for in a [`Part`].
+    /// Returns the id of the rule with this name, for use in a [`Part`].
     #[must_use]
     pub fn id(&self, name: &str) -> Option<RuleId> {
         let index = self.shared.rules.iter().position(|rule| rule.name == name)?;
         u16::try_from(index).ok().map(RuleId)
     }
 
-    /// The name of a rule, such as the one that was binding.
+    /// Returns the name of a rule, for example of the binding one.
     #[must_use]
     pub fn name(&self, rule: RuleId) -> Option<&str> {
         self.shared.rules.get(usize::from(rule.0)).map(|rule| rule.name.as_str())
     }
 
-    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
+    /// Decides whether all parts of `request` may pass now; charges all of them or none.
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest`] if it names no rule, a rule that is not there, or one rule and key twice. Neither a refusal nor a
-    /// Redis that does not answer is an error.
+    /// [`InvalidRequest`] if the request is empty, names an unknown rule, or names the same rule and key twice. Neither
+    /// a refusal nor an outage of Redis is an error.
     pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
         Ok(self.shared.check(request, self.shared.until()).await)
     }
 
-    /// As [`check`](RedisGate::check), with what each part had to say in [`Admission::rules`]. Empty if that is not known: because
-    /// Redis did not decide, or because parts of different keys were asked one after the other, in a cluster.
+    /// As [`check`](RedisGate::check), with the decision of each part in [`Admission::rules`].
+    ///
+    /// The list is empty if these decisions are unknown: because Redis did not decide, or because parts with different
+    /// keys were decided one after another in a cluster.
     ///
     /// # Errors
     ///
@@ -173,10 +178,13 @@ impl RedisGate {
         Ok(self.shared.check_each(request, self.shared.until()).await)
     }
 
-    /// As [`check`](RedisGate::check), and if it may not pass yet, waits until it may. Refuses only what can never pass.
+    /// As [`check`](RedisGate::check), but waits until the request may pass.
     ///
-    /// Those who wait in this process stand in a line for what has refused them, first come, first served, and only the first
-    /// of it asks Redis. They are in no line with those who wait in other processes, nor with those who only check.
+    /// Refuses only what can never pass.
+    ///
+    /// Waiters of this process queue for the state that refused them, first come, first served, and only the first
+    /// waiter of a queue sends requests to Redis. There is no order between waiters of different processes, nor between
+    /// waiters and plain checks.
     ///
     /// # Errors
     ///
@@ -185,7 +193,9 @@ impl RedisGate {
         self.acquire_in(request, Until(None)).await
     }
 
-    /// As [`acquire`](RedisGate::acquire), but waits no longer than `timeout`. Refuses at once where that cannot suffice.
+    /// As [`acquire`](RedisGate::acquire), but waits at most `timeout`.
+    ///
+    /// Refuses immediately if that cannot suffice.
     ///
     /// # Errors
     ///
@@ -198,7 +208,9 @@ impl RedisGate {
         self.acquire_in(request, Until::after(timeout)).await
     }
 
-    /// As [`acquire`](RedisGate::acquire), but waits no longer than until `deadline`. Refuses at once where that cannot suffice.
+    /// As [`acquire`](RedisGate::acquire), but waits at most until `deadline`.
+    ///
+    /// Refuses immediately if that cannot suffice.
     ///
     /// # Errors
     ///
@@ -216,7 +228,7 @@ impl RedisGate {
         Ok(crate::wait::acquire(&self.shared, request, until).await)
     }
 
-    /// Decides as [`check`](RedisGate::check) would, and charges nothing.
+    /// Decides as [`check`](RedisGate::check) would, but charges nothing.
     ///
     /// # Errors
     ///
@@ -226,12 +238,14 @@ impl RedisGate {
         Ok(self.shared.ask_each(Verb::Peek, request).await.map(|reply| reply.0))
     }
 
-    /// Takes as much of `most` as all parts have, which may be nothing. The costs of the parts do not matter, and places at work
-    /// are left out. In a cluster parts of different keys may have been taken of differently; the least is told.
+    /// Takes as much of `most` as all parts have left, which may be 0.
+    ///
+    /// The costs of the parts are ignored, and concurrency rules are left out. In a cluster, different amounts may be
+    /// taken from parts with different keys; the result is the smallest.
     ///
     /// # Errors
     ///
-    /// As [`check`](RedisGate::check); inside, why Redis did not decide.
+    /// As [`check`](RedisGate::check); the inner error says why Redis did not decide.
     pub async fn take(
         &self,
         request: &[Part<'_>],
@@ -246,11 +260,13 @@ impl RedisGate {
         Ok(answer.map(|(decision, amount)| Taken { amount: amount.unwrap_or(0), decision }))
     }
 
-    /// Gives back what a recent charge took of each part, never above the limit. Places are given back by dropping their permits.
+    /// Refunds what a recent charge took from each part, never above the limit.
+    ///
+    /// Permits of concurrency rules are returned by dropping them.
     ///
     /// # Errors
     ///
-    /// As [`check`](RedisGate::check); inside, why Redis did not do it.
+    /// As [`check`](RedisGate::check); the inner error says why Redis did not do it.
     pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.shared.validate(request)?;
         let request: Vec<Part<'_>> = self.shared.rates(request).collect();
@@ -260,7 +276,7 @@ impl RedisGate {
         Ok(self.shared.ask_each(Verb::Refund, &request).await.map(|_| ()))
     }
 
-    /// Forgets what each part's key has used of its rule, and every place held on it.
+    /// Clears the recorded usage of each part's key under its rule, and every permit held on it.
     ///
     /// # Errors
     ///
@@ -270,14 +286,16 @@ impl RedisGate {
         Ok(self.shared.ask_each(Verb::Reset, request).await.map(|_| ()))
     }
 
-    /// The name of the string in Redis that holds the state of this part, for `GET`, `PTTL` or `DEL` by hand.
+    /// Returns the name of the string in Redis that holds the state of this part.
+    ///
+    /// Useful for `GET`, `PTTL` or `DEL` by hand.
     #[must_use]
     pub fn describe(&self, part: Part<'_>) -> Option<String> {
         let rule = self.shared.rules.get(usize::from(part.rule.0))?;
         Some(String::from_utf8_lossy(&self.shared.keys.name(&rule.name, part.key.bytes())).into_owned())
     }
 
-    /// Waits until limits are enforced, but not longer than this, and tells whether they are.
+    /// Waits up to `within` until limits are enforced, and returns whether they are.
     pub async fn ready(&self, within: Duration) -> bool {
         let enforced = async {
             while self.shared.counts.enforced() != Some(true) || self.shared.breaker.is_open() {
@@ -287,15 +305,17 @@ impl RedisGate {
         tokio::time::timeout(within, enforced).await.is_ok()
     }
 
-    /// How it is doing: whether limits are really enforced, and if not, why.
+    /// Reports whether limits are really enforced, and if not, why.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health()
     }
 }
 
-/// Who is asked through a gate is asked in a task of its own: once `decide` has returned, Redis is asked, though nobody
-/// may wait for the answer any more. Otherwise a client that resets its request quickly enough would not be counted.
+/// Decisions through this trait run in a task of their own.
+///
+/// Once `decide` has returned, Redis is asked even if the caller stops waiting for the answer. Otherwise a client that
+/// resets its request quickly enough would not be counted.
 impl Gate for RedisGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         self.decide_in_task(request, Tell::Binding)
@@ -326,7 +346,7 @@ impl RedisGate {
             }
         });
         Answer::Pending(Box::pin(async move {
-            // Only a runtime that is shutting down does not finish it.
+            // The task fails to finish only if the runtime is shutting down.
             let answer = asking.await;
             Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Error::NotAsked)))
         }))
@@ -346,7 +366,7 @@ impl fmt::Debug for RedisGate {
     }
 }
 
-/// What whoever asks wants to be told of: the rule that was binding, or each.
+/// Which decisions the caller wants: that of the binding rule, or that of each part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tell {
     Binding,
@@ -370,12 +390,12 @@ impl Shared {
         validate(request, self.rules.len())
     }
 
-    /// When a decision that begins now must be made.
+    /// Returns the deadline of a decision that begins now.
     pub(crate) fn until(&self) -> Deadline {
         Deadline::now() + self.deadline
     }
 
-    /// Decides on a valid request, until `until` at the latest.
+    /// Decides a valid request, by `until` at the latest.
     pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
         let decided = if self.is_cluster && spans_keys(request) {
             crate::cross_slot::check(self, request, until).await
@@ -405,14 +425,15 @@ impl Shared {
         }
     }
 
-    /// In one call; and what it said of each part.
+    /// Decides all parts in one call. The reply has the decision of each part.
     pub(crate) async fn check_together(
         self: &Arc<Self>,
         request: &[Part<'_>],
         within: Duration,
     ) -> Result<(Admission, Reply), Error> {
         let queues = self.queues(request);
-        // From before it is sent: who is not answered, or does not wait for it, may hold places all the same.
+        // Created before the call is sent: if the reply is lost or the caller stops waiting, permits may be held all
+        // the same.
         let places = self.id_for(request).map(|id| self.places(id, request, &queues));
         let id = places.as_ref().map(HeldPermits::id);
         let reply = self.ask(Verb::Check, &queues, id.as_deref(), within).await?;
@@ -425,7 +446,7 @@ impl Shared {
         Ok((Admission { permits, ..Admission::without_permits(decision) }, reply))
     }
 
-    /// A name for the places that the request asks for, if it asks for any.
+    /// Returns a new id for the permits of the request, if it asks for any.
     fn id_for(&self, request: &[Part<'_>]) -> Option<Vec<u8>> {
         request.iter().any(|part| self.spec(part).is_places).then(|| self.ids.next())
     }
@@ -440,7 +461,7 @@ impl Shared {
         HeldPermits::asked_for(Entry { shared: self.clone(), id, places: places.collect() })
     }
 
-    /// The answer without Redis.
+    /// Decides without Redis.
     pub(crate) fn without_redis(&self, request: &[Part<'_>], error: &Error) -> Admission {
         self.counts.saw(error);
         self.counts.fell_back(error);
@@ -449,7 +470,9 @@ impl Shared {
         admission
     }
 
-    /// Asks the same of all parts, those of one key at a time if it must be: for verbs that change nothing or cannot be refused.
+    /// Runs the same verb for all parts, one part at a time if keys differ in a cluster.
+    ///
+    /// Only for verbs that change nothing or cannot be refused.
     pub(crate) async fn ask_each(
         &self,
         verb: Verb,
@@ -469,10 +492,10 @@ impl Shared {
                 None => (decision, reply.taken),
             });
         }
-        Ok(strictest.expect("a request has a part"))
+        Ok(strictest.expect("a request has at least one part"))
     }
 
-    /// The parts that are no places.
+    /// Returns the parts that are not of concurrency rules.
     pub(crate) fn rates<'a>(&self, request: &[Part<'a>]) -> impl Iterator<Item = Part<'a>> {
         request.iter().copied().filter(|part| !self.spec(part).is_places)
     }
@@ -481,7 +504,7 @@ impl Shared {
         &self.rules[usize::from(part.rule.0)]
     }
 
-    /// How the strings in Redis are named.
+    /// Returns the names of the strings in Redis.
     pub(crate) fn names(&self, request: &[Part<'_>]) -> Vec<Vec<u8>> {
         request.iter().map(|part| self.keys.name(&self.spec(part).name, part.key.bytes())).collect()
     }
@@ -498,7 +521,7 @@ impl Shared {
             .collect()
     }
 
-    /// Asks the script, unless Redis is not asked at the moment, and takes note of what comes of it.
+    /// Calls the script unless the breaker is open, and records the result.
     pub(crate) async fn ask(
         &self,
         verb: Verb,
@@ -510,7 +533,7 @@ impl Shared {
         self.put(self.link_of(queues), &call, within, |value| wire::read(value, queues)).await
     }
 
-    /// The same of any script.
+    /// Makes a call to any script unless the breaker is open, and records the result.
     pub(crate) async fn put<T>(
         &self,
         connection: &Connection,
@@ -541,7 +564,7 @@ impl Shared {
         answer
     }
 
-    /// Asks the script, whatever has come of it before.
+    /// Calls the script even while the breaker is open.
     pub(crate) async fn send_in_time(
         &self,
         connection: &Connection,
@@ -582,8 +605,10 @@ impl Shared {
         self.link_to(queues.last().map_or(&[], |line| &line.key))
     }
 
-    /// Requests for one key go the same way, so that they arrive in the order they were made; but nobody waits for a connection
-    /// while there is another.
+    /// Chooses the connection for a key.
+    ///
+    /// Requests for one key use the same connection, so that they arrive in the order in which they were made. If that
+    /// connection is down, another one is used.
     pub(crate) fn link_to(&self, key: &[u8]) -> &Connection {
         let letters = key.iter().skip(BEFORE_THE_TAG).take(2); // of its tag, which is a hash
         let first = letters.map(|letter| usize::from(*letter)).sum::<usize>() % self.connections.len();
@@ -613,8 +638,10 @@ impl Shared {
     }
 }
 
-/// Sends a call again where nothing was done: the script was not there, or the key is elsewhere in the cluster. The script may
-/// be flushed once more while another task loads it, so one retry is not enough.
+/// Sends a call, and sends it again if nothing was done.
+///
+/// That is so if the script was not loaded, or the key is on another node of the cluster. The script may be flushed
+/// once more while another task loads it, so one retry is not enough.
 async fn send(
     connection: &Connection,
     mut transport: Transport,
@@ -631,12 +658,12 @@ async fn send(
     transport.ask(call).await
 }
 
-/// How much time is left until a deadline.
+/// Returns the time left until a deadline.
 pub(crate) fn left(until: Deadline) -> Duration {
     until.saturating_duration_since(Deadline::now())
 }
 
-/// The decision of the binding part.
+/// Returns the decision of the binding part.
 pub(crate) fn bound(reply: &Reply, request: &[Part<'_>]) -> Decision {
     reply.decisions[reply.binding].of_rule(request[reply.binding].rule)
 }

@@ -1,8 +1,8 @@
-//! # Whether limits are really enforced
+//! # Health: whether limits are really enforced
 //!
-//! A rule that is open lets everything pass while Redis does not answer, and nobody notices: that is the danger of it. So
-//! every decision is counted by how it was made, and a canary, a limit of one that is asked twice every few seconds, proves
-//! that the second is refused.
+//! A rule with `on_outage: open` lets everything pass during an outage, and this may go unnoticed: that is the danger
+//! of it. So every decision is counted by its source. In addition, a canary checks enforcement: a limit of one is
+//! requested twice every few seconds, and the second request must be refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,63 +11,65 @@ use crate::error::Error;
 use crate::lease;
 use tidegate_core::Source;
 
-/// How a [`RedisGate`](crate::RedisGate) is doing.
+/// The health of a [`RedisGate`](crate::RedisGate).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the canary was refused when it should be, the last time it was asked. `None` before the first time.
+    /// Whether the last canary was refused as it should be. `None` before the first one.
     pub enforced: Option<bool>,
-    /// How many connections there are, and how many there should be.
+    /// The number of established connections, and of connections that should be established.
     pub connections: (usize, usize),
-    /// Whether Redis has failed so often that it is not asked.
+    /// Whether the breaker is open: Redis failed so often that no requests are sent.
     pub not_asked: bool,
-    /// How often that has begun.
+    /// How many times the breaker has opened.
     pub openings: u64,
-    /// What the servers call themselves.
+    /// Name and version that the server reports.
     pub server: String,
-    /// What is wrong with them, each in a sentence.
+    /// Problems of the servers, one sentence each.
     pub warnings: Vec<String>,
-    /// Why Redis did not decide, the last time it did not.
+    /// The most recent reason why Redis did not decide.
     pub last_trouble: Option<Error>,
-    /// How decisions were made.
+    /// The number of decisions by source.
     pub decisions: Decisions,
-    /// How many decisions were made without Redis, by the reason. A failed [`charge`](crate::RedisGate::charge) counts as one.
+    /// The number of decisions made without Redis, by reason.
+    ///
+    /// A failed [`charge`](crate::RedisGate::charge) counts as one.
     pub fallbacks: Fallbacks,
-    /// How often the script was asked for anything, the canary and what is renewed or given back included.
+    /// How many times the script was called, including canaries, renewals and refunds.
     pub commands: u64,
 }
 
-/// How many decisions were made without Redis, by the reason.
+/// The number of decisions made without Redis, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fallbacks {
-    /// Redis did not answer within the deadline.
+    /// Redis did not reply within the deadline.
     pub deadline: u64,
     /// There was no connection.
     pub not_connected: u64,
-    /// Redis had failed too often and was not asked.
+    /// The breaker was open.
     pub breaker_open: u64,
-    /// Too many requests were waiting for an answer.
+    /// Too many requests were in flight.
     pub too_many_in_flight: u64,
-    /// Redis answered with an error, or with something that is no answer of the script.
+    /// Redis replied with an error, or with something that is not a reply of the script.
     pub error: u64,
 }
 
-/// How many decisions were made how.
+/// The number of decisions by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decisions {
-    /// By Redis, from the one exact state.
+    /// Decided by Redis, from the one exact state.
     pub strict: u64,
-    /// From this node's share.
+    /// Decided from this node's share.
     pub local: u64,
-    /// Let through uncounted.
+    /// Allowed without counting.
     pub open: u64,
-    /// Refused uncounted.
+    /// Refused without counting.
     pub closed: u64,
 }
 
-/// Counts as decisions are made.
+/// The counters of a gate, updated with each decision.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) numbers: Arc<Numbers>,
@@ -76,7 +78,7 @@ pub(crate) struct Counts {
     last_trouble: RwLock<Option<Error>>,
 }
 
-/// Those that only grow. A gate that takes the place of another goes on with them.
+/// Counters that only grow. A gate that replaces another continues them.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     strict: AtomicU64,
@@ -86,7 +88,7 @@ pub(crate) struct Numbers {
     commands: AtomicU64,
     /// In the order of [`Fallbacks::REASONS`].
     fallbacks: [AtomicU64; Fallbacks::REASONS.len()],
-    /// Of the breaker.
+    /// Openings of the breaker.
     pub(crate) openings: Arc<AtomicU64>,
     pub(crate) leases: lease::Counts,
 }
@@ -108,7 +110,7 @@ impl Counts {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A decision was made without Redis.
+    /// Counts a decision made without Redis.
     pub(crate) fn fell_back(&self, error: &Error) {
         self.numbers.fallbacks[reason(error)].fetch_add(1, Ordering::Relaxed);
     }
@@ -119,7 +121,7 @@ impl Counts {
         Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error }
     }
 
-    /// The script was asked once more.
+    /// Counts a call of the script.
     #[inline]
     pub(crate) fn asked(&self) {
         self.numbers.commands.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +150,7 @@ impl Counts {
 
     pub(crate) fn saw(&self, error: &Error) {
         if *error == Error::NotAsked {
-            return; // what came before it says more
+            return; // the error before it says more
         }
         let mut last = self.last_trouble.write().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref() != Some(error) {
@@ -161,7 +163,7 @@ impl Counts {
     }
 }
 
-/// The place of a reason in [`Fallbacks::REASONS`].
+/// Returns the index of a reason in [`Fallbacks::REASONS`].
 fn reason(error: &Error) -> usize {
     match error {
         Error::TooLate => 0,
@@ -178,14 +180,14 @@ impl Fallbacks {
     const REASONS: [&'static str; 5] =
         ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"];
 
-    /// Each reason, as metrics name it, and how many decisions were made for it.
+    /// Returns each reason, as metrics name it, with its number of decisions.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error } = *self;
         let counts = [deadline, not_connected, breaker_open, too_many_in_flight, error];
         Fallbacks::REASONS.into_iter().zip(counts)
     }
 
-    /// How many decisions were made without Redis, for any reason.
+    /// Returns the number of decisions made without Redis, for any reason.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.by_reason().map(|(_, count)| count).sum()

@@ -1,31 +1,31 @@
-//! # Leases: asking once for many
+//! # Leases: one round trip for many decisions
 //!
-//! One round trip per request is what sharing a limit costs. A leased rule pays it once for a whole lot: tokens that Redis has
-//! deducted already, and that are spent here without asking anybody.
+//! Sharing a limit costs one round trip per request. A leased rule pays it once per grant: tokens that Redis has
+//! already deducted, and that this process spends without a round trip.
 //!
 //! ```text
 //!                        ┌── grant, 60 left ──┐   spend, spend, spend …       no round trip
-//!   request ─► account ──┤                  │
-//!                        └── 15 left: ask for the next ──► Redis: ├─ granted, may be unspent ─┼─ used ─┼─ left ─┤
+//!   request ─► account ──┤                    │
+//!                        └── 15 left: request the next ──► Redis: ├─ granted, may be unspent ─┼─ used ─┼─ left ─┤
 //!                                                                              └─ does not refill beyond this
 //! ```
 //!
-//! Nothing passes that the limit alone would not let pass, whatever is lost and whoever dies. What may happen is the reverse:
-//! a node refuses while another holds tokens it does not need. They go back when they have been idle for half of their time, at
-//! the latest they end with it.
+//! Leases never admit more than the limit alone would, whatever message is lost and whichever process dies. The reverse
+//! may happen: a node refuses while another node holds tokens that it does not need. Tokens that have been idle for
+//! half of their lifetime are returned, and all tokens expire at its end.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | `grant` | granted tokens and until when they may be spent; reserved tokens and from when they can be claimed |
-//! | `account` | the lots and the reservation of one key, and how many tokens to ask for |
-//! | `accounts` | all of them |
-//! | `token_cache` | what is spent without opening the drawer of an account |
-//! | `thread_cache` | the purses that a thread has used lately |
-//! | `refill` | who asks Redis and gives back |
-//! | `grant` | lots for somebody else, who spends them in another program |
-//! | `verbs` | looking, giving back, forgetting, and asking what each part says |
-//! | `striped` | a count that many threads add to |
-//! | `clock` | what ends are judged by |
+//! | `grant` | granted tokens and when they expire; reserved tokens and when they can be claimed |
+//! | `account` | the grants and the reservation of one key, and how many tokens to request |
+//! | `accounts` | all accounts |
+//! | `token_cache` | tokens that can be spent without locking the shard of an account |
+//! | `thread_cache` | the token caches that a thread has used recently |
+//! | `refill` | requests grants from Redis and returns them |
+//! | `client_grant` | grants for clients, which spend them in another program |
+//! | `verbs` | peek, refund, reset, and checks with the decision of each part |
+//! | `striped` | a counter for many threads |
+//! | `clock` | the clock for the expiry of grants |
 
 mod account;
 mod accounts;
@@ -61,7 +61,7 @@ pub(crate) use refill::Counts;
 use refill::{Refill, add};
 use thread_cache::Name;
 
-/// How a rule is leased.
+/// The settings of a leased rule.
 ///
 /// ```
 /// use std::time::Duration;
@@ -78,7 +78,9 @@ pub struct Lease {
     ttl: Duration,
 }
 
-/// A gate whose leased rules are decided here, from what Redis has granted; all others are asked of Redis, in one call.
+/// A gate that decides leased rules locally, from tokens that Redis has granted.
+///
+/// All other rules of a request are decided by Redis, in one call.
 ///
 /// ```no_run
 /// use tidegate::{Part, Quota, RuleId};
@@ -92,82 +94,89 @@ pub struct Lease {
 ///     .build()?
 ///     .leased();
 /// let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-/// if gate.check(&request).await?.is_allowed() { /* one call, for the user; everybody's is decided here */ }
+/// if gate.check(&request).await?.is_allowed() { /* one call, for the user; the other rule is decided here */ }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Clones are the same gate. When the last is gone everything unspent goes back.
+/// Clones share the same gate. Dropping the last clone returns all unspent tokens.
 #[derive(Clone)]
 pub struct Leased {
     refill: Arc<Refill>,
     _closes: Arc<Closes>,
 }
 
-/// Gives everything back when the last clone is gone.
+/// Returns all unspent tokens when the last clone is dropped.
 struct Closes(Arc<Refill>);
 
-/// Why a rule cannot be leased, in a sentence.
+/// The reason why a rule cannot be leased, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotLease(String);
 
-/// What leases have done so far, in this process.
+/// Statistics of leases in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseStats {
-    /// Requests that passed without asking Redis for them.
+    /// Requests that were allowed without a round trip of their own.
     pub spent: u64,
-    /// Requests that were refused without asking Redis.
+    /// Requests that were refused without a round trip.
     pub refused: u64,
     /// Commands that leases have sent.
     pub asked: u64,
     /// Tokens that Redis has granted.
     pub granted: u64,
-    /// Tokens that went back unspent.
+    /// Tokens that were returned unspent.
     pub returned: u64,
-    /// Tokens that ended by their time, unspent.
+    /// Tokens that expired unspent.
     pub expired: u64,
-    /// Tokens of which nobody knows whether they were granted or went back; they end by their time.
+    /// Tokens of commands without a reply: it is unknown whether they were granted or returned. They expire.
     pub stranded: u64,
 }
 
-/// Below this many for each node and one more, lots are too small to be worth it.
+/// A rule is leased only if it may grant at least `WORTH_IT × (nodes + 1)` tokens.
+///
+/// Below that, grants are too small to be worthwhile.
 const WORTH_IT: u64 = 4;
-/// More keys than this are not leased at a time.
+/// The maximum number of keys that are leased at the same time.
 const MOST_KEYS: usize = 1 << 20;
-/// How often a request waits for a lot before it is asked strictly.
+/// How many times a request waits for a grant before Redis decides it.
 const TRIES: usize = 3;
-/// Tokens that will be there so soon, in microseconds, are waited for as an answer of Redis is: to refuse would be needless.
+/// Tokens that arrive within this many microseconds are waited for.
+///
+/// That takes no longer than a reply of Redis would, so a refusal would be needless.
 const SOON: u64 = 1_000;
 
 impl Lease {
-    /// The usual settings: about seven eighths of the burst may be granted and unspent, for two seconds.
+    /// The default settings: about 7/8 of the burst may be granted and unspent, for two seconds.
     pub const fn on() -> Self {
         Lease { stock: None, ttl: Duration::from_secs(2) }
     }
 
     /// How many granted tokens may be unspent, on all nodes together.
     ///
-    /// The default is the burst less an eighth of it, or less one for each node if that is more. The rest of the burst is what
-    /// the nodes' local shares may hold in an outage, so a bucket's stock is never more than the burst less one for each node.
-    /// Windows have no such reserve.
+    /// The default is the burst minus the larger of an eighth of it and one per node. The rest of the burst is what the
+    /// local shares of the nodes may hold in an outage, so the stock of a bucket is never more than the burst minus one
+    /// per node. Windows have no such reserve.
     pub const fn stock(self, stock: u32) -> Self {
         Lease { stock: Some(stock), ..self }
     }
 
-    /// How long a lot may be spent; two seconds unless said otherwise. A node that dies takes what it holds with it for so long.
+    /// How long a grant may be spent; default two seconds.
+    ///
+    /// The tokens of a node that dies are unavailable for that long.
     pub const fn ttl(self, ttl: Duration) -> Self {
         Lease { ttl, ..self }
     }
 
-    /// How long a lot may be spent.
+    /// Returns how long a grant may be spent.
     #[must_use]
     pub const fn lasts(&self) -> Duration {
         self.ttl
     }
 
-    /// How much a node takes at a time at most, of a rule of this limit that so many nodes share; nothing if lots would be too
-    /// small, so that the rule stays strict.
+    /// Returns the size of the largest grant, for a rule with this limit shared by so many nodes.
+    ///
+    /// `None` if grants would be too small; the rule then stays strict.
     ///
     /// ```
     /// use tidegate_redis::Lease;
@@ -181,14 +190,14 @@ impl Lease {
         self.terms(b'b', limit, nodes).map(|terms| terms.most)
     }
 
-    /// What that means for a rule with this letter and limit; nothing if lots would be too small.
+    /// Returns the terms for a rule of this kind and limit; `None` if grants would be too small.
     pub(crate) fn terms(&self, letter: u8, limit: u64, nodes: u32) -> Option<LeaseTerms> {
         let at_most = self.stock.map_or(limit, |stock| limit.min(stock.into()));
         let is_worth_it = at_most >= WORTH_IT * (u64::from(nodes.max(1)) + 1);
         is_worth_it.then(|| self.any_terms(letter, limit, nodes))
     }
 
-    /// The same, however small lots are.
+    /// Returns the terms, however small the grants are.
     pub(crate) fn any_terms(&self, letter: u8, limit: u64, nodes: u32) -> LeaseTerms {
         let (is_window, nodes) = (matches!(letter, b'w' | b'h'), u64::from(nodes.max(1)));
         let reserve = |least: u64| if is_window { 0 } else { least.max(nodes) };
@@ -203,7 +212,7 @@ impl Lease {
         LeaseTerms { stock, most: share(nodes + 1), most_if_quick, ttl, is_window }
     }
 
-    /// Why a rule with this letter cannot be leased.
+    /// Returns why a rule with this letter cannot be leased.
     pub(crate) fn validate(&self, name: &str, letter: u8) -> Result<(), CannotLease> {
         if !matches!(letter, b'b' | b'w' | b'h') {
             return Err(CannotLease(format!(
@@ -221,7 +230,7 @@ impl Lease {
 }
 
 impl RedisGate {
-    /// The same gate, with leases for the rules that have [one](crate::Builder::lease).
+    /// Returns the same gate, with leases for the rules that are [leased](crate::Builder::lease).
     #[must_use]
     pub fn leased(self) -> Leased {
         Leased::over(self)
@@ -247,13 +256,13 @@ impl Leased {
         Leased { _closes: Arc::new(Closes(refill.clone())), refill }
     }
 
-    /// The gate that all others are asked of, and all other verbs.
+    /// Returns the underlying gate, which decides all other rules.
     #[must_use]
     pub fn strict(&self) -> &RedisGate {
         &self.refill.gate
     }
 
-    /// What leases have done so far.
+    /// Returns the statistics of leases so far.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         let counts = self.refill.counts();
@@ -264,7 +273,7 @@ impl Leased {
         LeaseStats { spent, refused, asked, granted, returned, expired, stranded }
     }
 
-    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
+    /// Decides whether all parts of `request` may pass now; charges all of them or none.
     ///
     /// # Errors
     ///
@@ -273,8 +282,9 @@ impl Leased {
         self.check_by(request, self.deadline()).await
     }
 
-    /// As [`check`](Leased::check), decided by `deadline` at the latest, without Redis if need be. For requests that were made
-    /// together and are decided one after the other.
+    /// As [`check`](Leased::check), but decides by `deadline`, without Redis if need be.
+    ///
+    /// For requests that arrive together and are decided one after another.
     ///
     /// # Errors
     ///
@@ -291,13 +301,13 @@ impl Leased {
         }
     }
 
-    /// When a decision that begins now must be made.
+    /// Returns the deadline of a decision that begins now.
     #[must_use]
     pub fn deadline(&self) -> std::time::Instant {
         self.strict().shared.until().into()
     }
 
-    /// The same, if it can be decided without asking anybody; else nothing, and nothing was charged.
+    /// As [`check`](Leased::check) if no round trip is needed; else `None`, with nothing charged.
     ///
     /// # Errors
     ///
@@ -311,8 +321,9 @@ impl Leased {
         })
     }
 
-    /// Gives everything back that is unspent, and waits for what is being asked for, which goes back too. Whoever asks
-    /// afterwards takes it anew.
+    /// Returns all unspent tokens, and waits for grants in flight, which are returned too.
+    ///
+    /// Later requests take new grants.
     pub async fn give_back(&self) {
         let refill = &self.refill;
         refill.give_back(refill.accounts.close(refill.clock.now())).await;
@@ -321,10 +332,10 @@ impl Leased {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let _ = tokio::time::timeout(self.strict().shared.deadline, nobody_asks).await; // nobody is waited for any longer
+        let _ = tokio::time::timeout(self.strict().shared.deadline, nobody_asks).await; // give up after the deadline
     }
 
-    /// The decision, if all parts are leased and it can be made without asking anybody.
+    /// Decides the request if all parts are leased and no round trip is needed.
     #[inline]
     fn decide_fast(&self, request: &[Part<'_>]) -> Option<Decision> {
         let now = self.refill.clock.now();
@@ -350,7 +361,7 @@ impl Leased {
         strictest.inspect(|decision| self.count(decision))
     }
 
-    /// Lots are waited for, and what is not leased is asked of Redis.
+    /// Decides the request; waits for grants, and asks Redis about parts that are not leased.
     async fn check_slowly(&self, request: &[Part<'_>], until: Instant) -> Result<Admission, InvalidRequest> {
         let now = self.refill.clock.now();
         let mut held = Held { leased: self, parts: Vec::new(), now };
@@ -385,7 +396,7 @@ impl Leased {
         Ok(Admission { decision, ..admission })
     }
 
-    /// The decision on a leased part; `None` if Redis has to decide, or if it was not made in time.
+    /// Decides a leased part; `None` if Redis has to decide, or if no grant came in time.
     async fn spend(&self, part: &Part<'_>, until: Instant) -> Option<Decision> {
         for _ in 0..TRIES {
             match self.try_spend(part, self.refill.clock.now()) {
@@ -426,7 +437,7 @@ impl Leased {
         }
     }
 
-    /// What is not at hand is in a drawer.
+    /// Spends from the account, when the thread cache does not have enough.
     fn try_account(&self, part: &Part<'_>, name: Name<'_>, now: Micros) -> Tried {
         let spent = self.refill.accounts.with(name, now, |account| {
             let spent = account.spend(part.cost, now);
@@ -477,17 +488,17 @@ impl Leased {
     }
 }
 
-/// What came of trying to spend.
+/// The result of an attempt to spend.
 enum Tried {
     Decided(Decision),
-    /// They will be there in a moment.
+    /// The tokens will be available in a moment.
     Soon(Duration),
-    /// A lot is on its way.
+    /// A grant is on its way.
     Wait(Arc<tokio::sync::Notify>),
     Strict,
 }
 
-/// What was spent for a request that may yet be refused. Unless it is kept it is put back.
+/// The tokens spent for a request that may yet be refused. Unless kept, they are put back.
 struct Held<'a, 'p> {
     leased: &'a Leased,
     parts: Vec<Part<'p>>,
@@ -520,7 +531,9 @@ impl Drop for Closes {
     }
 }
 
-/// As of a [`RedisGate`], what cannot be decided at once is decided in a task of its own, though nobody may wait for it any more.
+/// Decisions that need a round trip run in a task of their own.
+///
+/// As for a [`RedisGate`], they are finished even if the caller stops waiting for them.
 impl Gate for Leased {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         if let Err(invalid) = self.strict().shared.validate(request) {

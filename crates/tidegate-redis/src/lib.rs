@@ -1,24 +1,24 @@
-//! # Limits shared by many machines
+//! # Rate limits shared by many machines
 //!
-//! The same rules, requests and decisions as in memory, with the states in Redis or Valkey. A request is one round trip to one
-//! script, which decides by Redis's own clock, charges all rules or none, and answers with the whole decision.
+//! The same rules, requests and decisions as in memory, with the states in Redis or Valkey. A request is one round trip
+//! to one script, which uses the clock of Redis, charges all rules or none, and returns the whole decision.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | `script.lua` | every algorithm, as the core has them |
-//! | `wire` | what is said to the script and what it answers; `WIRE.md` has it in words |
-//! | `adhoc`, `adhoc.lua` | [`AdhocLimit`]: limits that come with the call |
-//! | `keys` | how the strings in Redis are named |
-//! | `gate` | [`RedisGate`]: deadline, bound, breaker around one round trip |
-//! | `build` | [`Builder`], and what can be wrong with it |
-//! | `pipe`, `reply` | many requests on one connection, and where an answer ends |
-//! | `connection`, `server` | connections that heal, and what is at the other end |
-//! | `breaker`, `watch`, `health` | not asking who does not answer; seeing that limits are enforced |
+//! | `script.lua` | every algorithm, as in the core crate |
+//! | `wire` | calls to the script and its replies; `WIRE.md` describes them |
+//! | `adhoc`, `brought.lua` | [`AdhocLimit`]: limits that come with the call |
+//! | `keys` | names of the strings in Redis |
+//! | `gate` | [`RedisGate`]: deadline, bound on requests in flight and breaker around one round trip |
+//! | `build` | [`Builder`] and its validation |
+//! | `pipeline`, `reply` | many requests on one connection, and parsing of replies |
+//! | `connection`, `server` | reconnecting connections, and inspection of the server |
+//! | `breaker`, `prober`, `health` | stop sending requests to a failing server; check that limits are enforced |
 //! | `outage`, `local` | [`OnOutage`]: decisions without Redis |
-//! | `lease` | [`Leased`]: many decisions for one round trip |
-//! | `places` | permits that are held here and counted there |
-//! | `cross_slot` | several keys in a cluster |
-//! | `wait`, `line` | waiting, first come, first served |
+//! | `lease` | [`Leased`]: many decisions per round trip |
+//! | `permits` | permits held in this process and counted in Redis |
+//! | `cross_slot` | requests over several keys in a cluster |
+//! | `wait`, `wait_queue` | waiting, first come, first served |
 
 #[cfg(doctest)]
 mod book {

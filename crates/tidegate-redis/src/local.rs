@@ -1,30 +1,30 @@
-//! # A share that starts empty
+//! # Local share of a limit, which starts empty
 //!
-//! While Redis cannot be reached, each node may let its share of a limit pass. What was used before is not known, so the worst is
-//! assumed: at the instant the connection was lost everything was used up. All nodes together then let pass what comes in from
-//! that instant on, and no burst.
+//! While Redis is unreachable, each node may admit its share of a limit. The usage before the outage is unknown, so the
+//! share assumes the worst: that everything was used up when the outage began. All nodes together then admit what
+//! refills from that instant on, and no burst.
 //!
 //! ```text
 //!   tokens ┤                      ┌──── burst of the share
 //!          │                  ╱───┘
 //!          │              ╱───
 //!        0 ┼──────────┼───────────────► t
-//!                    outage              a key never last_seen since has what has come in since
+//!                    outage              a key not seen since then has what has refilled since then
 //! ```
 //!
-//! A key that is forgotten because it has been idle is taken for one never seen, and the two are the same: whoever is full
-//! again has been for as long as one that was empty when the connection was lost.
+//! A key that is evicted because it is idle is treated like a key never seen. The two are equivalent: by the time an
+//! idle key is full again, a key that was empty at the beginning of the outage is full as well.
 
 use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, Words, WordsMut};
 
-/// A rule under which every key had used up everything at a certain instant.
+/// A rule under which every key had used up everything at a given instant.
 #[derive(Clone, Debug)]
 pub(crate) struct EmptyAt {
     rule: Rule,
     outage: Micros,
-    /// As much as can be used up.
+    /// How much there is to use up.
     all: u64,
-    /// The state of a key that has used up everything, where that is one word.
+    /// The state of a key that has used up everything, if the state is a single word.
     emptied: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ impl EmptyAt {
         EmptyAt { emptied, ..self }
     }
 
-    /// A copy of the state, emptied if it has never been written.
+    /// Returns a copy of the state, used up if it has never been written.
     fn copied<S: Words + ?Sized>(&self, state: &S) -> Vec<u64> {
         let mut copy: Vec<u64> = (0..self.rule.words()).map(|index| state.get(index)).collect();
         if copy.iter().all(|word| *word == 0) {
@@ -48,7 +48,7 @@ impl EmptyAt {
         copy
     }
 
-    /// In as many steps as it takes: a cost has 32 bits.
+    /// Uses up everything, in several steps if needed, because a cost has only 32 bits.
     fn use_up(&self, state: &mut [u64]) {
         let mut left = self.all;
         while left > 0 {
@@ -58,7 +58,7 @@ impl EmptyAt {
         }
     }
 
-    /// Does `verb` to such a copy, and keeps it if it was changed.
+    /// Applies `verb` to a copy of the state, and writes the copy back if it changed.
     fn keeping<S: WordsMut + ?Sized, R>(
         &self,
         state: &mut S,
@@ -117,7 +117,7 @@ impl Algorithm for EmptyAt {
         self.rule.last_seen(state)
     }
 
-    /// Its settings never change: each loss of the connection has limits of its own.
+    /// Copies the state: settings never change, because each outage has limits of its own.
     fn migrate_from<F, S>(&self, _: &Self, from: &F, state: &mut S, _: Micros)
     where
         F: Words + ?Sized,
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             passes("fixed_window 3/s", outage, every_50ms()),
             [],
-            "the window it was lost in is used up"
+            "the window in which the outage began is used up"
         );
         assert_eq!(
             passes("sliding_log 3/s", outage, (0..30).map(|n| outage + n * 100_000)).first(),

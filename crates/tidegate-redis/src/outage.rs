@@ -1,10 +1,10 @@
 //! # Decisions without Redis
 //!
-//! Only the operator knows what is worse in an outage: to let too many requests pass, or none. So each rule has a setting for it,
-//! and every decision made without Redis is labelled.
+//! Only the operator knows which is worse in an outage: to admit too many requests, or none. So each rule has a setting
+//! for it, and every decision made without Redis is labelled.
 //!
-//! Redis may be back in a moment, whatever a share says about when its next token comes in. So the waits of such decisions are
-//! capped, and spread a little, so that clients do not all come back at once.
+//! Redis may be back in a moment, whatever a local share says about its next token. So the waits in such decisions are
+//! capped, and jittered so that clients do not all come back at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,21 +14,23 @@ use crate::local::EmptyAt;
 use tidegate::{Admission, Clock, Part, Policy, PolicyBuilder, SteadyClock};
 use tidegate_core::{Decision, Outcome, Rule, RuleId, Source, Wait};
 
-/// What becomes of a request while Redis does not answer.
+/// What a rule does with requests while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnOutage {
-    /// It passes, uncounted.
+    /// The request passes, uncounted.
     Open,
-    /// It is refused.
+    /// The request is refused.
     Closed,
-    /// It passes if this node's share of the limit allows it: limit ÷ nodes per period, starting empty at the moment of loss.
-    /// All nodes together admit what comes in from then on at the pace of the limit. What was admitted is not charged when
-    /// Redis is back. A share of less than one is closed; a concurrency rule has no share and refuses.
+    /// The request passes if this node's share of the limit allows it.
+    ///
+    /// The share is limit ÷ nodes per period, and starts empty at the beginning of the outage. All nodes together admit
+    /// what refills from then on at the rate of the limit. Requests admitted this way are not charged when Redis is
+    /// back. A share of less than one is closed; a concurrency rule has no share and refuses.
     #[default]
     Local,
 }
 
-/// What one rule does on its own.
+/// What one rule does during an outage.
 #[derive(Clone, Debug)]
 pub(crate) struct OutageRule {
     pub(crate) on_outage: OnOutage,
@@ -36,34 +38,36 @@ pub(crate) struct OutageRule {
     pub(crate) share: Share,
 }
 
-/// A node's share of a rule.
+/// This node's share of a rule.
 #[derive(Clone, Debug)]
 pub(crate) enum Share {
     Rate(Box<Rule>),
-    /// Too little to be shared, or no rate: who is at work only Redis knows.
+    /// No share: the limit is too small to be divided, or it is a concurrency rule.
+    ///
+    /// Only Redis knows which permits are held.
     Nothing,
 }
 
-/// Decides without Redis.
+/// Decides requests without Redis.
 #[derive(Debug)]
 pub(crate) struct Outage {
     rules: Box<[OutageRule]>,
     clock: SteadyClock,
-    /// Since the first failure, until the next success.
+    /// Present from the first failure until the next success.
     shares: RwLock<Option<Arc<OutageShares>>>,
     has_shares: AtomicBool,
-    /// The longest wait told to clients, without jitter, in microseconds.
+    /// The longest wait reported to clients, without jitter, in microseconds.
     longest_wait: u64,
-    /// Drawn from for the jitter.
+    /// The source of the jitter.
     jitter: AtomicU64,
 }
 
-/// The shares from one loss of the connection until it is there again.
+/// The shares of one outage.
 #[derive(Debug)]
 struct OutageShares {
-    /// `None` where no rule has a share.
+    /// `None` if no rule has a share.
     policy: Option<Policy<EmptyAt>>,
-    /// The number in that policy of each rule that has one.
+    /// For each rule that has a share, its number in that policy.
     numbers: Box<[Option<RuleId>]>,
 }
 
@@ -79,7 +83,7 @@ impl Outage {
         }
     }
 
-    /// Redis has answered: the next loss is another one.
+    /// Ends the outage, because Redis has replied; the next failure starts a new one.
     #[inline]
     pub(crate) fn is_over(&self) {
         if self.has_shares.load(Ordering::Relaxed) {
@@ -103,7 +107,7 @@ impl Outage {
         shares.get_or_insert_with(|| Arc::new(OutageShares::begin(&self.rules, self.clock))).clone()
     }
 
-    /// Decides on a valid request by what its rules say.
+    /// Decides a valid request by the `on_outage` settings of its rules.
     pub(crate) fn check(&self, request: &[Part<'_>]) -> Admission {
         let closed = request.iter().filter_map(|part| self.closed(part));
         if let Some(refusal) = closed.reduce(Decision::and) {
@@ -146,14 +150,15 @@ impl Outage {
         let shares = self.shares();
         let policy = shares.policy.as_ref()?;
         let parts: Vec<Part<'_>> = request.iter().filter_map(|part| shares.part(part)).collect();
-        let admission = policy.check(&parts).expect("what was valid of all rules is valid of some");
+        let admission = policy.check(&parts).expect("a subset of a valid request is valid");
         let rule = shares.rule(admission.decision.rule);
         let decision = self.with_capped_waits(admission.decision.of_rule(rule), request);
         Some(Admission { decision: labelled(decision, Source::Local), ..admission })
     }
 
-    /// The decision of a share, with waits that do not keep a client away for longer than the outage may last. A cost that only
-    /// exceeds the share is not refused for ever.
+    /// Caps the waits in a decision of a share, so that clients come back soon after the outage.
+    ///
+    /// A cost that exceeds only the share, but not the limit, gets a retry instead of `Never`.
     fn with_capped_waits(&self, decision: Decision, request: &[Part<'_>]) -> Decision {
         let limit = self.rules[usize::from(decision.rule.0)].limit;
         let fits = |part: &Part<'_>| part.rule == decision.rule && u64::from(part.cost) <= limit;
@@ -169,7 +174,7 @@ impl Outage {
         Decision::counted(outcome, at, limit, remaining, reset).of_rule(decision.rule)
     }
 
-    /// The wait, or the longest wait and up to a quarter of it more.
+    /// Returns the wait; if it exceeds the maximum, the maximum plus up to a quarter of it.
     fn capped(&self, wait: Wait) -> Wait {
         if wait.as_micros() <= self.longest_wait {
             return wait;
@@ -207,13 +212,13 @@ impl OutageShares {
         OutageShares { policy: builder.build().ok(), numbers: numbers.into() }
     }
 
-    /// The part as the policy knows it, if its rule has a share.
+    /// Translates a part to the policy's numbering, if its rule has a share.
     fn part<'a>(&self, part: &Part<'a>) -> Option<Part<'a>> {
         let number = self.numbers[usize::from(part.rule.0)]?;
         Some(Part::of(number).key(part.key).cost(part.cost))
     }
 
-    /// The gate's number of a rule of the policy.
+    /// Translates a rule number of the policy to that of the gate.
     fn rule(&self, number: RuleId) -> RuleId {
         let index = self.numbers.iter().position(|other| *other == Some(number)).unwrap_or(0);
         RuleId(u16::try_from(index).unwrap_or(u16::MAX))

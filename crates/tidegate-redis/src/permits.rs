@@ -1,14 +1,14 @@
-//! # Places that are held here and counted there
+//! # Permits held in this process and counted in Redis
 //!
-//! A permit in this process is a value that is dropped; a place in Redis is an entry with an owner and an expiry. While the
-//! value lives a task renews the entry, four times in each lease; when it is dropped the entry is released. Who is killed
-//! does neither, and the place is free when the lease is over.
+//! A permit in this process is a value that is dropped; in Redis it is an entry with an owner and an expiry. While the
+//! value lives, a task renews the entry four times per lease. Dropping the value releases the entry. A killed process
+//! does neither, and the permit is free when the lease expires.
 //!
 //! ```text
-//!   asked for ──► held: renewed ─── outage, as when Redis restarts empty: asked for again, under the same name
+//!   requested ──► held: renewed ─── lost, as when Redis restarts empty: requested again, under the same id
 //!       │            └── dropped ──► released
 //!       ├── refused: none taken
-//!       └── not answered, or not waited for ──► released, for it may have been taken
+//!       └── no reply, or cancelled ──► released, for it may have been taken
 //! ```
 
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use tokio::task::AbortHandle;
 use crate::gate::Shared;
 use crate::wire::{Line, Terms, Verb};
 
-/// How long to wait before a release that was not answered is asked for again; four times as long each time.
+/// The pause before an unanswered release is repeated; each further one is 4 times as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The places that one request asks for, or holds.
+/// The permits that one request asks for or holds.
 #[derive(Debug)]
 pub(crate) struct HeldPermits {
-    /// Until it is known that none were taken.
+    /// `None` once it is known that no permits were taken.
     entry: Option<Arc<Entry>>,
     renewing: Option<AbortHandle>,
 }
 
-/// Where they are written down, and under which name.
+/// The entries of the permits in Redis, and their common id.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) shared: Arc<Shared>,
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
     pub(crate) places: Vec<HeldPermit>,
 }
 
-/// So many of one rule, in one string.
+/// The permits under one rule, counted in one string.
 #[derive(Debug)]
 pub(crate) struct HeldPermit {
     pub(crate) key: Vec<u8>,
@@ -57,7 +57,7 @@ impl HeldPermits {
         self.entry.as_ref().map(|entry| entry.id.clone()).unwrap_or_default()
     }
 
-    /// They were taken, and are kept from now on.
+    /// Records that the permits were taken, and renews them from now on.
     pub(crate) fn held(mut self) -> Self {
         self.renewing = self.entry.as_ref().map(|entry| {
             let runtime = entry.shared.runtime.clone();
@@ -66,7 +66,7 @@ impl HeldPermits {
         self
     }
 
-    /// They were refused.
+    /// Records that the permits were refused.
     pub(crate) fn none_taken(mut self) -> Permits {
         self.entry = None;
         Permits::none()
@@ -98,7 +98,7 @@ async fn renew(entry: Arc<Entry>) {
         tokio::time::sleep(pause).await;
         for place in &entry.places {
             if entry.ask(Verb::Renew, place).await == Some(Outcome::Busy) {
-                // Under the same name it is counted once, however often it is asked for.
+                // Under the same id the permit is counted once, however often it is requested.
                 entry.ask(Verb::Check, place).await;
             }
         }
@@ -106,7 +106,9 @@ async fn renew(entry: Arc<Entry>) {
 }
 
 impl Entry {
-    /// Asks more than once if it must: the second time there is nothing left to give back.
+    /// Releases all permits, and repeats a release that got no reply.
+    ///
+    /// Repeating is harmless: the second time there is nothing left to return.
     async fn release(&self) {
         for place in &self.places {
             let mut pause = FIRST_PAUSE;
@@ -119,7 +121,9 @@ impl Entry {
         }
     }
 
-    /// What came of it, if there was an answer. What cannot be renewed or released ends with its lease.
+    /// Returns the outcome, or `None` without a reply.
+    ///
+    /// A permit that cannot be renewed or released ends with its lease.
     async fn ask(&self, verb: Verb, place: &HeldPermit) -> Option<Outcome> {
         let HeldPermit { key, rule, cost } = place;
         let line = [Line {

@@ -1,17 +1,17 @@
-//! # Many requests on one connection
+//! # Pipelining: many requests on one connection
 //!
-//! Requests are gathered in one buffer and sent together; answers come back in the order of the requests.
+//! Requests are gathered in one buffer and sent together; replies come back in the order of the requests.
 //!
 //! ```text
 //!   task ──┐                                          ┌──► task
-//!   task ──┼──► unsent ──────► Redis ──────► answers ─┼──► task
+//!   task ──┼──► unsent ──────► Redis ──────► replies ─┼──► task
 //!   task ──┘       │                                  └──► task
-//!                  └─ written by whoever finds nothing under way, or has filled it; else by the driver, soon
+//!                  └─ written by a task that finds nothing in flight or fills the buffer; else by the driver, soon
 //! ```
 //!
-//! Redis answers nobody before it has done all that it has read, so who sends everything at once waits while Redis works, and
-//! Redis waits while the answers are dealt with. Sending part of it as soon as there is a part keeps both at work. And who is
-//! alone does not wait for another task to send its request.
+//! Redis sends no reply before it has processed all that it has read. If everything were sent together, the client
+//! would wait while Redis works, and Redis would wait while the client handles the replies. Sending each part as soon
+//! as it is complete keeps both busy. And a single request does not wait for another task to send it.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 
 use crate::reply::{first, nonsense};
 
-/// A connection that many share. When the last clone is gone it is closed.
+/// A connection shared by many tasks. Dropping the last clone closes it.
 #[derive(Clone)]
 pub(crate) struct Pipeline(Arc<Shared>);
 
@@ -40,13 +40,13 @@ struct Shared {
 struct State {
     writer: Writer,
     unsent: Vec<u8>,
-    /// How many requests are among them.
+    /// The number of requests in `unsent`.
     gathered: usize,
-    /// Who waits for an answer, the first in front.
+    /// The requests that wait for a reply, oldest first.
     waiting: VecDeque<oneshot::Sender<Answer>>,
-    /// How to wake the driver, unless that was done already.
+    /// Wakes the driver; `None` if that was done already.
     driver: Option<Waker>,
-    /// Why nothing comes any more.
+    /// Why the connection is broken.
     broken: Option<RedisError>,
 }
 
@@ -58,24 +58,26 @@ enum Writer {
     Unix(unix::OwnedWriteHalf),
 }
 
-/// Reads what comes, and writes what nobody else did.
+/// Reads replies, and writes what no requesting task has written.
 struct Driver {
     shared: Weak<Shared>,
     reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// What has come and was not a whole answer yet.
+    /// Bytes received that are not a complete reply yet.
     held: Vec<u8>,
-    /// Whether those that can run have been given the time to add their requests to what is unsent.
+    /// Whether the driver has yielded once, to let runnable tasks add requests to `unsent`.
     has_yielded: bool,
 }
 
-/// So many are sent without waiting for more.
+/// The number of requests that is sent without waiting for more.
 const TOGETHER: usize = 16;
-/// A server that takes nothing any more is not sent more than this.
+/// The number of unsent bytes above which new requests fail.
+///
+/// So much is unsent only if the server does not read any more.
 const MOST_UNSENT: usize = 4 << 20;
 const AT_ONCE: usize = 16 << 10;
 
 impl Pipeline {
-    /// Connects, says user and password, and selects the database. Only where nothing is encrypted.
+    /// Connects, authenticates, and selects the database. For unencrypted connections only.
     pub(crate) async fn to(info: &ConnectionInfo) -> Result<Self, RedisError> {
         let pipe = Pipeline::connected(info.addr()).await?;
         let settings = info.redis_settings();
@@ -124,7 +126,7 @@ impl Pipeline {
         Pipeline(shared)
     }
 
-    /// Sends the request that `write` appends, and waits for its answer.
+    /// Sends the request that `write` appends, and waits for its reply.
     pub(crate) async fn ask(&self, write: impl FnOnce(&mut Vec<u8>)) -> Answer {
         let answer = self.0.send(write)?;
         match answer.await {
@@ -158,7 +160,7 @@ impl Shared {
         Ok(receiver)
     }
 
-    /// Writes what is left, as far as the other end takes it.
+    /// Writes what is left, as far as the server accepts it.
     fn poll_flush(&self, cx: &mut Context<'_>, has_yielded: &mut bool) -> io::Result<()> {
         let mut state = self.lock();
         if state.unsent.is_empty() || *has_yielded {
@@ -174,7 +176,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing comes any more: all who wait are told why, and all who will.
+    /// Marks the connection as broken, and fails all current and future requests with the reason.
     fn break_off(&self, why: &RedisError) {
         let mut state = self.lock();
         state.broken = Some(why.clone());
@@ -195,7 +197,7 @@ impl State {
         }
     }
 
-    /// As much as can be written at once. A failure shows when the driver tries, or reads.
+    /// Writes as much as possible without blocking. A failure shows when the driver writes or reads.
     fn write_now(&mut self) {
         if let Ok(written) = self.writer.try_write(&self.unsent) {
             self.written(written);
@@ -218,7 +220,7 @@ impl State {
     }
 }
 
-/// Nobody asks any more. The driver is told, and closes its half.
+/// Wakes the driver when the last clone is dropped, so that it closes its half.
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(driver) = self.lock().driver.take() {
@@ -267,7 +269,7 @@ impl Future for Driver {
 }
 
 impl Driver {
-    /// Reads as long as something comes.
+    /// Reads as long as data arrives.
     fn poll_read(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Result<(), RedisError> {
         let mut bytes = [0; AT_ONCE];
         loop {
@@ -284,14 +286,14 @@ impl Driver {
         }
     }
 
-    /// Hands each whole answer to the one who waits for it.
+    /// Hands each complete reply to the request that waits for it.
     fn deliver(&mut self, shared: &Shared) -> Result<(), RedisError> {
         let mut at = 0;
         while let Some((answer, length)) = first(&self.held[at..])? {
             at += length;
             let waiting = shared.lock().waiting.pop_front();
             let waiting = waiting.ok_or_else(|| nonsense("an answer that nobody has asked for"))?;
-            let _ = waiting.send(Ok(answer)); // who does not wait any more needs no answer
+            let _ = waiting.send(Ok(answer)); // a cancelled request needs no reply
         }
         self.held.drain(..at);
         Ok(())

@@ -1,8 +1,8 @@
-//! # The watch
+//! # Prober: checks that Redis enforces limits
 //!
-//! One task per gate that asks on its own. While all is well it asks a canary every few seconds: a limit of one, which must let
-//! the first pass and refuse the second. While the [breaker](crate::breaker) is open it asks more often, and closes it as soon
-//! as the canary is right again.
+//! One task per gate that sends requests of its own. In normal operation it sends a canary every few seconds: a limit
+//! of one, which must allow the first request and refuse the second. While the [breaker](crate::breaker) is open it
+//! sends canaries more often, and closes the breaker as soon as a canary is decided correctly.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::gate::Shared;
 use crate::wire::{Described, Line, Terms, Verb};
 use tidegate_core::Rule;
 
-/// How long to wait for the first connections to be tried.
+/// How often to check whether the first attempt of every connection has finished.
 const FIRST: Duration = Duration::from_millis(2);
 
-/// How often the canary is asked, while all is well and while it is not.
+/// How often the canary is sent, in normal operation and during an outage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) well: Duration,
     pub(crate) ill: Duration,
 }
 
-/// A limit of one, for a key that no other gate asks for.
+/// A limit of one, on a key that no other gate uses.
 #[derive(Debug)]
 pub(crate) struct Canary {
     key: Vec<u8>,
@@ -41,12 +41,12 @@ impl Canary {
     }
 }
 
-/// Watches until the gate is gone.
+/// Probes until the gate is dropped.
 pub(crate) async fn run(gate: Weak<Shared>, pace: Pace) {
     while let Some(shared) = gate.upgrade() {
         if !shared.connections.iter().all(|connection| connection.was_tried()) {
             drop(shared);
-            tokio::time::sleep(FIRST).await; // there is nothing to say yet
+            tokio::time::sleep(FIRST).await; // there is nothing to report yet
             continue;
         }
         let answered = ask(&shared).await;
@@ -59,18 +59,18 @@ pub(crate) async fn run(gate: Weak<Shared>, pace: Pace) {
     }
 }
 
-/// Waits, without keeping the gate alive, until it is time or the breaker has opened.
+/// Sleeps for `pause` or until the breaker opens, without keeping the gate alive.
 async fn rest(shared: Arc<Shared>, pause: Duration) {
     let breaker = shared.breaker.clone();
     drop(shared);
     let _ = tokio::time::timeout(pause, breaker.opened()).await;
     if breaker.is_open() {
-        // Woken or not, whoever is ill is given a moment.
+        // Woken early or not, a failing server gets a short pause.
         tokio::time::sleep(pause.min(Duration::from_millis(50))).await;
     }
 }
 
-/// Whether the canary was let through once and refused then, on every connection. `false` also if there was no answer.
+/// Whether every connection allows the canary once and then refuses it. `false` also without a reply.
 async fn ask(shared: &Shared) -> bool {
     let mut enforced = true;
     for connection in &shared.connections {

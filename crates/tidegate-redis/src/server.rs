@@ -1,18 +1,19 @@
-//! # What is at the other end
+//! # Inspection of the server
 //!
-//! A limiter can be connected and still not limit: to a server that drops keys when memory is short, to one node of a cluster
-//! as if it were alone, to one too old. What can be seen is looked at once per connection, and told in the health report.
+//! A gate can be connected and still not limit: to a server that evicts keys when memory is short, to a single node of
+//! a cluster, or to a version that is too old. Each new connection is checked for such problems, as is each connection
+//! after every canary. The health report lists them.
 
 use redis::{RedisError, Value};
 
 use crate::connection::Transport;
 
-/// What was found at the other end of a connection.
+/// The result of an inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// As the server calls itself, as in `redis 7.0.15`.
+    /// Name and version that the server reports, such as `redis 7.0.15`.
     pub(crate) server: String,
-    /// What is wrong with it, each in a sentence.
+    /// Problems of the server, one sentence each.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -20,13 +21,13 @@ pub(crate) async fn look(transport: &mut Transport) -> Result<Findings, RedisErr
     let cluster = matches!(transport, Transport::Cluster(_));
     match transport.command(redis::cmd("INFO").arg("all")).await {
         Ok(info) => Ok(read_all(&info, cluster)),
-        // It may be forbidden; that is no reason not to limit.
+        // The command may be forbidden; that is no reason not to limit.
         Err(error) if error.is_connection_dropped() => Err(error),
         Err(_) => Ok(Findings::default()),
     }
 }
 
-/// What is wrong with any node, each once. Nodes of a cluster that differ are named by the first.
+/// Collects the problems of all nodes, each once. The name is that of the first node.
 fn read_all(info: &Value, cluster: bool) -> Findings {
     let mut all = Findings::default();
     for Findings { server, warnings } in texts(info).iter().map(|info| read(info, cluster)) {
@@ -42,7 +43,7 @@ fn read_all(info: &Value, cluster: bool) -> Findings {
     all
 }
 
-/// All texts in a value: a cluster answers with one for each node.
+/// Returns all texts in a value: a cluster replies with one text per node.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::BulkString(bytes) => vec![String::from_utf8_lossy(bytes).into_owned()],
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 0));
         let valkey = format!("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n{GOOD}");
         assert_eq!(read(&valkey, false).server, "valkey 9.1.2");
-        assert_eq!(read("", false).warnings.len(), 0, "who says nothing is not blamed");
+        assert_eq!(read("", false).warnings.len(), 0, "missing fields cause no warnings");
     }
 
     #[test]

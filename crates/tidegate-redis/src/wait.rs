@@ -1,7 +1,7 @@
-//! # Waiting for a limit that is far away
+//! # Waiting for a shared limit
 //!
-//! A refusal says when to ask again, and this does: the first in the [line](crate::wait_queue) for what has refused it. It never waits
-//! for what cannot come in time.
+//! A refusal says when to try again. Only the first waiter in the [queue](crate::wait_queue) of the state that refused
+//! it tries again then. A request never waits for what cannot come in time.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use crate::gate::Shared;
 use crate::wire::Verb;
 
-/// Nobody can say when a place is free, so it is asked for now and then.
+/// How often a waiter polls for a permit, since it is unknown when one will be free.
 const ASK_FOR_PLACES: Duration = Duration::from_millis(10);
 
-/// Until when to wait, if not for ever.
+/// The deadline of a wait; `None` if it is unlimited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until(pub(crate) Option<Instant>);
 
@@ -61,12 +61,14 @@ pub(crate) async fn acquire(shared: &Arc<Shared>, request: &[Part<'_>], until: U
     }
 }
 
-/// Which part has refused: the first of its rule, if the request names the rule for several keys.
+/// Returns the index of the part that refused.
+///
+/// That is the first part of its rule, if the request names the rule for several keys.
 fn binding(request: &[Part<'_>], decision: &Decision) -> usize {
     request.iter().position(|part| part.rule == decision.rule).unwrap_or(0)
 }
 
-/// Waits for a turn that was given; one that comes too late is none.
+/// Waits for a granted reservation; refunds it if it comes too late.
 async fn at_its_turn(
     shared: &Arc<Shared>,
     request: &[Part<'_>],
@@ -79,14 +81,14 @@ async fn at_its_turn(
         return admission;
     }
     let rates: Vec<Part<'_>> = shared.rates(request).collect();
-    let is_redis = admission.decision.source == Source::Strict; // else there is nothing there to be given back
+    let is_redis = admission.decision.source == Source::Strict; // otherwise there is nothing in Redis to refund
     if is_redis && !rates.is_empty() {
         let _ = shared.ask_each(Verb::Refund, &rates).await;
     }
     Admission::without_permits(refusal(&admission.decision, wait))
 }
 
-/// Time was up while others were before it: nothing is charged, whatever is left.
+/// Refuses a request that timed out behind other waiters. It charges nothing, even if quota is left.
 async fn behind_others(shared: &Arc<Shared>, request: &[Part<'_>]) -> Admission {
     match shared.ask_each(Verb::Peek, request).await {
         Ok((told, _)) if told.is_allowed() => Admission::without_permits(refusal(&told, Wait::micros(1))),
@@ -100,12 +102,12 @@ fn refusal(told: &Decision, wait: Wait) -> Decision {
 }
 
 impl Until {
-    /// A wait longer than time can be told is one without end.
+    /// A timeout too long to be represented is unlimited.
     pub(crate) fn after(timeout: Duration) -> Self {
         Until(Instant::now().checked_add(timeout))
     }
 
-    /// Whether it is over before so much time has passed.
+    /// Whether the deadline comes before `pause` has passed.
     fn is_before(self, pause: Duration) -> bool {
         let Until(Some(until)) = self else { return false };
         Instant::now().checked_add(pause).is_none_or(|then| then > until)

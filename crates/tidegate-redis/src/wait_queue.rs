@@ -1,28 +1,28 @@
-//! # Standing in line
+//! # Wait queues of one process
 //!
-//! Many may wait in one process for one limit. If each asked again when it was told to, all would ask at once, and whoever is
-//! quickest would pass, not whoever came first. So they stand in a line for the state that has refused them, and only the first
-//! of it asks.
+//! Many requests of one process may wait for the same limit. If each retried when it was told to, all would retry at
+//! the same time, and the fastest would pass instead of the earliest. So they queue for the state that refused them,
+//! and only the first waiter of a queue retries.
 //!
 //! ```text
-//!   everybody   ● ─ ○ ─ ○        ● asks again when it was told to     ○ asks nothing
+//!   global      ● ─ ○ ─ ○        ● retries when it was told to        ○ sends nothing
 //!   alice       ●
 //! ```
 //!
-//! Nobody stands in two lines, so nobody waits for somebody who waits for it. A line that nobody stands in is forgotten.
+//! A request waits in at most one queue, so there are no deadlocks between waiters. An empty queue is removed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-type Turn = tokio::sync::Mutex<()>; // which is given to those who want it in the order they came
+type Turn = tokio::sync::Mutex<()>; // hands out the lock in order of arrival
 
-/// The lines of one gate, by the names of the states.
+/// The queues of one gate, by the names of the states.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueues(Mutex<HashMap<Vec<u8>, Arc<Turn>>>);
 
-/// Somebody in a line; from when it is returned, the first.
+/// A waiter in a queue. The caller receives it once it is first.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     queues: &'a WaitQueues,
@@ -32,19 +32,19 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl WaitQueues {
-    /// Whether anybody stands there.
+    /// Whether there are waiters at this state.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.lock().contains_key(name)
     }
 
-    /// Stands in the line and comes back as the first of it.
+    /// Joins the queue, and returns as soon as the waiter is first.
     pub(crate) async fn join(&self, name: Vec<u8>) -> Waiter<'_> {
         let (mut standing, turn) = self.stand(name);
         standing.first = Some(turn.lock_owned().await);
         standing
     }
 
-    /// The same, if nobody stands there.
+    /// Joins the queue if it is empty.
     pub(crate) fn begin(&self, name: &[u8]) -> Option<Waiter<'_>> {
         let (mut standing, turn) = self.stand(name.to_vec());
         standing.first = turn.try_lock_owned().ok();
@@ -88,7 +88,7 @@ mod tests {
     #[tokio::test]
     async fn turns_come_in_the_order_of_coming_and_the_last_to_leave_ends_the_line() {
         let queues = WaitQueues::default();
-        let first = queues.begin(b"a").expect("nobody was there");
+        let first = queues.begin(b"a").expect("the queue was empty");
         assert!(queues.begin(b"a").is_none() && queues.begin(b"b").is_some());
         assert!(queues.has(b"a") && !queues.has(b"b"));
         let (mut second, mut third) = (pin!(queues.join(b"a".to_vec())), pin!(queues.join(b"a".to_vec())));
@@ -99,7 +99,7 @@ mod tests {
         .await;
         drop(first);
         poll_fn(|cx| {
-            assert!(third.as_mut().poll(cx).is_pending(), "it is the second's turn");
+            assert!(third.as_mut().poll(cx).is_pending(), "the second waiter is first now");
             Poll::Ready(())
         })
         .await;
@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn who_gives_up_waiting_holds_nobody_up() {
         let queues = WaitQueues::default();
-        let first = queues.begin(b"a").expect("nobody was there");
+        let first = queues.begin(b"a").expect("the queue was empty");
         {
             let mut second = pin!(queues.join(b"a".to_vec()));
             poll_fn(|cx| {

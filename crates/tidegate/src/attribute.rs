@@ -1,7 +1,8 @@
 //! # Limits on functions
 //!
 //! A limit is easiest to see where the work is: on the function that does it. The attribute
-//! [`#[rate_limit(…)]`](macro@crate::rate_limit) asks before each call and runs the function only if it may:
+//! [`#[rate_limit(…)]`](macro@crate::rate_limit) checks the limit before each call and runs the function only if the
+//! call is allowed:
 //!
 //! ```
 //! use tidegate::{attribute::Denied, rate_limit};
@@ -17,18 +18,18 @@
 //! assert!(denied.to_string().starts_with("greet is limited to 5/s burst 2: limit of 2 reached; retry after "));
 //! ```
 //!
-//! What it writes into the function is short, and everything it calls is here:
+//! The code that it adds to the function is short, and everything that code calls is here:
 //!
 //! ```text
 //!   arguments ──► KeyBytes ──► Part ┐
-//!                                   ├─► a gate decides ──► Permits: go reservations, and hold them until the end
+//!                                   ├─► a gate decides ──► Permits: run the function, and hold them until its end
 //!   limits ─────► Call ──► Policy ──┘                 └──► Denied: FromDenied, or the function named `otherwise`
 //! ```
 //!
-//! Most programs use only [`Denied`] of these, in the error that their functions return. [`FromDenied`] is for whoever
-//! returns something that is no `Result`; who writes a gate makes it one to wait at by
-//! [`WaitingGate`](crate::WaitingGate) and [`BlockingGate`](crate::BlockingGate). The chapter on the
-//! attribute, `docs/attribute.md`, tells what it takes, and what an annotated function looks like inside.
+//! Most programs use only [`Denied`] of these, in the error that their functions return. [`FromDenied`] is for
+//! functions that do not return a `Result`. A custom gate supports calls that wait by implementing
+//! [`WaitingGate`](crate::WaitingGate) and [`BlockingGate`](crate::BlockingGate). The chapter on the attribute,
+//! `docs/attribute.md`, describes its options, and what an annotated function looks like inside.
 
 mod call;
 mod denied;

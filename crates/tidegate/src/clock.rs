@@ -1,13 +1,13 @@
-//! # Where `now` comes from
+//! # Clocks
 //!
-//! Algorithms are told the time; limiters have to find it out. They ask a [`Clock`], once per decision.
+//! Algorithms take the time as an argument. Limiters read it from a [`Clock`], once per decision.
 //!
-//! * [`SteadyClock`], the default: steady, never back, and as fast as the processor allows.
-//! * [`ManualClock`]: stands still until somebody moves it on. For tests, where time is data.
+//! * [`SteadyClock`], the default: has a steady pace, never steps back, and is as fast as the processor allows.
+//! * [`ManualClock`]: stands still until it is advanced. For tests, where time is data.
 //! * [`SettableClock`]: can also be set back.
 //! * `TokioClock`, with the feature `tokio`: the time of a tokio runtime, which its tests can pause.
 //!
-//! Most of them can also be waited by: see [`Park`](crate::Park) and [`Sleep`](crate::Sleep).
+//! Threads or tasks can wait on most of them: see [`Park`](crate::Park) and [`Sleep`](crate::Sleep).
 
 mod manual;
 mod steady;
@@ -25,26 +25,27 @@ use tidegate_core::{ClockKind, Micros};
 
 /// Tells the time to a limiter.
 pub trait Clock {
-    /// Whether a reading may be earlier than one before it.
+    /// Whether a reading may be earlier than a previous one.
     ///
-    /// Where it cannot, a thread that finds a state from after its own reading was merely slow to get there, and
-    /// decides at the later instant. Where it can, the clock has stepped back, and the state is pulled back with it.
+    /// If it cannot, a thread that finds a state later than its own reading was merely slow to get there, and decides
+    /// at the later instant. If it can, such a state means that the clock has stepped back, and the state is moved back
+    /// with it.
     const KIND: ClockKind;
 
-    /// The current instant, in microseconds of whatever time line this clock keeps.
+    /// The current instant, in microseconds on the time line of this clock.
     fn now(&self) -> Micros;
 }
 
-/// A clock that can be set to any instant, also to an earlier one, as wall clocks are. Shared by its clones.
+/// A clock that can be set to any instant, even an earlier one, as wall clocks can.
 ///
-/// For testing what becomes of limits when a clock steps back.
+/// Clones share the time. For tests of limits when a clock steps back.
 #[derive(Clone, Debug, Default)]
 pub struct SettableClock {
     micros: Arc<AtomicU64>,
 }
 
 impl SettableClock {
-    /// A clock that stands at zero.
+    /// A clock at zero.
     #[must_use]
     pub fn new() -> Self {
         SettableClock::default()

@@ -1,13 +1,14 @@
-//! # Fingerprints: what is kept of a key
+//! # Fingerprints: the identity of a key in the table
 //!
-//! The table keeps no keys, only 64 bits of each. The fingerprint *is* the identity of a key there, so it must
-//! not be possible to aim it: who could make a key with the fingerprint of another could use up that one's
-//! limit. Fingerprints are therefore made under secrets drawn when the limiter is made.
+//! The table stores no keys, only 64 bits of each. The fingerprint *is* the identity of a key there, so a client must
+//! not be able to choose it: a client that could make a key with the fingerprint of another key could use up the quota
+//! of that key. Fingerprints are therefore computed with secrets drawn when the limiter is created.
 //!
-//! A lone integer is permuted, and so is a lone text of up to seven bytes, which with its length is an integer: of
-//! these no two meet (but for two of all 2⁶⁴: 0 marks an empty place). Everything else goes through SipHash-1-3, a keyed
-//! hash made for this purpose. Two of a million keys then meet by chance once in 37 million limiters, and even they are
-//! only limited together: a chance meeting can refuse too early, never admit too much.
+//! A single integer is permuted. So is a single text of up to seven bytes, which together with its length is an
+//! integer. No two of these collide (except two out of all 2⁶⁴, because 0 marks an empty slot). Everything else goes
+//! through SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then collide by chance once in 37
+//! million limiters, and even they are only limited together: a collision can refuse too early, but never admits too
+//! much.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -26,17 +27,17 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Drawn from the randomness that std's hash maps use.
+    /// Draws secrets from the randomness that the hash maps of `std` use.
     pub(crate) fn draw() -> Self {
         #[cfg(not(loom))]
         let source = std::hash::RandomState::new();
-        #[cfg(loom)] // a model must do the same each time
+        #[cfg(loom)] // a model must be deterministic
         let source = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         let draw = |n: u64| source.hash_one(n);
         Secrets { sip: [draw(0), draw(1)], add: draw(2), multiply: [draw(3) | 1, draw(4) | 1] }
     }
 
-    /// The fingerprint of a key. Never 0, which marks an empty place.
+    /// Returns the fingerprint of a key. Never 0, which marks an empty slot.
     #[inline]
     pub(crate) fn fingerprint<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         let mut maker = Maker { secrets: self, lone: None, after_bytes: false, sip: Sip::new(self.sip) };
@@ -47,8 +48,9 @@ impl Secrets {
         }
     }
 
-    /// The fingerprint of a text, or of bytes as if they were one: the same as by hashing it, with nothing to keep in mind
-    /// for what else a key may write.
+    /// Returns the fingerprint of a text, or of bytes taken as text.
+    ///
+    /// The result equals that of hashing the text, but skips the bookkeeping for keys of several parts.
     #[inline]
     pub(crate) fn fingerprint_of_text(&self, bytes: &[u8]) -> u64 {
         let fingerprint = match brief(bytes) {
@@ -64,7 +66,9 @@ impl Secrets {
         sip.finish()
     }
 
-    /// A permutation of the integers: multiplying by an odd number and folding the high half down can both be undone.
+    /// Permutes the integers.
+    ///
+    /// Multiplying by an odd number and folding the high half down are both invertible.
     #[inline]
     fn permute(&self, number: u64) -> u64 {
         let mut mixed = number ^ self.add;
@@ -75,22 +79,22 @@ impl Secrets {
     }
 }
 
-/// Bytes that have the fingerprint of the text they are, or would be.
+/// Bytes that have the same fingerprint as the text of these bytes.
 pub(crate) struct AsText<'a>(pub(crate) &'a [u8]);
 
 impl Hash for AsText<'_> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(self.0); // and the end of a text adds nothing: see `write_u8`
+        state.write(self.0); // the end marker of a text adds nothing: see `write_u8`
     }
 }
 
-/// Makes a fingerprint out of what a key writes when it is hashed.
+/// Computes a fingerprint from what a key writes when it is hashed.
 struct Maker<'a> {
     secrets: &'a Secrets,
-    /// The only integer, or the only text if that is one, so far.
+    /// The only integer so far, or the only text if it is short enough to be an integer.
     lone: Option<u64>,
-    /// Whether the last write was of bytes, which are closed by their length.
+    /// Whether the last write was of bytes, which are terminated by their length.
     after_bytes: bool,
     sip: Sip,
 }
@@ -127,7 +131,7 @@ impl Hasher for Maker<'_> {
 
     #[inline]
     fn write_u8(&mut self, number: u8) {
-        // Text ends itself with this byte. Here that says nothing new, and is not worth a round.
+        // A text terminates itself with this byte. The length already does that, so the byte is not worth a round.
         if number == 0xff && std::mem::take(&mut self.after_bytes) {
             return;
         }
@@ -163,13 +167,15 @@ impl Hasher for Maker<'_> {
     }
 }
 
-/// A text that with its length fits into a word, as a number of its own.
+/// Returns a text that fits into a word together with its length, as a unique number.
 #[inline]
 fn brief(bytes: &[u8]) -> Option<u64> {
     (bytes.len() < 8).then(|| few_bytes(bytes) | (bytes.len() as u64) << 56)
 }
 
-/// Fewer than eight bytes as a number. Read as words, which is faster than copying as many bytes as there are.
+/// Returns fewer than eight bytes as a number.
+///
+/// Reads words, which is faster than copying a variable number of bytes.
 #[inline]
 fn few_bytes(bytes: &[u8]) -> u64 {
     let (mut number, mut shift, mut rest) = (0, 0, bytes);
@@ -188,13 +194,14 @@ fn few_bytes(bytes: &[u8]) -> u64 {
 
 /// SipHash with one round per block and three at the end.
 ///
-/// Bytes are closed by their length, so that no two keys of one type are the same sequence of blocks. It stands in the last block
-/// where that has room. Bytes that end with a block stay *open*: if nothing follows, the length goes into the
-/// end, which saves a round for the commonest keys; else it is a block of its own.
+/// Bytes are terminated by their length, so that two different keys of one type are never the same sequence of blocks.
+/// The length is part of the last block if that has room. Bytes that end with a whole block stay *open*: if nothing
+/// follows, the length goes into the finalization, which saves a round for the most common keys; otherwise it is a
+/// block of its own.
 struct Sip {
     v: [u64; 4],
     untouched: bool,
-    /// Twice the length, and one, of bytes that are open. 0 if there are none.
+    /// Twice the length plus one of bytes that are open, or 0 if there are none.
     open: u64,
 }
 
@@ -229,7 +236,7 @@ impl Sip {
             return;
         }
         if length > 0xFF {
-            self.absorb(length); // beside the rest there is room for one byte of it
+            self.absorb(length); // next to the rest there is room for only one byte of it
         }
         self.absorb(few_bytes(rest) | length << 56);
     }
@@ -240,7 +247,7 @@ impl Sip {
         self.absorb(block);
     }
 
-    /// Something follows the bytes before it.
+    /// Terminates open bytes, because more input follows.
     #[inline]
     fn close(&mut self) {
         if self.open != 0 {
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_round_is_siphash() {
-        // The published vector of SipHash-2-4 for the empty text under 00 01 … 0f pins the round and the constants.
+        // The published vector of SipHash-2-4 for the empty input under 00 01 … 0f fixes the round and the constants.
         let mut sip = Sip::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
         sip.round_twice_block(0);
         sip.v[2] ^= 0xff;

@@ -1,18 +1,18 @@
-//! # Limits for HTTP
+//! # HTTP limits
 //!
-//! Everything about limits that only HTTP knows: whose request it is, and what clients are told. The layers of
-//! `tidegate::tower` put it in front of services; whoever serves requests otherwise can use the pieces.
+//! Everything about limits that is specific to HTTP: how a request is mapped to keys, and what its client is sent. The
+//! layers of `tidegate::tower` put limits in front of services; servers without tower can use the pieces directly.
 //!
-//! | room | what is in it |
+//! | item | purpose |
 //! |---|---|
-//! | [`Limits`] | a gate, the rules that requests have to pass, and what becomes of those that may not |
+//! | [`Limits`] | a gate, the rules that requests must pass, and the response to refused requests |
 //! | [`by`] | what requests can be limited by: address, header, route, user, and tuples of these |
-//! | [`KeyPart`], [`RuleKey`] | keys that cannot be confused, and the choice for those who lack one |
-//! | [`ClientAddress`], [`TrustedProxies`] | the client's address, whatever the headers say |
-//! | [`proxy_protocol`] | the same, told ahead of the connection by proxies that only pass on bytes |
-//! | [`Refusal`] | 429 or 503, when to come back, a few words about it |
-//! | [`Fields`] | `RateLimit`, `X-RateLimit-*`, or nothing |
-//! | [`retry_after_of`] | what others ask of us: `Retry-After` and `RateLimit`, read |
+//! | [`KeyPart`], [`RuleKey`] | unambiguous keys, and the fallback for requests that lack a part |
+//! | [`ClientAddress`], [`TrustedProxies`] | the client's address; forwarding headers count only from trusted proxies |
+//! | [`proxy_protocol`] | the client's address ahead of the connection, from proxies that only forward bytes |
+//! | [`Refusal`] | 429 or 503, the retry time, and a short problem description |
+//! | [`Fields`] | `RateLimit`, `X-RateLimit-*`, or no fields |
+//! | [`retry_after_of`] | reads `Retry-After` and `RateLimit` from the responses of other servers |
 
 mod address;
 mod answer;

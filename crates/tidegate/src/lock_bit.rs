@@ -1,37 +1,37 @@
-//! # Holding a word
+//! # Lock bit of a word
 //!
-//! A word of state is shared by all threads. Reading it needs no leave; changing it goes through its topmost
-//! bit, which the algorithms leave clear. Whoever sets that bit holds the word, and nobody else changes it,
-//! or what belongs to it, until the holder stores the word without it.
+//! A word of state is shared by all threads. Reading it needs no lock. Changing it goes through its topmost bit, which
+//! the algorithms leave clear. The thread that sets this bit has locked the word: no other thread changes the word, or
+//! the data that belongs to it, until the holder stores the word without the bit.
 //!
 //! ```text
-//!    load ──► decide on the copy ──► set the bit ──► still what I read? ──► store the new word
-//!      ▲                                 │ lost                │ no
-//!      └───────── a moment later ────────┴─────────────────────┘
+//!    load ──► decide on the copy ──► set the bit ──► still what was read? ──► store the new word
+//!      ▲                                 │ failed              │ no
+//!      └───────── retry later ───────────┴─────────────────────┘
 //! ```
 //!
-//! Where the word is the whole state, a decision is made before it is held, so it is held for a few instructions only, and a
-//! refusal never holds it. Under the hold the holder can check what a plain compare-and-swap cannot: that the
-//! word still belongs to the key, or to the setting, that it was read for.
+//! Where the word is the whole state, the decision is made before the word is locked. So it is locked for a few
+//! instructions only, and a refusal never locks it. While the word is locked, the holder can check what a plain
+//! compare-and-swap cannot: that the word still belongs to the key, or to the version, for which it was read.
 
 use crate::sync::{AtomicU64, FIRST_SPINS, Ordering, spin, yield_now};
 
-/// The bit that marks a word as held.
+/// The bit that marks a word as locked.
 pub(crate) const LOCKED: u64 = 1 << 63;
 
-/// Holds `word` if it is still `expected`.
+/// Locks `word` if it still equals `expected`.
 #[inline]
 pub(crate) fn try_lock_bit(word: &AtomicU64, expected: u64) -> bool {
     word.compare_exchange(expected, expected | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Lets go of a word and gives it its new value.
+/// Unlocks a word and stores its new value.
 #[inline]
 pub(crate) fn unlock_bit(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
-/// Holds `word` however long it takes, and tells what it was.
+/// Locks `word`, waiting as long as necessary, and returns its previous value.
 pub(crate) fn lock_bit(word: &AtomicU64) -> u64 {
     let mut backoff = Backoff::new();
     loop {
@@ -43,8 +43,9 @@ pub(crate) fn lock_bit(word: &AtomicU64) -> u64 {
     }
 }
 
-/// Waits a little longer each time: a few spins at first, and soon the rest of the time slice, since whoever holds the word
-/// may have been interrupted.
+/// Waits a little longer each time: a few spins, then the rest of the time slice.
+///
+/// Spinning alone is not enough, because the holder of the word may have been preempted.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     spins: u32,

@@ -1,15 +1,16 @@
-//! # Every interleaving
+//! # Models that try every interleaving
 //!
-//! A test with real threads tries the interleavings that happen; these models try all that can, within a bound on how
-//! often a thread is interrupted in mid-step, together with every stale value the memory model lets a load return. They are
-//! kept tiny, two threads and a handful of slots, because what goes wrong between threads goes wrong between two.
+//! A test with real threads tries the interleavings that happen. These models try all that can happen, within a bound
+//! on the number of preemptions, together with every stale value that the memory model lets a load return. They are
+//! kept tiny, two threads and a handful of slots, because errors between threads already occur between two.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test -p tidegate --lib --unlock_bit loom
+//! RUSTFLAGS="--cfg loom" cargo test -p tidegate --lib --release loom
 //! ```
 //!
-//! `LOOM_MAX_PREEMPTIONS` sets another bound than [`INTERRUPTIONS`]. Not tracked are std's `OnceLock`s, in which segments and
-//! settings lie: they are written before the number that leads to them is published, and that number is tracked.
+//! `LOOM_MAX_PREEMPTIONS` overrides the bound [`INTERRUPTIONS`]. loom does not track the `OnceLock`s of `std` that
+//! contain segments and versions. They are written before the number that leads to them is published, and that number
+//! is tracked.
 
 mod concurrency;
 mod policy;
@@ -24,10 +25,10 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
-/// How often threads are interrupted in one run, unless the environment says otherwise.
+/// The default number of preemptions in one run; the environment can override it.
 const INTERRUPTIONS: usize = 3;
 
-/// Tries every interleaving of `run` with so many interruptions.
+/// Tries every interleaving of `run` with up to `interruptions` preemptions.
 fn model(interruptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -35,9 +36,9 @@ fn model(interruptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// Runs both at once, each on a thread of its own, and returns what they return.
+/// Runs both closures concurrently on a thread each, and returns their results.
 ///
-/// Neither on the thread that starts them: loom never interrupts that one between two loads.
+/// Neither runs on the thread that starts them: loom never preempts that one between two loads.
 fn both<T, A, B>(
     state_cell: &Arc<T>,
     one: impl FnOnce(&T) -> A + 'static,
@@ -50,5 +51,5 @@ where
 {
     let (its, others) = (state_cell.clone(), state_cell.clone());
     let (one, other) = (thread::spawn(move || one(&its)), thread::spawn(move || other(&others)));
-    (one.join().expect("one thread has returned"), other.join().expect("the other has, too"))
+    (one.join().expect("the first thread returned"), other.join().expect("the second thread returned"))
 }

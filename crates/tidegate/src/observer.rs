@@ -1,14 +1,14 @@
-//! # Watching decisions go by
+//! # Observing decisions
 //!
-//! A limiter can be given an [`Observer`], which sees every decision that was acted on: allowed or refused, and by
-//! which rule. Without one, a decision pays for a test of a pointer and nothing more.
+//! A limiter can be given an [`Observer`], which sees every decision that takes effect: allowed or refused, and by
+//! which rule. Without an observer, a decision only pays for one pointer test.
 
 use crate::operation::{Answer, Operation};
 use tidegate_core::Decision;
 
-/// Sees every decision of a limiter, right after it was made and on the thread that made it.
+/// Observes every decision of a limiter, right after it is made, on the thread that made it.
 ///
-/// Keep it short: the caller waits. A counter per rule is typical:
+/// Keep the implementation short, because the caller waits for it. A counter per rule is typical:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -30,7 +30,7 @@ use tidegate_core::Decision;
 /// assert_eq!(refusals.0.load(Ordering::Relaxed), 1);
 /// ```
 pub trait Observer: Send + Sync {
-    /// A request may pass. [`Decision::rule`] is the rule that has the least left.
+    /// A request was allowed. [`Decision::rule`] is the rule that has the least left.
     fn allowed(&self, decision: &Decision) {
         let _ = decision;
     }
@@ -41,9 +41,10 @@ pub trait Observer: Send + Sync {
     }
 }
 
-/// Shows the decision in an answer, if the verb is one to be observed.
+/// Shows the decision in an answer to the observer, if the operation is observed.
 ///
-/// A copy of it: were it the decision itself, the compiler would have to build the whole of it for callers who read two fields.
+/// The observer gets a copy: if it got the decision itself, the compiler would have to build all of it for callers that
+/// read only two fields.
 #[cold]
 pub(crate) fn observe<V: Operation>(observer: &dyn Observer, answer: &V::Answer) {
     if let Some(decision) = answer.decision().filter(|_| V::OBSERVED) {

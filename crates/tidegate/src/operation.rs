@@ -1,14 +1,15 @@
-//! # What can be asked of a state
+//! # Operations on a state
 //!
-//! One primitive carries every verb: *apply this to the state of that key*. A verb says what it does to a state; who
-//! shares the state, between threads or among a million others, need not know which verb it is.
+//! One primitive executes every operation: *apply this to the state of that key*. An operation defines what it does to
+//! a state. The code that shares the state, between threads or in a table of a million states, need not know which
+//! operation it is.
 
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Source, Taken, Words, WordsMut};
 
 /// Something to do to a state, with an answer.
 pub(crate) trait Operation {
     type Answer: Answer;
-    /// Whether an observer is shown the answer. Asking is not deciding.
+    /// Whether an observer is shown the answer. A query is not a decision, and is not shown.
     const OBSERVED: bool = true;
 
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(
@@ -18,15 +19,16 @@ pub(crate) trait Operation {
         now: Micros,
     ) -> Self::Answer;
 
-    /// The next value of a state of one word, and the answer, if there is a short cut to them.
+    /// Returns the next word and the answer for a state of one word, if there is a fast path.
     #[inline(always)]
     fn fast_path<A: Algorithm>(&self, algorithm: &A, word: u64, now: Micros) -> Option<(u64, Self::Answer)> {
         let _ = (algorithm, word, now);
         None
     }
 
-    /// The answer at `now`, when others have reserved ahead up to `floor` and nothing may pass before. `None` if the
-    /// verb is not asking for leave: then it is carried out as of `floor`.
+    /// Returns the answer at `now` while nothing may pass before `floor`, the horizon.
+    ///
+    /// Returns `None` if the operation asks for no quota: then it is executed as of `floor`.
     fn held_back<A: Algorithm, S: Words + ?Sized>(
         &self,
         algorithm: &A,
@@ -38,14 +40,16 @@ pub(crate) trait Operation {
         None
     }
 
-    /// What it did to a state, to be done once more if what came before it is taken back. `None` if it did nothing.
+    /// Returns what the operation did to a state, or `None` if it did nothing.
+    ///
+    /// It is replayed if an earlier reservation is cancelled.
     fn mutation(&self, answer: &Self::Answer) -> Option<Mutation> {
         let _ = answer;
         None
     }
 }
 
-/// What can be done to a state.
+/// A change of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     Charge(u32),
@@ -53,40 +57,45 @@ pub(crate) enum Mutation {
     Reset,
 }
 
-/// What a verb answers with.
+/// The answer of an operation.
 pub(crate) trait Answer: Sized {
-    /// The answer when there is no room for a new state, and `closed` is all there is to say.
+    /// Returns the answer when there is no room for a new state, with the decision `closed`.
     fn refused(closed: Decision) -> Self;
 
-    /// The decision in it, if there is one.
+    /// Returns the decision in the answer, if there is one.
     fn decision(&self) -> Option<Decision>;
 
-    /// The same answer, saying that it was given from a state that keys share.
+    /// Marks the answer as given from a state that several keys share.
     fn sketched(self) -> Self;
 
-    /// The same answer, taken apart and put together again.
+    /// Returns the same answer, taken apart and built again.
     ///
-    /// This lets the compiler keep the answers of the short cut in registers: without it they share their memory with the
-    /// answers of the long way, and reading them back costs more than the decision.
+    /// This lets the compiler keep the answers of the fast path in registers. Without it they share their memory with
+    /// the answers of the slow path, and reading them back costs more than the decision.
     #[inline(always)]
     fn rebuilt(self) -> Self {
         self
     }
 }
 
-/// The decision of a policy, and what each of its rules had to say.
+/// The decision of a policy, and the decision of each of its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a decision protects nothing until you act on it"]
 pub struct Detailed {
-    /// The decision: that of the binding rule.
+    /// The decision of the binding rule.
     pub decision: Decision,
-    /// Every rule's own, in order. Of a refused request, the rules that would have let it pass are shown as they were found.
+    /// The decision of every rule, in order.
+    ///
+    /// If the request is refused, the rules that would have allowed it are shown with the state in which they were
+    /// found.
     pub rules: Vec<Decision>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check(pub(crate) u32);
-/// As [`Check`], but charges only what may pass now, not what has a turn later.
+/// Like [`Check`], but charges only a request that may pass now.
+///
+/// A request that would have to wait is not charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pass(pub(crate) u32);
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +144,7 @@ impl Operation for Check {
     }
 }
 
-/// What is said at `now` to somebody who asks for `cost`, when nothing may pass before `floor`.
+/// Returns the decision at `now` on `cost` when nothing may pass before `floor`.
 fn asked<A: Algorithm, S: Words + ?Sized>(
     algorithm: &A,
     state: &S,
@@ -144,11 +153,11 @@ fn asked<A: Algorithm, S: Words + ?Sized>(
     cost: u32,
 ) -> Decision {
     let decision = algorithm.peek(state, floor, cost).held_back(now);
-    // Nothing is there for everybody: a cost of 0 asks what is left.
+    // A cost of 0 is always allowed; it queries the remaining quota.
     if cost == 0 { passed(decision) } else { decision }
 }
 
-/// The decision on what may go ahead now.
+/// Returns the decision as allowed.
 pub(crate) fn passed(mut decision: Decision) -> Decision {
     decision.outcome = Outcome::Allowed;
     decision

@@ -1,36 +1,36 @@
-//! # Charging ahead
+//! # Reservations: charging a state in advance
 //!
-//! Somebody who may not pass now would rather wait. The simplest way is to try again when the promised wait is over,
-//! and it is unfair: whoever comes by in that moment takes what the other has waited for, and a large request waits
-//! for ever behind small ones. So a turn is not only foretold, it is *taken*: the state is charged as of the instant
-//! at which the request passes.
+//! A caller that may not pass now may prefer to wait. The simplest way is to try again when `retry_after` is over, and
+//! it is unfair: a request that arrives at that moment takes the quota for which the other has waited, and a large
+//! request starves behind small ones. So the instant is not only predicted, it is *reserved*: the state is charged as
+//! of the instant at which the request passes.
 //!
 //! ```text
 //!   10 per second, nothing left            now ─────── 100 ms ────── 200 ms ───── 500 ms ───► t
 //!     acquire              passes at 100 ms,  charged    ●             │             │
 //!     acquire              passes at 200 ms,  charged                  ●             │
 //!     cost(3).acquire      passes at 500 ms,  charged                                ●  the horizon
-//!     check, at any time before: refused, retry after 600 ms: it is judged at the horizon, after all that is promised
+//!     check, at any time before: refused, retry after 600 ms: it is decided at the horizon, after all reservations
 //! ```
 //!
-//! Until the last promised instant, the *floor*, everybody else is judged there and not now. That makes a line, first
-//! come, first served, though nobody stands in it: each knows its own instant from the start and sleeps until then,
-//! and nobody has to be called by the one before. So a wait that would be too long is refused at once, also the
-//! thousandth, and the pace does not depend on how fast anybody wakes up. What is promised lies in an [`Schedule`],
-//! which knows how to take it back.
+//! Until the last reserved instant, the *horizon*, every other request is decided there and not now. That makes a
+//! queue, first come, first served, without handing over from one waiter to the next: each waiter knows its own instant
+//! from the start and sleeps until then. So a wait that would be too long is refused immediately, even for the
+//! thousandth waiter, and the rate does not depend on how fast the waiters wake up. The reservations of one state are
+//! kept in a [`Schedule`], which can also cancel them.
 //!
-//! Nearly always nobody has reserved anything, and then a decision must not pay for those who might. It already looks
-//! at the number of the setting in force, before and after; that number carries a [mark](crate::versioned) while anybody
-//! is ahead of the clock, and whoever finds it comes here. The order is what counts:
+//! Most of the time there is no reservation, and then a decision must not pay for the feature. A decision already reads
+//! the number of the current version, before and after. That number carries the [slow-path flag](crate::versioned)
+//! while there are reservations, and a decision that finds the flag comes here. The order of the steps is essential:
 //!
 //! ```text
-//!   reserve:   lock ► set the set_slow_path ► lock_bit the state, read it and charge it reservations ► let go
-//!   decide:    number? ► decide on a copy ► lock_bit the state ► still that number? ► write, let go
+//!   reserve:   lock the shard ► set the flag ► lock the state, read it and charge it in advance ► unlock
+//!   decide:    read the number ► decide on a copy ► lock the state ► same number? ► write, unlock
 //! ```
 //!
-//! A decision holds the state either before the reservation does, and then the reservation has seen what it wrote; or
-//! after, and then it sees the mark, writes nothing, and is made again, here. Under the lock nobody else changes the
-//! state of a key that has an agenda.
+//! A decision may lock the state before the reservation does: then the reservation sees what the decision wrote. Or it
+//! locks the state afterwards: then the decision sees the flag, writes nothing, and is made again, here. While a shard
+//! is locked, no other thread changes the state of a key that has a schedule in it.
 
 mod acquire;
 mod operations;
@@ -55,19 +55,23 @@ pub(crate) use schedule::{AcquireRequest, Progress, later};
 use schedule::{AppliedMutation, PendingWakes, Schedule, ScheduledCharge};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source};
 
-/// How many may wait for one state unless said otherwise.
+/// The default maximum number of waiters and reservations of one state.
 pub(crate) const DEFAULT_MAX_WAITING: usize = 1 << 16;
-/// Agendas that nobody asks about any more are looked for as often as this, while decisions come by here.
+/// How often decisions on the slow path remove expired schedules, in microseconds.
 const SWEEP_EVERY: u64 = 1_000_000;
 
-/// Everything that is promised for later by one limiter.
+/// All reservations of one limiter.
 #[derive(Debug)]
 pub(crate) struct Reservations<A> {
-    /// Made when somebody first waits, or the setting changes: most limiters never see either.
+    /// Allocated at the first reservation or change of version.
+    ///
+    /// Most limiters never see either.
     shards: OnceLock<Box<[Mutex<Shard<A>>]>>,
-    /// How many shards there are.
+    /// The number of shards.
     count: usize,
-    /// How many states have an agenda. The mark is changed under this lock: it is set while there are any.
+    /// The number of states that have a schedule.
+    ///
+    /// The slow-path flag is changed under this lock: it is set while the number is not 0.
     schedules: Mutex<usize>,
     max_waiting: usize,
     sweep_at: AtomicU64,
@@ -80,19 +84,25 @@ pub(crate) struct Shard<A> {
     wakes: PendingWakes,
 }
 
-/// A limiter with states that can be charged ahead. A limiter with one state knows it by any fingerprint.
+/// A limiter with states that can be charged in advance.
+///
+/// A limiter with a single state ignores the fingerprint.
 pub(crate) trait StateStore {
     type Algorithm: Algorithm;
 
     fn reservations(&self) -> &Reservations<Self::Algorithm>;
-    /// The algorithm in force. It does not change while a shard is locked.
+    /// Returns the current algorithm. It does not change while a shard is locked.
     fn algorithm(&self) -> &Self::Algorithm;
     fn is_slow_path(&self) -> bool;
     fn set_slow_path(&self);
     fn clear_slow_path(&self);
-    /// Something was given back: whoever keeps account of when states are idle looks again.
+    /// Tells the store that a charge was refunded.
+    ///
+    /// A store that tracks when states are idle must check again.
     fn refunded(&self, _fingerprint: u64) {}
-    /// Does it to the state itself, whatever is promised. Only under the lock of the state's shard.
+    /// Executes an operation on the state itself, regardless of reservations.
+    ///
+    /// Requires the lock of the state's shard.
     fn apply_under_lock<V: Operation>(
         &self,
         plan: Option<&Self::Algorithm>,
@@ -102,15 +112,15 @@ pub(crate) trait StateStore {
     ) -> V::Answer;
 }
 
-/// What came of joining those ahead.
+/// The result of [`join`].
 #[derive(Debug)]
 pub(crate) enum Joined {
-    /// There was nothing to wait for after all.
+    /// Quota was available after all.
     Now(Decision),
     Later(Ticket),
 }
 
-/// A promise, by its number.
+/// A handle to a scheduled charge, by its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     number: u64,
@@ -120,7 +130,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// When its holder may go ahead, as far as it was told.
+    /// Returns when the holder may pass, as far as it was told.
     pub(crate) fn ready(self) -> Micros {
         self.ready
     }
@@ -145,7 +155,7 @@ impl<A> Reservations<A> {
         ShardGuard::new(&self.shards()[shard_of(fingerprint, self.count)])
     }
 
-    /// Locks everything, so that the setting can be changed: see [`migrate_from`].
+    /// Locks all shards, so that the version can be changed: see [`migrate_from`].
     pub(crate) fn lock_all_shards(&self) -> Vec<ShardGuard<'_, A>> {
         self.shards().iter().map(ShardGuard::new).collect()
     }
@@ -155,7 +165,7 @@ impl<A> Reservations<A> {
         self.shards.get_or_init(|| (0..self.count).map(|_| Mutex::new(shard())).collect())
     }
 
-    /// The memory of the shards, without what is promised in them.
+    /// Returns the memory of the shards in bytes, without their schedules.
     pub(crate) fn bytes(&self) -> usize {
         self.shards.get().map_or(0, |shards| size_of_val(&**shards))
     }
@@ -166,9 +176,9 @@ fn shard_of(fingerprint: u64, shards: usize) -> usize {
     ((fingerprint >> 16) % shards as u64) as usize
 }
 
-// === impl Visit ===
+// === impl ShardGuard ===
 
-/// A shard, locked. Whoever was called meanwhile wakes up when the lock is let go.
+/// A locked shard. Pending wakers are woken after the lock is released.
 #[derive(Debug)]
 pub(crate) struct ShardGuard<'a, A>(Option<MutexGuard<'a, Shard<A>>>);
 
@@ -201,7 +211,7 @@ impl<A> Drop for ShardGuard<'_, A> {
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// The agenda of a state, brought up to date, if it still has one.
+    /// Returns the schedule of a state, brought up to date, if it still has one.
     fn schedule<H: StateStore<Algorithm = A>>(
         &mut self,
         store: &H,
@@ -229,7 +239,7 @@ impl<A: Algorithm> Shard<A> {
         *schedules += 1;
     }
 
-    /// Lets go of an agenda, or of the attempt to begin one.
+    /// Removes a schedule, or undoes [`begin`](Shard::begin).
     fn end<H: StateStore<Algorithm = A>>(&mut self, store: &H, fingerprint: u64) {
         self.schedules.remove(&fingerprint);
         let mut schedules = lock(&store.reservations().schedules);
@@ -245,8 +255,9 @@ impl<A: Algorithm> Shard<A> {
     }
 }
 
-/// Writes the end of an agenda where everybody decides. The key has a place already, or needs none: what was promised
-/// to it is not idle.
+/// Writes the end of a schedule into the state that every decision reads.
+///
+/// The key has a slot already, or needs none: a key with reservations is not idle.
 fn write_back<H: StateStore>(
     store: &H,
     fingerprint: u64,
@@ -256,9 +267,11 @@ fn write_back<H: StateStore>(
     store.apply_under_lock(None, fingerprint, &Put(schedule.end()), when)
 }
 
-// --- those who do not wait
+// --- operations that do not wait
 
-/// Does what `operation` says while somebody, perhaps at another key, has reserved ahead. `None` if nobody has any more.
+/// Executes `operation` while there are reservations, perhaps of another key.
+///
+/// Returns `None` if there are none any more.
 pub(crate) fn apply<H: StateStore, V: Operation>(
     store: &H,
     plan: Option<&H::Algorithm>,
@@ -278,7 +291,7 @@ pub(crate) fn apply<H: StateStore, V: Operation>(
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// The same for a state that has an agenda.
+    /// Executes `operation` on a state that has a schedule.
     fn act<H: StateStore<Algorithm = A>, V: Operation>(
         &mut self,
         store: &H,
@@ -289,7 +302,7 @@ impl<A: Algorithm> Shard<A> {
     ) -> V::Answer {
         let number = self.ticket();
         let Shard { schedules, wakes, .. } = self;
-        let schedule = schedules.get_mut(&fingerprint).expect("just brought up to date");
+        let schedule = schedules.get_mut(&fingerprint).expect("the schedule was just refreshed");
         let algorithm = plan.unwrap_or(store.algorithm());
         let at = schedule.from(algorithm, when.now);
         if when.now < at
@@ -300,11 +313,12 @@ impl<A: Algorithm> Shard<A> {
         let mut end = schedule.end().to_vec();
         let answer = operation.apply(algorithm, end.as_mut_slice(), at);
         match operation.mutation(&answer) {
-            // By what it did, not by whether the state is another: a log that is full is not fuller with one more.
+            // Judged by the mutation, not by whether the state differs: a full log does not change with one more
+            // charge.
             None | Some(Mutation::Charge(0) | Mutation::Refund(0)) => return answer,
             Some(Mutation::Reset) => schedule.reset(store.algorithm(), when.now, wakes),
             Some(mutation) => {
-                // What another plan did cannot be done again by this one.
+                // A mutation by another plan cannot be replayed by this algorithm.
                 let mutation = Some(mutation).filter(|_| plan.is_none());
                 let act = AppliedMutation { number, mutation, at, decision: answer.decision() };
                 schedule.note(store.algorithm(), act, end, when.now);
@@ -315,7 +329,9 @@ impl<A: Algorithm> Shard<A> {
     }
 }
 
-/// Lets go of all agendas that are over, now and then: of those that were reserved and kept, nobody comes to tell.
+/// Removes expired schedules from time to time.
+///
+/// No caller reports the end of a reservation that was kept.
 fn sweep<H: StateStore>(store: &H, when: DecisionTime) {
     let sweep_at = &store.reservations().sweep_at;
     let due = sweep_at.load(Ordering::Relaxed);
@@ -334,10 +350,12 @@ fn sweep<H: StateStore>(store: &H, when: DecisionTime) {
     }
 }
 
-// --- those who wait
+// --- operations that wait
 
-/// What comes of somebody who would wait, by what it was told when it tried to pass: it passed, it would wait in
-/// vain, or it has to wait. Who is refused here has not been in the way of others.
+/// Classifies a first attempt to pass: it passed, it must wait, or waiting is useless.
+///
+/// Returns `Ok(Some(decision))` if it passed and `Ok(None)` if it must wait. A request that is refused here has not
+/// delayed any other.
 pub(crate) fn classify(
     tried: Decision,
     acquire_request: AcquireRequest,
@@ -367,7 +385,7 @@ pub(crate) fn classify(
     Err(refused)
 }
 
-/// Shows an observer what came of waiting.
+/// Reports the result of a wait to an observer.
 pub(crate) fn observe_wait(
     observer: Option<&dyn Observer>,
     answer: Result<Decision, WaitRefused>,
@@ -378,7 +396,9 @@ pub(crate) fn observe_wait(
     answer
 }
 
-/// Promises `acquire_request` at its first turn, by `plan` if there is one: to a waiter, if there is a waker, else as a reservation.
+/// Schedules `acquire_request` at the first possible instant.
+///
+/// The charge is made by `plan` if there is one. With a waker it belongs to a waiter, otherwise to a reservation.
 pub(crate) fn join<H: StateStore>(
     store: &H,
     plan: Option<H::Algorithm>,
@@ -400,7 +420,7 @@ pub(crate) fn join<H: StateStore>(
         },
     };
     let number = shard.ticket();
-    let schedule = shard.schedules.get_mut(&fingerprint).expect("just reserved in");
+    let schedule = shard.schedules.get_mut(&fingerprint).expect("the charge was just scheduled");
     match waker {
         Some(waker) => schedule.add_waiter(number, acquire_request, plan, turn, waker),
         None => schedule.add_reservation(number, acquire_request.cost, plan, turn),
@@ -409,7 +429,7 @@ pub(crate) fn join<H: StateStore>(
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Charges the first promise about a state. If it is due at once, no agenda is left.
+    /// Schedules the first charge of a state. If it is due immediately, no schedule is kept.
     fn reserve_first<H: StateStore<Algorithm = A>>(
         &mut self,
         store: &H,
@@ -433,7 +453,7 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    /// Charges a promise behind others.
+    /// Schedules a charge behind others.
     fn reserve_behind<H: StateStore<Algorithm = A>>(
         &mut self,
         store: &H,
@@ -443,7 +463,7 @@ impl<A: Algorithm> Shard<A> {
         when: DecisionTime,
     ) -> Result<ScheduledCharge, WaitRefused> {
         let (algorithm, max_waiting) = (plan.unwrap_or(store.algorithm()), store.reservations().max_waiting);
-        let schedule = self.schedules.get_mut(&fingerprint).expect("just brought up to date");
+        let schedule = self.schedules.get_mut(&fingerprint).expect("the schedule was just refreshed");
         let from = schedule.from(algorithm, when.now);
         let turn = ScheduledCharge::find(algorithm, schedule.end(), from, acquire_request.cost)?
             .in_time(acquire_request, when.now)?;
@@ -460,7 +480,7 @@ impl<A: Algorithm> Shard<A> {
     }
 }
 
-/// What the waiter with this ticket finds. `waker` is who will be woken if its turn moves.
+/// Returns the progress of a waiter. `waker` is woken if its instant changes.
 pub(crate) fn poll<H: StateStore>(
     store: &H,
     fingerprint: u64,
@@ -474,7 +494,7 @@ pub(crate) fn poll<H: StateStore>(
         return Progress::Done(Ok(ticket.decision));
     }
     let Shard { schedules, wakes, .. } = &mut *shard;
-    let schedule = schedules.get_mut(&fingerprint).expect("just brought up to date");
+    let schedule = schedules.get_mut(&fingerprint).expect("the schedule was just refreshed");
     let poll = schedule.poll(store.algorithm(), ticket.number, waker, when.now, wakes);
     if schedule.is_over(when.now) {
         shard.end(store, fingerprint);
@@ -482,7 +502,7 @@ pub(crate) fn poll<H: StateStore>(
     poll.unwrap_or(Progress::Done(Ok(ticket.decision)))
 }
 
-/// Gives a promise back, as far as that cannot let too much pass.
+/// Cancels a scheduled charge, as far as that cannot admit too much.
 pub(crate) fn cancel<H: StateStore>(
     store: &H,
     fingerprint: u64,
@@ -503,7 +523,7 @@ pub(crate) fn cancel<H: StateStore>(
     }
 }
 
-/// Makes a reservation count, whatever becomes of its holder.
+/// Makes a reservation count even if its handle is dropped.
 pub(crate) fn keep<H: StateStore>(store: &H, fingerprint: u64, ticket: Ticket) {
     let mut shard = store.reservations().lock_shard(fingerprint);
     if let Some(schedule) = shard.schedules.get_mut(&fingerprint) {
@@ -511,9 +531,9 @@ pub(crate) fn keep<H: StateStore>(store: &H, fingerprint: u64, ticket: Ticket) {
     }
 }
 
-// --- another setting
+// --- change of version
 
-/// Takes over what was promised under `old`, now that another setting is in force, and lets others in again.
+/// Migrates all schedules from `old` to the current algorithm, and unlocks the shards.
 pub(crate) fn migrate_from<H: StateStore>(
     store: &H,
     mut guards: Vec<ShardGuard<'_, H::Algorithm>>,
@@ -529,6 +549,6 @@ pub(crate) fn migrate_from<H: StateStore>(
         }
         all_calls.append(wakes);
     }
-    drop(guards); // all of them, before anybody wakes up
+    drop(guards); // all of them, before any waiter wakes up
     all_calls.make();
 }

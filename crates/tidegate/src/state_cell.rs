@@ -1,7 +1,7 @@
-//! # One state, many threads
+//! # State cell: one state, many threads
 //!
-//! A state of one word is decided on as a copy and changed by holding it for a moment. A larger state lies beside
-//! its word, which then serves as a guard only: it is held first, and the state is changed in place.
+//! A state of one word is decided on as a copy, and locked for a moment to change it. A wide state is stored next to
+//! its word, which then is only its lock: the word is locked first, and the state is changed in place.
 
 use crate::lock_bit::{Backoff, LOCKED, lock_bit, try_lock_bit, unlock_bit};
 use crate::operation::Operation;
@@ -10,7 +10,9 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::versioned::{Versions, is_slow_path};
 use tidegate_core::{Algorithm, ClockKind, Micros, Words, WordsMut};
 
-/// Words that threads share, for whoever holds the guard of them.
+/// Words shared by threads.
+///
+/// Only the thread that has locked their guard word may use them.
 #[derive(Debug)]
 pub(crate) struct Guarded<'a>(pub(crate) &'a [AtomicU64]);
 
@@ -28,7 +30,7 @@ impl WordsMut for Guarded<'_> {
     }
 }
 
-/// When a verb is carried out.
+/// The instant at which an operation is executed, and the kind of clock it was read from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionTime {
     pub(crate) now: Micros,
@@ -36,7 +38,9 @@ pub(crate) struct DecisionTime {
 }
 
 impl DecisionTime {
-    /// As late as `instant`, if the clock cannot step back: then an earlier reading was merely slow to get here.
+    /// Moves the instant to `instant` if it is earlier and the clock is monotonic.
+    ///
+    /// An earlier reading of a monotonic clock was merely slow to get here.
     #[inline]
     pub(crate) fn not_before(self, instant: Micros) -> Self {
         match self.clock {
@@ -45,7 +49,7 @@ impl DecisionTime {
         }
     }
 
-    /// The earliest instant to decide at by a setting that was put in force at this one.
+    /// Returns the earliest instant for decisions of a version that starts at this one.
     pub(crate) fn since(self) -> Micros {
         match self.clock {
             ClockKind::MayStepBack => Micros::ZERO,
@@ -53,13 +57,13 @@ impl DecisionTime {
         }
     }
 
-    /// The instant to decide at, given what the state has seen.
+    /// Returns the instant to decide at, given the last instant that the state has seen.
     #[inline]
     pub(crate) fn for_state<A: Algorithm, S: Words + ?Sized>(self, algorithm: &A, state: &S) -> Micros {
         match self.clock {
             ClockKind::MayStepBack => self.now,
-            // A thread may be interrupted between reading the clock and reading the state. Taken at its word, its old
-            // reading would look like a step back and pull back what others have done meanwhile.
+            // A thread may be preempted between reading the clock and reading the state. Its old reading would look
+            // like a step back of the clock, and would undo what other threads have done meanwhile.
             ClockKind::Monotonic => self.now.max(algorithm.last_seen(state)),
         }
     }
@@ -76,26 +80,30 @@ where
     operation.apply(algorithm, state, now)
 }
 
-/// One state, with the algorithm in force over it.
+/// One state, with the versions of its algorithm.
 #[derive(Debug)]
 pub(crate) struct StateCell<A> {
-    /// The state itself if it is one word, else its guard.
+    /// The state itself if it is one word, otherwise the lock of the wide state.
     word: Aligned,
     versions: Versions<Version<A>>,
     changing: Mutex<()>,
     reservations: Reservations<A>,
 }
 
-/// A cache line of its own, so that threads at one limiter do not slow down their neighbours.
+/// A word in a cache line of its own.
+///
+/// So threads of one limiter do not slow down neighbouring limiters.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Aligned(AtomicU64);
 
-/// An algorithm, and the state it keeps if that is more than one word.
+/// An algorithm, and its state if that is wide.
 #[derive(Debug)]
 struct Version<A> {
     algorithm: A,
-    /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
+    /// When this version became current.
+    ///
+    /// At an earlier instant, a state would be judged by the rate of the wrong version.
     since: Micros,
     one_word: bool,
     state: Box<[AtomicU64]>,
@@ -120,7 +128,10 @@ impl<A: Algorithm> StateCell<A> {
         }
     }
 
-    /// The short cut, for whoever may take it: one word, not held, and a verb that needs no more than a look at it.
+    /// Executes an operation on the fast path.
+    ///
+    /// The fast path needs a state of one word that is not locked, and an operation that can be decided from the word
+    /// alone.
     #[inline(always)]
     pub(crate) fn apply_fast<V: Operation>(&self, operation: &V, now: Micros) -> Option<V::Answer> {
         let number = self.versions.current();
@@ -138,7 +149,7 @@ impl<A: Algorithm> StateCell<A> {
         self.put(found, next, number).then_some(answer)
     }
 
-    /// Replaces the word if it is still what was `found`, and setting `number` is still in force.
+    /// Replaces the word if it is still `found`, and version `number` is still current.
     #[inline(always)]
     fn put(&self, found: u64, next: u64, number: usize) -> bool {
         if next == found {
@@ -152,7 +163,9 @@ impl<A: Algorithm> StateCell<A> {
         still
     }
 
-    /// The long way, for larger states and for those who did not get through at once.
+    /// Executes an operation on the slow path.
+    ///
+    /// It is for wide states, and for operations that missed the fast path.
     #[inline(never)]
     pub(crate) fn apply<V: Operation>(&self, operation: &V, when: DecisionTime) -> V::Answer {
         loop {
@@ -166,7 +179,7 @@ impl<A: Algorithm> StateCell<A> {
         }
     }
 
-    /// Does it to the state, as long as nobody sets the mark or takes it away.
+    /// Executes an operation as long as the slow-path flag equals `marked`.
     fn apply_while<V: Operation>(
         &self,
         marked: bool,
@@ -225,24 +238,24 @@ impl<A: Algorithm> StateCell<A> {
         answer
     }
 
-    /// How many may wait.
+    /// Returns the maximum number of waiters.
     pub(crate) fn max_waiting(&self) -> usize {
         self.reservations.max_waiting()
     }
 
-    /// The algorithm in force.
+    /// Returns the current algorithm.
     pub(crate) fn algorithm(&self) -> &A {
         &self.versions.get(self.versions.current()).algorithm
     }
 
-    /// Puts `next` in force. What was used stays used.
+    /// Makes `next` the current algorithm. Used quota stays used.
     pub(crate) fn change(&self, next: A, when: impl FnOnce() -> DecisionTime) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // First, so that whoever holds one of these locks finds the state not held for long.
+        // First, so that a thread that has locked a shard does not find the state locked for long.
         let guards = self.reservations.lock_all_shards();
         let mut next = Version::new(next);
         let found = lock_bit(&self.word.0);
-        // Only now: a reading from before the hold could be earlier than that of somebody who decided meanwhile.
+        // Read only after locking: an earlier reading could precede that of a thread that decided meanwhile.
         let when = when();
         next.since = when.since();
         let old = self.versions.get(self.versions.current());
@@ -259,7 +272,7 @@ impl<A: Algorithm> StateCell<A> {
     }
 }
 
-/// What the only state is known by.
+/// The fingerprint of the only state.
 pub(crate) const SOLE_KEY: u64 = 0;
 
 impl<A: Algorithm> StateStore for StateCell<A> {

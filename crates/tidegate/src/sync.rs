@@ -1,4 +1,4 @@
-//! The atomics and locks that threads meet at: those of `std`, or loom's, which tries every interleaving of them.
+//! Atomics and locks shared by threads: from `std`, or from loom, which tries every interleaving of them.
 
 #[cfg(not(loom))]
 mod real {
@@ -6,7 +6,7 @@ mod real {
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use std::thread::{Thread, current as current_thread, park};
 
-    /// How many spins a thread waits at first.
+    /// The number of spins of the first wait.
     pub(crate) const FIRST_SPINS: u32 = 4;
 
     pub(crate) fn spin() {
@@ -24,7 +24,9 @@ mod real {
     pub(crate) use loom::sync::{Mutex, MutexGuard};
     pub(crate) use loom::thread::{Thread, current as current_thread, park};
 
-    /// More than anybody spins: each wait is one turn given away. Under loom spins only multiply the interleavings.
+    /// Above the maximum, so that each wait is one yield.
+    ///
+    /// Under loom spins only multiply the interleavings.
     pub(crate) const FIRST_SPINS: u32 = u32::MAX;
 
     pub(crate) fn spin() {
@@ -38,12 +40,14 @@ mod real {
 
 pub(crate) use real::*;
 
-/// Locks, whatever became of those who held the lock before: no holder leaves anything half done behind a panic.
+/// Locks a mutex, and ignores poisoning.
+///
+/// No holder leaves anything half done behind a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The same without waiting. `None` if somebody else has the lock.
+/// Locks a mutex without waiting. Returns `None` if it is locked.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     use std::sync::TryLockError::{Poisoned, WouldBlock};
     match mutex.try_lock() {

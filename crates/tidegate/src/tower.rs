@@ -1,24 +1,24 @@
-//! # Limits as layers
+//! # Limits as tower layers
 //!
-//! One line in front of a router, a service or a client, and it is limited. The layers work with whatever is a
+//! One line in front of a router, a service or a client limits it. The layers work with every
 //! [`tower_service::Service`] of HTTP: axum, tonic, hyper.
 //!
-//! | layer | where | what becomes of the excess |
+//! | layer | position | excess requests are |
 //! |---|---|---|
-//! | [`RateLimitLayer`] | in front of what we serve | refused, delayed, or sent [elsewhere](RateLimitLayer::fallback) |
-//! | [`ConcurrencyLayer`] | the same, where permits are held until the response's body has ended | the same |
-//! | [`OutboundLayer`] | in front of those we call | waits; an error if that cannot suffice |
+//! | [`RateLimitLayer`] | in front of a service | refused, delayed, or sent to a [fallback](RateLimitLayer::fallback) |
+//! | [`ConcurrencyLayer`] | the same, with permits held until the response's body has ended | the same |
+//! | [`OutboundLayer`] | in front of a client that calls other servers | delayed; an error if that cannot suffice |
 //!
-//! Limits are decided on in `call`, never in `poll_ready`: a service that was only made ready has used nothing. They
-//! are shared by every clone. A request is counted before anything that its client could cancel.
+//! Limits are evaluated in `call`, never in `poll_ready`: a service that was only made ready has used no quota. All
+//! clones share the limits. A request is counted before any point at which its client could cancel it.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | `layer`, `service` | the layers, and the services they make |
-//! | `future`, `on_response` | from a ruling to a response, and what is still to be done then |
-//! | `body` | permits that last as long as a body |
-//! | `fallback` | another service for those who are refused |
-//! | `outbound`, `hold` | calling others, and obeying them |
+//! | `layer`, `service` | the layers, and their services |
+//! | `future`, `on_response` | from an outcome to a response, and what is left to do then |
+//! | `body` | bodies that hold permits |
+//! | `fallback` | another service for refused requests |
+//! | `outbound`, `host_backoff` | calling other servers, and waiting as long as they ask |
 
 mod body;
 mod fallback;

@@ -1,34 +1,37 @@
-//! # The settings of a limiter, one after the other
+//! # Versions of a limiter's configuration
 //!
-//! A quota may change while threads decide by it. Each setting, once made, stays where it is until the limiter is dropped, so a
-//! thread can go on reading one that has just been replaced; it finds out when it is about to write. Settings are
-//! few and small, so keeping them costs less than asking each decision to sign in and out.
+//! A quota may change while threads decide with it. Each version stays in memory until the limiter is dropped, so a
+//! thread can continue to read a version that has just been replaced; it notices when it is about to write. Versions
+//! are few and small, so keeping them costs less than registering every decision as a reader.
 //!
-//! Every decision looks at the number in force, so that number is also where a limiter can leave word that decisions
-//! have to look further: a [mark](Versions::set_slow_path) in its topmost bit. A decision that was made without having seen the
-//! mark finds another number than it began with, and is made again.
+//! Every decision reads the current version number. So that number also carries the
+//! [slow-path flag](Versions::set_slow_path) in its topmost bit, which tells decisions that they must check for
+//! reservations. A decision that was made without having seen the flag finds a number that differs from the one it
+//! started with, and is made again.
 
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// An append-only list of settings, the last of which is in force.
+/// An append-only list of versions, the last of which is current.
 ///
-/// The first lies in place, where a limiter that never changes finds it at no cost.
+/// The first is stored inline, where a limiter that never changes reads it at no extra cost.
 #[derive(Debug)]
 pub(crate) struct Versions<T> {
     first: T,
-    /// How many came after the first. The lists double in length, so none ever moves.
+    /// The number of versions after the first.
+    ///
+    /// The lists double in length, so none ever moves.
     later: AtomicUsize,
     lists: [OnceLock<Box<[OnceLock<T>]>>; LISTS],
 }
 
 /// Enough for 2³² − 1 changes.
 const LISTS: usize = 32;
-/// The bit of a number that says: somebody has reserved ahead.
+/// The bit of a version number that says that there are reservations.
 const SLOW_PATH: usize = 1 << (usize::BITS - 1);
 
-/// Whether a number carries the mark.
+/// Returns whether a version number carries the slow-path flag.
 #[inline]
 pub(crate) fn is_slow_path(number: usize) -> bool {
     number & SLOW_PATH != 0
@@ -39,7 +42,7 @@ impl<T> Versions<T> {
         Versions { first, later: AtomicUsize::new(0), lists: [const { OnceLock::new() }; LISTS] }
     }
 
-    /// The number of the setting in force, with its mark.
+    /// Returns the number of the current version, with the slow-path flag.
     #[inline]
     pub(crate) fn current(&self) -> usize {
         self.later.load(Ordering::Acquire)
@@ -60,36 +63,38 @@ impl<T> Versions<T> {
         self.lists[list]
             .get()
             .and_then(|list| list[index].get())
-            .expect("a number is handed out after its setting")
+            .expect("a number is published after its version")
     }
 
-    /// Every setting, in the order in which they came into force.
+    /// Returns every version, in the order in which they became current.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         (0..=self.current() & !SLOW_PATH).map(|number| self.get(number))
     }
 
-    /// Puts the next setting in force. Only one thread may do so at a time.
+    /// Makes `next` the current version. Only one thread may do so at a time.
     pub(crate) fn push(&self, next: T) -> usize {
         let number = (self.current() & !SLOW_PATH) + 1;
         let (list, index) = place(number);
         let list = self.lists[list].get_or_init(|| (0..1 << list).map(|_| OnceLock::new()).collect());
-        assert!(list[index].set(next).is_ok(), "settings are pushed by one thread at a time");
-        self.later.fetch_add(1, Ordering::AcqRel); // whatever becomes of the mark meanwhile
+        assert!(list[index].set(next).is_ok(), "versions are pushed by one thread at a time");
+        self.later.fetch_add(1, Ordering::AcqRel); // keeps the slow-path flag, even if it changes meanwhile
         number
     }
 
-    /// Marks the number in force, and those that follow.
+    /// Sets the slow-path flag of the current version and of the versions that follow.
     pub(crate) fn set_slow_path(&self) {
         self.later.fetch_or(SLOW_PATH, Ordering::AcqRel);
     }
 
-    /// Takes the mark away.
+    /// Clears the slow-path flag.
     pub(crate) fn clear_slow_path(&self) {
         self.later.fetch_and(!SLOW_PATH, Ordering::AcqRel);
     }
 }
 
-/// List `n` holds the settings from number 2ⁿ on.
+/// Returns the list and the index of a version.
+///
+/// List `n` contains the versions from number 2ⁿ on.
 fn place(number: usize) -> (usize, usize) {
     let list = number.ilog2();
     (list as usize, number - (1 << list))

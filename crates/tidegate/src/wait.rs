@@ -1,20 +1,19 @@
 //! # Waiting
 //!
-//! Some who may not pass now would rather wait. Three things are needed for that, and none of them knows what is waited
-//! for:
+//! A caller that may not pass now can wait. That takes three things, and none of them knows what the caller waits for:
 //!
 //! ```text
-//!    WaitQueue       who waits, in the order they came          join ► ► ► ► wake_first
-//!    a Waker    how to reach them: a task's own, or        wake = schedule the task
-//!               one that unparks a blocked thread               or unpark the thread
-//!    a timer    how not to wait for ever                   Park for threads, Sleep for tasks
+//!    WaitQueue  the waiters, in order of arrival            join ► ► ► ► wake_first
+//!    a Waker    how to reach a waiter: the waker of a       wake = schedule the task
+//!               task, or one that unparks a thread                 or unpark the thread
+//!    a timer    how to limit the wait                       Park for threads, Sleep for tasks
 //! ```
 //!
-//! A task and a blocked thread wait in the same line and are called alike. That is what [`Waker`](std::task::Waker)s
-//! are for, and it needs no runtime. Only time-outs do: somebody has to look at the clock while everybody waits. A
-//! thread can park until an instant; a task needs a timer, which is its runtime's, so on the
-//! [`SteadyClock`](crate::SteadyClock) it takes the feature `tokio`. On a [`ManualClock`](crate::ManualClock) whoever
-//! moves the clock is the timer.
+//! A task and a blocked thread wait in the same queue and are woken in the same way, through a
+//! [`Waker`](std::task::Waker), which needs no runtime. Only timeouts need more: something has to watch the clock
+//! during the wait. A thread can park until an instant. A task needs a timer of its runtime, so on the
+//! [`SteadyClock`](crate::SteadyClock) this takes the feature `tokio`. On a [`ManualClock`](crate::ManualClock) the
+//! code that moves the clock acts as the timer.
 
 mod poll;
 mod queue;

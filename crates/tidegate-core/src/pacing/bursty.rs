@@ -1,26 +1,26 @@
 //! # Pacing that catches up
 //!
-//! Requests leave an interval apart. If nobody asks for a while, that time is put by, up to `max_burst`, and
-//! requests that come later leave at once for as long as it lasts.
+//! Requests leave an interval apart. Idle time is stored, up to `max_burst`, and later requests leave without
+//! waiting as long as the stored time lasts.
 //!
-//! Books are usually kept on two numbers, the permits in store and the instant at which the next one is free. But
-//! permits in store are idle time divided by the interval, and there are none while anybody waits; so both are one
-//! number on one line, the instant *up to which everything is spent*. In the past, it tells what is put by; in the
-//! future, when the next may leave.
+//! Usually this takes two numbers, the stored permits and the instant at which the next one is free. But stored
+//! permits are idle time divided by the interval, and there are none while a request waits. So both are one
+//! number, the instant *up to which all time is spent*. In the past, it tells how much time is stored; in the
+//! future, when the next request may leave.
 //!
 //! ```text
-//!        put by: 3 intervals                       to be waited for: 2 intervals
+//!        stored: 3 intervals                           wait: 2 intervals
 //!      ◄────────────────────►                             ◄──────────────►
 //!   ───┼────────────────────┼──────────► t      ──────────┼──────────────┼──────► t
 //!    spent                 now                           now           spent
-//!      └─► taking moves it on by permits × interval; it is never further back than max_burst
+//!      └─► a charge moves it by permits × interval; it is never further back than max_burst
 //! ```
 //!
-//! A change of the rate leaves the instant where it is. The time put by is the same, so there are as many more
-//! permits in store as the rate has become higher: the store is as full as it was, and every promise stands.
+//! A change of the rate leaves the instant where it is. The stored time is the same, so the stored permits grow
+//! with the rate: the store keeps its fill level, and every promised instant stays.
 //!
-//! In any stretch Δ at most rate·(Δ + `max_burst`) permits leave, and one request more, whatever its size: that one
-//! is paid by whoever comes after it.
+//! In any time span Δ at most rate·(Δ + `max_burst`) permits leave, and one request more, whatever its size: that
+//! request is paid for by the ones after it.
 
 use core::time::Duration;
 
@@ -28,7 +28,7 @@ use super::{parts_at, read, write};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, WordsMut};
 
-/// Pacing that puts by time in which nobody asked, and lets requests catch up with it.
+/// Pacing that stores idle time and lets later requests catch up with it.
 ///
 /// ```
 /// use core::time::Duration;
@@ -38,7 +38,7 @@ use crate::{Micros, Quota, WordsMut};
 /// let mut state = [0; 3];
 /// let after_a_rest = Micros::new(10_000_000);
 /// assert_eq!(pacing.reserve(&mut state, after_a_rest, 3)?.wait(), Wait::micros(0));
-/// assert_eq!(pacing.reserve(&mut state, after_a_rest, 10)?.wait(), Wait::micros(0)); // 7 were in store
+/// assert_eq!(pacing.reserve(&mut state, after_a_rest, 10)?.wait(), Wait::micros(0)); // 7 were stored
 /// assert_eq!(pacing.reserve(&mut state, after_a_rest, 1)?.wait(), Wait::micros(3_000_000));
 /// # Ok::<(), tidegate_core::TooLong>(())
 /// ```
@@ -50,16 +50,19 @@ pub struct Bursty {
 }
 
 impl Bursty {
-    /// At the pace of `quota`, whose burst plays no part, with up to one second put by.
+    /// Pacing at the rate of `quota` that stores up to one second. The burst is ignored.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Bursty { quota, max_burst: 1_000_000 }
     }
 
-    /// The same, with up to so long put by. Zero puts nothing by: then no two requests ever leave together.
+    /// The same, with up to `max_burst` of stored time.
+    ///
+    /// With zero nothing is stored: then no two requests ever leave together.
     ///
     /// # Panics
-    /// If that is no whole number of microseconds; in a `const` it is a compile error. See [`Bursty::try_max_burst`].
+    /// If `max_burst` is not a whole number of microseconds; in a `const` that is a compile error. See
+    /// [`Bursty::try_max_burst`].
     #[must_use]
     pub const fn max_burst(self, max_burst: Duration) -> Self {
         match self.checked(max_burst) {
@@ -68,15 +71,15 @@ impl Bursty {
         }
     }
 
-    /// As [`Bursty::max_burst`], from a value that is not known to be right. Never panics.
+    /// As [`Bursty::max_burst`], for a value that has not been validated. Never panics.
     ///
     /// # Errors
-    /// [`InvalidQuota`] if `max_burst` is no whole number of microseconds.
+    /// [`InvalidQuota`] if `max_burst` is not a whole number of microseconds.
     pub fn try_max_burst(self, max_burst: Duration) -> Result<Self, InvalidQuota> {
         self.checked(max_burst).map_err(InvalidQuota::because)
     }
 
-    /// Longer than the time line is as long as that: nobody could put by more.
+    /// Caps `max_burst` at the length of the time line: more can never be stored.
     const fn checked(self, max_burst: Duration) -> Result<Self, Reason> {
         let micros = max_burst.as_micros();
         if !max_burst.as_nanos().is_multiple_of(1_000) {
@@ -95,7 +98,7 @@ impl Bursty {
         Bursty { quota, ..self }
     }
 
-    /// The interval is p/q microseconds, so q parts to each make it whole.
+    /// The parts per microsecond: q, because the interval is p/q microseconds.
     #[inline]
     pub(super) const fn parts(&self) -> u64 {
         self.quota.q()

@@ -1,4 +1,6 @@
-//! What people write: `5/s`, `5/s max_burst 10s`, `5/s warm_up 3s`, `5/s warm_up 3s cold_factor 2.5`.
+//! # Text form of a pacing
+//!
+//! `5/s`, `5/s max_burst 10s`, `5/s warm_up 3s`, `5/s warm_up 3s cold_factor 2.5`:
 //!
 //! ```text
 //!   pacing = quota [ "max_burst" period | "warm_up" period [ "cold_factor" decimal ] ]

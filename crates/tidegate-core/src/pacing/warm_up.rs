@@ -1,11 +1,11 @@
-//! # Pacing that starts cold
+//! # Pacing with warm-up
 //!
-//! A service that nobody has called for a while is slow at first: its caches are empty, its connections closed. Letting
-//! it have a burst for having been idle is the opposite of what it needs. So here idleness makes requests *dearer*: the
+//! A service that has been idle for a while is slow at first: its caches are empty, its connections closed. A burst as
+//! a reward for idle time is the opposite of what it needs. So here idle time makes requests *more expensive*: the
 //! first leave `cold_factor` intervals apart, and the distance shrinks to one interval as the pacer warms up.
 //!
 //! The state is a store of permits, as in [`Bursty`](super::Bursty): idle time fills it, requests take from it. But
-//! what is in store is not free. The fuller the store, the colder, and the dearer is each permit from it:
+//! stored permits are not free. The fuller the store, the colder the pacer, and the more expensive each permit:
 //!
 //! ```text
 //!   time per
@@ -13,30 +13,30 @@
 //!   c × I    ┤                         ╱│        c  cold factor
 //!            │                      ╱   │        I  interval of the quota
 //!            │                   ╱ ░░░░░│
-//!            │                ╱ ░░░░░░░░│  ◄── its area is `warm_up`: so long it takes from cold to warm
+//!            │                ╱ ░░░░░░░░│  ◄── this area is `warm_up`: the time from cold to warm
 //!       I    ┤─────────────╱ ░░░░░░░░░░░│
 //!            │            │░░░░░░░░░░░░░│
-//!            ┼────────────┼─────────────┼────► permits in store
+//!            ┼────────────┼─────────────┼────► stored permits
 //!            0        threshold        max
 //!           warm                       cold
-//!                     ◄── taking moves left; being idle moves right, from 0 to max within `warm_up`
+//!                     ◄── taking moves left; idle time moves right, from 0 to max within `warm_up`
 //! ```
 //!
-//! Taking permits costs the time under the curve. An area does not care how it is cut: whether ten permits are taken
-//! at once or one by one, they cost the same. That must hold to the last part of time although areas are rounded. Let
-//! Φ(s) be the area from 0 to s, *rounded up once*: a step from s to s − k costs Φ(s) − Φ(s − k), and any chain of
+//! Taking permits costs the time under the curve. An area does not depend on how it is cut: ten permits cost the same
+//! whether they are taken together or one by one. This must hold to the last part of time although areas are rounded.
+//! Let Φ(s) be the area from 0 to s, *rounded up once*. A step from s to s − k costs Φ(s) − Φ(s − k), and any chain of
 //! such steps telescopes to its ends.
 //!
-//! Store and instant share their unit if the store is measured in the *time it took to fill it*: then a microsecond
-//! of idling is a microsecond in store, whatever the rate, and the most there can be is `warm_up` itself. One permit
-//! is worth I·2(c+1)/(c+5) of it. A microsecond has as many parts as make this, I, the threshold and the maximum
-//! whole, and then twice as many, again and again, until the rounding of Φ is of no account.
+//! Store and instant share a unit if the store is measured in the *time it took to fill it*. Then a microsecond of
+//! idle time is a microsecond in the store, whatever the rate, and the maximum is `warm_up` itself. One permit is
+//! worth I·2(c+1)/(c+5) of it. A microsecond has enough parts to make this value, I, the threshold and the maximum
+//! whole numbers; that number is then doubled, again and again, until the rounding of Φ is negligible.
 //!
-//! What is kept is the reverse of the store, its *warmth*: what it lacks to the maximum. A pacer just made is cold,
-//! and zero.
+//! The state holds the complement of the store, its *warmth*: the maximum minus what is stored. A new pacer is cold,
+//! and its warmth is zero.
 //!
-//! A change of the rate leaves both where they are, instant and store: as time they are the same, and so the
-//! store is as full in proportion as it was.
+//! A change of the rate leaves both instant and store where they are. As time they are the same, so the store keeps
+//! its fill level.
 
 use core::time::Duration;
 
@@ -44,7 +44,7 @@ use super::{parts_at, read, write};
 use crate::invalid::{InvalidQuota, Reason};
 use crate::{Micros, Quota, WordsMut};
 
-/// Pacing that after a rest starts cold, and needs `warm_up` of steady work to reach its pace.
+/// Pacing that starts cold after idle time, and warms up within `warm_up` of steady work.
 ///
 /// ```
 /// use core::time::Duration;
@@ -75,31 +75,33 @@ struct Ratio {
     denominator: u64,
 }
 
-/// The drawing above, in parts of time.
+/// The curve drawn above, in parts of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Curve {
-    /// So many parts make a microsecond.
+    /// The number of parts per microsecond.
     parts: u64,
-    /// The interval: what a permit costs when warm.
+    /// The interval: the cost of a permit when warm.
     warm: u64,
-    /// What a permit takes from the store.
+    /// The amount that a permit takes from the store.
     worth: u64,
-    /// The store, from where it costs more, and where it ends.
+    /// The level of the store from which permits cost more; `full` is its maximum.
     threshold: u64,
     full: u64,
 }
 
-/// As many parts to a microsecond are more than enough; more would only leave less room for long warm-ups.
+/// Enough parts per microsecond; more would only leave less room for long warm-ups.
 const FINE: u64 = 1 << 40;
-/// All lengths of a curve are below this, and so a number of permits times a length is below 2¹²⁶.
+/// All lengths of a curve are below this, so permits times a length are below 2¹²⁶.
 const MAX: u128 = 1 << 62;
 
 impl WarmUp {
-    /// At the pace of `quota`, whose burst plays no part, reached after `warm_up`; cold it is three times as slow.
+    /// The pace of `quota`, reached after `warm_up`; a cold pacer is three times as slow.
+    ///
+    /// The burst of the quota is ignored.
     ///
     /// # Panics
-    /// If `warm_up` is no whole number of microseconds, or the whole cannot be counted exactly; in a `const` that is a
-    /// compile error. See [`WarmUp::try_new`].
+    /// If `warm_up` is zero or not a whole number of microseconds, or the curve cannot be counted exactly; in a `const`
+    /// that is a compile error. See [`WarmUp::try_new`].
     #[must_use]
     pub const fn new(quota: Quota, warm_up: Duration) -> Self {
         match WarmUp::checked(quota, warm_up, Ratio { numerator: 3, denominator: 1 }) {
@@ -108,20 +110,22 @@ impl WarmUp {
         }
     }
 
-    /// As [`WarmUp::new`], from values that are not known to be right. Never panics.
+    /// As [`WarmUp::new`], for values that have not been validated. Never panics.
     ///
     /// # Errors
-    /// [`InvalidQuota`] if `warm_up` is zero or no whole number of microseconds, or the whole cannot be counted
+    /// [`InvalidQuota`] if `warm_up` is zero or not a whole number of microseconds, or the curve cannot be counted
     /// exactly.
     pub fn try_new(quota: Quota, warm_up: Duration) -> Result<Self, InvalidQuota> {
         let cold = Ratio { numerator: 3, denominator: 1 };
         WarmUp::checked(quota, warm_up, cold).map_err(InvalidQuota::because)
     }
 
-    /// The same, so many times as slow when cold. With 1 it keeps its pace always, and puts nothing by.
+    /// The same, `times` times as slow when cold.
+    ///
+    /// With 1 the pace is constant: idle time neither slows requests down nor allows a burst.
     ///
     /// # Panics
-    /// If `times` is 0, or the whole cannot be counted exactly. See [`WarmUp::try_cold_factor`].
+    /// If `times` is 0, or the curve cannot be counted exactly. See [`WarmUp::try_cold_factor`].
     #[must_use]
     pub const fn cold_factor(self, times: u32) -> Self {
         match WarmUp::checked(self.quota, self.warm_up, Ratio { numerator: times as u64, denominator: 1 }) {
@@ -130,10 +134,12 @@ impl WarmUp {
         }
     }
 
-    /// The same with a cold factor of `numerator` ÷ `denominator`, as 5 and 2 for 2.5. Never panics.
+    /// The same with a cold factor of `numerator` ÷ `denominator`, as 5 and 2 for 2.5.
+    ///
+    /// Never panics.
     ///
     /// # Errors
-    /// [`InvalidQuota`] if that is below 1 or no number, or the whole cannot be counted exactly.
+    /// [`InvalidQuota`] if the factor is below 1 or the denominator is 0, or the curve cannot be counted exactly.
     pub fn try_cold_factor(self, numerator: u32, denominator: u32) -> Result<Self, InvalidQuota> {
         let cold = Ratio { numerator: numerator.into(), denominator: denominator.into() };
         WarmUp::checked(self.quota, self.warm_up, cold).map_err(InvalidQuota::because)
@@ -182,13 +188,13 @@ impl WarmUp {
         state.set(2, self.curve.full - left);
     }
 
-    /// The warmth of a state that was `warmth` warm under `old`. Rounded down: colder is slower.
+    /// Converts the warmth of a state written under `old`. Rounded down: colder is slower.
     pub(super) fn as_warm_as(&self, old: &WarmUp, warmth: u64) -> u64 {
         let warmth = u128::from(warmth) * u128::from(self.curve.full) / u128::from(old.curve.full);
         u64::try_from(warmth).unwrap_or(u64::MAX).min(self.curve.full)
     }
 
-    /// What `permits` cost while so much is in store.
+    /// The cost of `permits` while `stored` is in the store.
     fn cost(&self, stored: u64, permits: u64) -> u128 {
         let all = u128::from(permits) * u128::from(self.curve.warm);
         if stored == 0 {
@@ -197,24 +203,24 @@ impl WarmUp {
         let taken = u128::from(permits) * u128::from(self.curve.worth);
         match u128::from(stored).checked_sub(taken) {
             Some(left) => self.area(u128::from(stored)) - self.area(left),
-            // More than there is: what is missing costs as much as when warm. The line below the threshold goes on to
-            // the left of zero, rounded as on its right, so that a chain of requests telescopes here too.
+            // More than is stored: the missing permits cost as much as when warm. The level part of the curve continues
+            // to the left of zero, rounded as on its right, so that a chain of requests telescopes here too.
             None => self.area(u128::from(stored)) - self.even(u128::from(stored)) + all,
         }
     }
 
-    /// The area under the curve from 0 to `stored`, rounded up once. Φ of the essay.
+    /// The area under the curve from 0 to `stored`, rounded up once: Φ of the module docs.
     fn area(&self, stored: u128) -> u128 {
         let (threshold, full) = (u128::from(self.curve.threshold), u128::from(self.curve.full));
         let Some(beyond) = stored.checked_sub(threshold) else { return self.even(stored) };
-        // A triangle upon a rectangle, over the length from the threshold to the end, and their area together is
+        // A triangle on top of a rectangle, over the length from the threshold to the end. Their area together is
         // `full`.
         let (cold, one, length) = (self.cold.numerator(), self.cold.denominator(), full - threshold);
         let height_twice = 2 * one * length + (cold - one) * beyond;
         full / 2 + ((cold + 5 * one) * beyond * height_twice).div_ceil(4 * one * (cold + one) * length)
     }
 
-    /// The same where the curve is level, and beyond as if it stayed so.
+    /// The area under the level part of the curve, extended beyond the threshold.
     fn even(&self, stored: u128) -> u128 {
         let (cold, one) = (self.cold.numerator(), self.cold.denominator());
         (stored * (cold + 5 * one)).div_ceil(2 * (cold + one))
@@ -243,15 +249,15 @@ impl Ratio {
 // === impl Curve ===
 
 impl Curve {
-    /// The curve, as fine as there is room for; `None` if there is none.
+    /// The finest curve that fits; `None` if there is none.
     const fn new(quota: Quota, warm_up: u128, cold: Ratio) -> Option<Self> {
         let (p, q) = (quota.p() as u128, quota.q() as u128);
         let (cold, one) = (cold.numerator(), cold.denominator());
-        // In these, every length of the curve is whole.
+        // With these, every length of the curve is whole.
         let (parts, warm, worth) = (q * (cold + 5 * one), p * (cold + 5 * one), 2 * p * (cold + one));
         let (below, beyond) = (q * (cold + one), q * 4 * one);
         let common = gcd_of([parts, warm, worth, below, beyond]);
-        let mut finer = 2; // at least: half of the whole area lies below the threshold
+        let mut finer = 2; // at least 2: half of the whole area lies below the threshold
         let mut found = None;
         while let Some(curve) = Curve::scaled([parts, warm, worth, below], common, finer, warm_up)
             && curve.is_exact(cold, one)
@@ -275,7 +281,7 @@ impl Curve {
         if parts >= MAX || warm >= MAX || worth >= MAX || parts * warm_up >= MAX {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "all were just found to be below 2⁶²")]
+        #[expect(clippy::cast_possible_truncation, reason = "all were just checked to be below 2⁶²")]
         Some(Curve {
             parts: parts as u64,
             warm: warm as u64,
@@ -285,7 +291,7 @@ impl Curve {
         })
     }
 
-    /// Whether the products that an area is made of fit into 128 bits.
+    /// Whether the products in the computation of an area fit into 128 bits.
     const fn is_exact(&self, cold: u128, one: u128) -> bool {
         let length = (self.full - self.threshold) as u128;
         let Some(area) = (length * length).checked_mul(cold + 5 * one) else { return false };

@@ -1,9 +1,11 @@
-//! What people write: `100/s`, `5/min burst 10`, `1 per 200ms`, `300 per 20s`, `1000/day`, `20 per 1min 30s`.
+//! # Text form of a quota
+//!
+//! `100/s`, `5/min burst 10`, `1 per 200ms`, `300 per 20s`, `1000/day`, `20 per 1min 30s`:
 //!
 //! ```text
 //!   quota  = count ( "/" | "per" ) period [ "burst" count ]
 //!   period = unit | ( number unit )…
-//!   count  = digits, with "_" between them where it helps the eye
+//!   count  = digits, with "_" allowed between them for readability
 //! ```
 
 use core::fmt;
@@ -19,8 +21,9 @@ const SLASH: &str = "'/' or 'per', as in 100/s";
 const UNIT: &str = "a unit of time: us, ms, s, min, h, day or week";
 const REST: &str = "'burst' and a number, or nothing more";
 
-/// Every spelling of a unit, and its length in nanoseconds. The last spelling of each length is not special;
-/// the first is the one written back.
+/// Every spelling of a unit, and its length in nanoseconds.
+///
+/// The first spelling of each length is the one used for output.
 const UNITS: [(&str, u64); 29] = [
     ("week", 604_800 * SECOND),
     ("weeks", 604_800 * SECOND),
@@ -65,7 +68,7 @@ impl FromStr for Quota {
     }
 }
 
-/// A position in the text that only moves forward over what it has understood.
+/// A parser's position in the text, which only advances over what has been parsed.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     text: &'a str,
@@ -79,7 +82,7 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// A whole quota, and the blanks after it.
+    /// Parses a whole quota, and the blanks after it.
     pub(crate) fn quota(&mut self) -> Result<Quota, InvalidQuota> {
         let start = self.at;
         let (limit, period) = self.limit_and_period()?;
@@ -87,7 +90,7 @@ impl<'a> Reader<'a> {
         self.checked(start, limit, period, burst)
     }
 
-    /// A quota of which only the pace matters, and so without a burst.
+    /// Parses a quota without a burst, for rules that use only the pace.
     pub(crate) fn pace(&mut self) -> Result<Quota, InvalidQuota> {
         let start = self.at;
         let (limit, period) = self.limit_and_period()?;
@@ -107,7 +110,7 @@ impl<'a> Reader<'a> {
             .map_err(|reason| InvalidQuota::at(reason, self.position_of(start)))
     }
 
-    /// A whole number, and the blanks after it.
+    /// Parses a whole number, and the blanks after it.
     pub(crate) fn count(&mut self) -> Result<u64, InvalidQuota> {
         let start = self.at;
         let digits = self.while_char(|c| c.is_ascii_digit() || c == '_');
@@ -123,7 +126,7 @@ impl<'a> Reader<'a> {
         number.ok_or_else(|| InvalidQuota::at(Reason::NumberTooLarge, self.position_of(start)))
     }
 
-    /// A length of time, `s` or `200ms` or `1min 30s`, and the blanks after it.
+    /// Parses a duration, `s` or `200ms` or `1min 30s`, and the blanks after it.
     pub(crate) fn period(&mut self) -> Result<Duration, InvalidQuota> {
         let start = self.at;
         if !self.at_digit() {
@@ -137,7 +140,9 @@ impl<'a> Reader<'a> {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// A number, perhaps with a decimal fraction, and its unit; in nanoseconds, rounded down.
+    /// Parses a number, optionally with a decimal fraction, and its unit.
+    ///
+    /// The result is in nanoseconds, rounded down.
     fn stretch(&mut self) -> Result<u64, InvalidQuota> {
         let start = self.at;
         let whole = self.count()?;
@@ -154,13 +159,15 @@ impl<'a> Reader<'a> {
     fn fraction(&mut self) -> Result<(u64, u128), InvalidQuota> {
         let start = self.at;
         let digits = self.while_char(|c| c.is_ascii_digit() || c == '_');
-        let digits = digits.bytes().filter(u8::is_ascii_digit).count(); // "_" is for the eye and has no value
+        let digits = digits.bytes().filter(u8::is_ascii_digit).count(); // "_" is a separator without value
         self.at = start;
         let fraction = self.count()?;
         Ok((fraction, 10u128.pow(u32::try_from(digits).unwrap_or(u32::MAX).min(38))))
     }
 
-    /// A number, perhaps with a decimal fraction, as numerator and denominator, and the blanks after it.
+    /// Parses a number, optionally with a decimal fraction, and the blanks after it.
+    ///
+    /// Returns numerator and denominator.
     pub(crate) fn decimal(&mut self) -> Result<(u32, u32), InvalidQuota> {
         let start = self.at;
         let whole = self.count()?;
@@ -185,7 +192,7 @@ impl<'a> Reader<'a> {
         Ok(nanos)
     }
 
-    /// Takes `word` if it stands here as a whole word.
+    /// Consumes `word` if it is the next whole word.
     pub(crate) fn word(&mut self, word: &str) -> bool {
         let start = self.at;
         if self.while_char(|c| c.is_alphanumeric() || c == '_') == word {
@@ -237,7 +244,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// In characters, as a person counts.
+    /// The position in characters, not bytes.
     fn position_of(&self, byte: usize) -> usize {
         self.text[..byte].chars().count()
     }

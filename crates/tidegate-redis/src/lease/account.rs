@@ -1,10 +1,11 @@
-//! # What this process holds of one key
+//! # Account: the tokens of one key in this process
 //!
-//! Lots that are being spent, a reservation of the tokens that come in next, the request for more that is under way, and the
-//! instant before which asking is pointless. This is state and transitions only; sending and waiting is done elsewhere.
+//! An account has grants that are being spent, a reservation of the tokens that refill next, the request for more that
+//! is in flight, and the instant before which a request is pointless. This module has only state and transitions;
+//! sending and waiting is done elsewhere.
 //!
-//! The size of a request follows the demand. If the last lot lasted for less than an eighth of its time, the next is twice as
-//! large; if for longer than half of it, half as large:
+//! The size of a request follows the demand. If the last grant lasted for less than an eighth of its lifetime, the next
+//! is twice as large; if it lasted for more than half of it, half as large:
 //!
 //! ```text
 //!   asked    asked    asked        asked                        asked
@@ -13,9 +14,10 @@
 //!        quick    quick     quick         slow enough
 //! ```
 //!
-//! Where demand exceeds the limit a lot is claimed whenever one has come in. Redis cannot know that it was spent before the next
-//! claim reports it, so one more lot than there are nodes has to fit into the stock. Where a lot is spent in half of the time
-//! between two claims, it is granted for two thirds of that time only, and can be larger.
+//! Where demand exceeds the limit, a grant is claimed whenever its tokens have refilled. Redis cannot know that it was
+//! spent before the next claim reports it, so one more grant than there are nodes has to fit into the stock. Where a
+//! grant is spent in half of the time between two claims, it is granted for only two thirds of that time, and can be
+//! larger.
 
 use std::sync::Arc;
 
@@ -25,18 +27,22 @@ use tokio::sync::Notify;
 use super::grant::{Grant, GrantReply, Reservation};
 use super::token_cache::{Refilling, TokenCache};
 
-/// How a rule is leased.
+/// The terms of a leased rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     /// How many granted tokens may be unspent, on all nodes together.
     pub(crate) stock: u32,
-    /// The largest lot: less than the stock divided by the nodes, so that there is always something left to refill.
+    /// The largest grant.
+    ///
+    /// Less than the stock divided by the nodes, so that there is always something left to refill.
     pub(crate) most: u32,
-    /// The largest lot where demand is so far above the limit that lots are spent in half of the time between them.
+    /// The largest grant where demand is far above the limit.
+    ///
+    /// That is where grants are spent in half of the time between them.
     pub(crate) most_if_quick: u32,
-    /// For how many microseconds.
+    /// The lifetime of a grant in microseconds.
     pub(crate) ttl: u64,
-    /// Windows grant what is left in them, and reserve nothing.
+    /// Whether the rule is a window, which grants what is left in it and reserves nothing.
     pub(crate) is_window: bool,
 }
 
@@ -45,13 +51,15 @@ pub(crate) struct Account {
     grants: Vec<Grant>,
     reservation: Option<Reservation>,
     is_asking: bool,
-    /// Asking for a grant is pointless before then.
+    /// A request for a grant is pointless before this instant.
     shut_until: Micros,
-    /// Until then Redis decides on each request: tokens are there, but other nodes hold the whole stock.
+    /// Whether Redis decides each request until `shut_until`.
+    ///
+    /// So it is if tokens are left, but other nodes hold the whole stock.
     is_out_of_stock: bool,
     size: u32,
     asked_at: Micros,
-    /// When the lots ran out, since the last order.
+    /// When the grants ran out, since the last order.
     empty_at: Option<Micros>,
     spent_at: Micros,
     /// When, as far as is known, the whole limit is available again.
@@ -66,32 +74,32 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Spend {
-    /// Spent; so many tokens are left. `ask`: the caller must ask for more.
+    /// Spent. `left` tokens remain; if `ask` is set, the caller must ask for more.
     Spent { left: u32, ask: bool },
-    /// Nothing is available before then.
+    /// Nothing is available before this instant.
     NotBefore(Micros),
     /// The caller must ask Redis.
     Ask,
-    /// Redis is being asked.
+    /// A request to Redis is in flight.
     Wait,
-    /// Redis decides on this request.
+    /// Redis decides this request.
     Strict,
 }
 
-/// What to ask Redis for.
+/// A request to Redis for more tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) want: u32,
-    /// For how many microseconds a lot may be spent.
+    /// For how many microseconds a grant may be spent.
     pub(crate) ttl: u64,
-    /// What is left of each lot.
+    /// For each grant, its id and how many tokens are left.
     pub(crate) older: Vec<([u8; 16], u32)>,
     /// The reservation that is claimed.
     pub(crate) claim: Option<Reservation>,
     pub(crate) sent: Micros,
 }
 
-/// What goes back to Redis.
+/// The tokens that are returned to Redis.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     pub(crate) grants: Vec<Grant>,
@@ -116,7 +124,7 @@ impl Account {
         }
     }
 
-    /// Spends `cost` if it is there.
+    /// Spends `cost` if there are enough tokens.
     pub(crate) fn spend(&mut self, cost: u32, now: Micros) -> Spend {
         self.spent_at = now;
         self.drop_expired(now);
@@ -137,7 +145,7 @@ impl Account {
         if std::mem::replace(&mut self.is_asking, true) { Spend::Wait } else { Spend::Ask }
     }
 
-    /// How many tokens would be left after spending `cost`; `None` if there are too few.
+    /// Returns how many tokens would be left after spending `cost`; `None` if there are too few.
     pub(crate) fn look(&self, cost: u32, now: Micros) -> Option<u32> {
         let grants = self.grants.iter().filter(|grant| !grant.is_over(now));
         grants.map(Grant::left).sum::<u32>().checked_sub(cost)
@@ -153,13 +161,15 @@ impl Account {
         self.reservation = self.reservation.filter(|reservation| !reservation.is_over(now));
     }
 
-    /// How many tokens have expired since this was last called.
+    /// Returns how many tokens have expired since the last call.
     pub(crate) fn take_expired(&mut self) -> u32 {
         std::mem::take(&mut self.expired)
     }
 
-    /// How many tokens can be spent before it is time to ask for more. An account that asks for single tokens does not
-    /// prefetch, nor does one that has a reservation: the claim asks for more.
+    /// Returns how many tokens can be spent before it is time to ask for more.
+    ///
+    /// An account that asks for single tokens does not prefetch. Neither does an account with a reservation: the claim
+    /// asks for more.
     fn spare(&self) -> u32 {
         if self.size >= 4 && self.reservation.is_none() {
             self.left().saturating_sub(self.size / 4)
@@ -168,14 +178,14 @@ impl Account {
         }
     }
 
-    /// Takes everything out of the purse.
+    /// Takes all tokens out of the token cache.
     pub(crate) fn collect(&mut self, token_cache: &TokenCache) {
         let left = token_cache.empty();
         self.spent_at = self.spent_at.max(Micros::new(token_cache.spent_at()));
         self.grants.iter_mut().for_each(|grant| grant.collect(left));
     }
 
-    /// Puts into the purse what can be spent before it is time to ask for more.
+    /// Fills the token cache with what can be spent before it is time to ask for more.
     pub(crate) fn lay_out(&mut self, token_cache: &TokenCache) {
         let most = if self.is_asking { u32::MAX } else { self.spare().saturating_sub(1) };
         let left = self.left();
@@ -186,7 +196,7 @@ impl Account {
         token_cache.fill(filling);
     }
 
-    /// Puts tokens back that were not used. Returns how many Redis takes to be spent already.
+    /// Puts back unused tokens. Returns how many Redis already counts as spent.
     pub(crate) fn put_back(&mut self, cost: u32, now: Micros) -> u32 {
         self.grants
             .iter_mut()
@@ -194,7 +204,7 @@ impl Account {
             .fold(cost, |rest, grant| grant.put_back(rest))
     }
 
-    /// Asking may be worthwhile again.
+    /// Records that a request for a grant may be worthwhile again.
     pub(crate) fn ask_again(&mut self) {
         self.shut_until = Micros::ZERO;
     }
@@ -207,12 +217,14 @@ impl Account {
         self.grants.iter().map(Grant::left).sum()
     }
 
-    /// How long, as far as is known, until the whole limit is available again.
+    /// Returns the microseconds until the whole limit is available again, as far as is known.
     pub(crate) fn whole_in(&self, now: Micros) -> u64 {
         self.whole_at.get().saturating_sub(now.get())
     }
 
-    /// What to ask Redis for, on behalf of a request that needs at least `cost`. A reservation is claimed with it.
+    /// Creates an order on behalf of a request that needs at least `cost`.
+    ///
+    /// The order also claims the reservation.
     pub(crate) fn order(&mut self, cost: u32, terms: &LeaseTerms, now: Micros) -> Order {
         let since = now.get().saturating_sub(self.asked_at.get());
         let claim = self.reservation.take();
@@ -231,11 +243,11 @@ impl Account {
         Order { want: self.size.max(cost), ttl: ttl.clamp(1, terms.ttl), older, claim, sent: now }
     }
 
-    /// Redis has answered an order.
+    /// Handles the reply to an order.
     pub(crate) fn granted(&mut self, grant: GrantReply, order: &Order, whole_in: u64, now: Micros) {
         self.is_asking = false;
         self.whole_at = now.plus(whole_in);
-        // Redis knows that nothing is left of these.
+        // Redis knows that nothing is left of these grants.
         self.grants.retain(|grant| grant.left() > 0 || !order.older.contains(&(grant.id, 0)));
         self.grants.extend(order.claim.and_then(|claim| grant.claimed_grant(claim.id, order.sent)));
         self.grants.extend(grant.grant(order.sent));
@@ -245,19 +257,19 @@ impl Account {
         }
     }
 
-    /// Redis has not answered an order. What it may have granted expires.
+    /// Handles an order without a reply. Tokens that Redis may have granted expire.
     pub(crate) fn failed(&mut self) {
         self.is_asking = false;
     }
 
-    /// Everything that is held, if nothing was spent for `idle` microseconds; it is not spent any more.
+    /// Takes all tokens out for return if nothing was spent for `idle` microseconds.
     pub(crate) fn idle(&mut self, idle: u64, now: Micros) -> Closed {
         let is_idle = now.get().saturating_sub(self.spent_at.get()) >= idle && !self.is_asking;
         self.drop_expired(now);
         if is_idle { self.take() } else { Closed::default() }
     }
 
-    /// Everything that is held, to be given back.
+    /// Takes all tokens out for return.
     pub(crate) fn close(&mut self, now: Micros) -> Closed {
         self.drop_expired(now);
         self.take()
@@ -267,7 +279,9 @@ impl Account {
         Closed { grants: std::mem::take(&mut self.grants), reservation: self.reservation.take() }
     }
 
-    /// Whether it holds nothing and was idle for so long that the size of its lots is not worth remembering.
+    /// Whether the account holds nothing and was idle for at least `idle` microseconds.
+    ///
+    /// Then the size of its grants is not worth remembering.
     pub(crate) fn is_forgotten(&self, idle: u64, now: Micros) -> bool {
         let since = now.get().saturating_sub(self.spent_at.get());
         let is_empty = self.grants.is_empty() && self.reservation.is_none();

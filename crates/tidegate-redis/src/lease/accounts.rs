@@ -1,7 +1,7 @@
 //! # All accounts, by rule and key
 //!
-//! In drawers, so that those who ask for different keys seldom meet. Nobody holds a drawer open while Redis is asked. While a
-//! drawer is shut, what can be spent at once lies in a [purse](super::token_cache).
+//! Accounts are divided into shards, so that requests for different keys seldom contend. No shard stays locked during a
+//! round trip to Redis. Tokens that can be spent without the lock are in a [token cache](super::token_cache).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(crate) struct Accounts {
     house: u64,
 }
 
-/// On cache lines of its own, as neighbours are opened by others.
+/// A shard on cache lines of its own, because other threads lock its neighbours.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(Mutex<HashTable<Entry>>);
@@ -32,10 +32,10 @@ struct Entry {
     account: Account,
 }
 
-/// What is to be given back, of which key.
+/// Tokens to return: the rule, the key, and what the account held.
 pub(crate) type Back = (usize, Box<[u8]>, Closed);
 
-/// What is to be given back, and how many tokens ended by their time.
+/// The tokens to return, and how many tokens have expired.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) back: Vec<Back>,
@@ -55,7 +55,9 @@ impl Accounts {
         }
     }
 
-    /// Takes `cost` from the purse of an account, if it is at hand; see [`thread_cache::spend`].
+    /// Takes `cost` from the account's token cache, if this thread has it at hand.
+    ///
+    /// See [`thread_cache::spend`].
     #[inline]
     pub(crate) fn spend_at_hand(
         &self,
@@ -67,7 +69,9 @@ impl Accounts {
         thread_cache::spend(self.house, rule, key, cost, now.get())
     }
 
-    /// Nobody who chooses keys can aim the hash: they go through a keyed one. The number of a rule nobody chooses.
+    /// Hashes a key. Clients that choose keys cannot craft collisions, because the hash is keyed.
+    ///
+    /// Clients cannot choose the number of a rule, so that is not hashed.
     #[inline]
     pub(crate) fn name<'a>(&self, rule: usize, key: &'a [u8]) -> Name<'a> {
         let mut hasher = self.hasher.build_hasher();
@@ -76,8 +80,9 @@ impl Accounts {
         Name { house: self.house, hash, rule, key }
     }
 
-    /// Does something with an account, which is opened if there is none, and keeps its purse at hand. `None` if there are too
-    /// many.
+    /// Runs `act` on an account, and adds its token cache to the thread's cache.
+    ///
+    /// Creates the account if there is none; `None` if there are too many.
     pub(crate) fn with<T>(
         &self,
         name: Name<'_>,
@@ -97,20 +102,20 @@ impl Accounts {
         Some(drawer.insert_unique(name.hash, entry, |entry| entry.owned.hash).into_mut().act(act))
     }
 
-    /// Does something with an account if there is one.
+    /// Runs `act` on an account if there is one.
     pub(crate) fn with_open<T>(&self, name: Name<'_>, act: impl FnOnce(&mut Account) -> T) -> Option<T> {
         let mut drawer = self.drawer(name.hash);
         drawer.find_mut(name.hash, |entry| entry.owned.is_of(name)).map(|entry| entry.act(act))
     }
 
-    /// By bits that the table inside does not go by.
+    /// Locks the shard of a hash, chosen by bits that the hash table inside does not use.
     #[inline]
     fn drawer(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
         let drawer = usize::try_from(hash >> 32).unwrap_or(0) % SHARDS;
         self.drawers[drawer].open()
     }
 
-    /// What nobody has asked for since half of its time; accounts that hold nothing are closed.
+    /// Takes out tokens that are idle for half of their lifetime, and removes empty accounts.
     pub(crate) fn idle(&self, deals: &[Option<LeaseTerms>], now: Micros) -> Swept {
         self.each(
             |rule, account| {
@@ -120,12 +125,12 @@ impl Accounts {
         )
     }
 
-    /// Everything.
+    /// Takes out everything.
     pub(crate) fn close(&self, now: Micros) -> Swept {
         self.each(|_, account| account.close(now), |_, _| true)
     }
 
-    /// Everything of one key, which is forgotten.
+    /// Takes out everything of one key, and removes its account.
     pub(crate) fn close_one(&self, name: Name<'_>, now: Micros) -> Swept {
         let mut drawer = self.drawer(name.hash);
         let Ok(found) = drawer.find_entry(name.hash, |entry| entry.owned.is_of(name)) else {
@@ -163,7 +168,7 @@ impl Accounts {
 }
 
 impl Entry {
-    /// Whoever acts finds everything in the account, and nothing in the purse.
+    /// Runs `act` on the account, with all tokens in the account and none in the token cache.
     fn act<T>(&mut self, act: impl FnOnce(&mut Account) -> T) -> T {
         self.account.collect(&self.owned.token_cache);
         let done = act(&mut self.account);

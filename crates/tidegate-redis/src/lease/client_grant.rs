@@ -1,10 +1,11 @@
-//! # Lots for somebody else
+//! # Grants for clients
 //!
-//! A service that stands before Redis grants lots to its own clients, which spend them in their programs. It keeps nothing of
-//! them: the bucket knows what is out, and the client has the id by which the rest comes back, through whichever service.
+//! A service in front of Redis passes grants to its own clients, which spend them in their programs. The service stores
+//! nothing about them: the bucket in Redis records what is granted, and the client has the id for the return of the
+//! rest, through any instance of the service.
 //!
-//! Of a window nobody keeps a note; what is given back of it is a charge that still counts. Who gives the same back twice gives
-//! back twice: it is up to the caller to remember, by the [`Receipt`], what came back already.
+//! Redis stores no record of a grant from a window; returning it undoes a charge that still counts. Returning it twice
+//! therefore refunds twice: the caller has to remember, by the [`Receipt`], what was returned already.
 
 use std::time::Duration;
 
@@ -18,42 +19,46 @@ use crate::gate::RedisGate;
 use crate::lease::LeaseTerms;
 use crate::wire::{Line, Terms, Verb};
 
-/// What was granted to somebody who spends it on its own.
+/// Tokens granted to a client, which spends them on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Granted {
-    /// How many, perhaps 0.
+    /// The number of tokens, which may be 0.
     pub amount: u32,
     /// If nothing was granted: when to ask again.
     pub wait: Duration,
-    /// Nothing may be spent later than so long after the question was *sent*, by a clock that does not stop while the machine
-    /// sleeps. Already a little less than Redis reckons, for clocks differ in pace.
+    /// How long the tokens may be spent, counted from when the request was *sent*.
+    ///
+    /// Measure it with a clock that does not stop while the machine is suspended. It is already a little less than the
+    /// lifetime in Redis, because clocks differ in pace.
     pub lasts: Duration,
-    /// By what it is given back.
+    /// Identifies the grant for its return.
     pub receipt: Receipt,
-    /// How the rule stands after it.
+    /// The state of the rule after the grant.
     pub decision: Decision,
 }
 
-/// By what a grant is given back.
+/// Identifies a grant for its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Receipt {
-    /// Of a bucket: the id that it was granted under. Given back twice, it comes back once.
+    /// For a bucket: the id of the grant. A second return has no effect.
     Bucket([u8; 16]),
-    /// Of a window: when it ends, by the clock of Redis. To be given back once.
+    /// For a window: when it ends, on the clock of Redis. Must be returned at most once.
     Window(Micros),
 }
 
 impl RedisGate {
-    /// Grants up to as much as the part costs, to be spent without asking: of a token bucket or a fixed window. `id` is that of
-    /// no other grant in the world; random ones will do. Whether the rule is [leased](crate::Builder::lease) here does not
-    /// matter.
+    /// Grants up to the cost of the part, to be spent without further requests.
     ///
-    /// Who hears no answer does not ask under the same id again: what may have been granted ends by its time.
+    /// The rule must be a token bucket or a fixed window. `id` must be globally unique; a random id will do. It does
+    /// not matter whether the rule is [leased](crate::Builder::lease) here.
+    ///
+    /// Without a reply, do not repeat the request with the same id: tokens that may have been granted expire.
     ///
     /// # Errors
     ///
-    /// [`CannotLease`] if there is no such rule, or it is none of the two; inside, why Redis did not decide.
+    /// [`CannotLease`] if there is no such rule or it is of another kind; the inner error says why Redis did not
+    /// decide.
     pub async fn grant(
         &self,
         part: Part<'_>,
@@ -82,8 +87,10 @@ impl RedisGate {
         }))
     }
 
-    /// Takes back what is unspent of a grant, as much as the part costs, and tells how the rule stands after it. Nothing of it
-    /// may be spent any more. What is over, or came back before, comes back no more.
+    /// Takes back the unspent tokens of a grant, and returns the state of the rule after that.
+    ///
+    /// The cost of the part is the number of tokens. They must not be spent any more. Expired tokens are not
+    /// refunded. A second return of a bucket's grant has no effect; a window's grant must be returned at most once.
     ///
     /// # Errors
     ///

@@ -1,18 +1,18 @@
-//! # A clock that does not stop
+//! # A clock that includes suspend time
 //!
-//! A lease ends while a machine sleeps, as Redis's time goes on. The usual clocks of a program stand still then, and whoever
-//! judges by them goes on spending what is long somebody else's.
+//! A lease expires while a machine is suspended, because Redis's clock goes on. The usual clock of a program stands
+//! still during that time, so the program would go on to spend tokens that belong to other nodes by then.
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::{Clock, ClockKind, Micros};
 
-/// Microseconds since the machine was started, those in which it slept included.
+/// Microseconds since boot, including the time in which the machine was suspended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BootClock;
 
 #[cfg(target_os = "linux")]
 const CLOCK: ClockId = ClockId::Boottime;
-/// Elsewhere this is the nearest; on some systems it stops in sleep.
+/// The nearest equivalent elsewhere; on some systems it stops during suspend.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: ClockId = ClockId::Monotonic;
 

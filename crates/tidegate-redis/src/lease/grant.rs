@@ -1,16 +1,16 @@
 //! # Granted and reserved tokens
 //!
-//! A lot is tokens that Redis has already deducted. This process spends them without asking:
+//! A grant is tokens that Redis has already deducted. This process spends them without a round trip:
 //!
 //! ```text
 //!   sent ── Redis grants ── received ─────────────── until
 //!                               ├── spent only here ──┤
 //! ```
 //!
-//! The end counts from when the request was sent, so it comes before Redis takes the grant to be over.
+//! The lifetime counts from when the request was sent, so a grant ends here before it expires in Redis.
 //!
-//! A reservation is tokens that have not come in yet. They are nobody else's, but they may not be spent before Redis has made
-//! a lot of them:
+//! A reservation is tokens that have not refilled yet. No other node can get them, but they may not be spent before
+//! Redis has turned them into a grant:
 //!
 //! ```text
 //!   sent ── Redis reserves ── received ── wait ── from: claim ── Redis grants ── a grant
@@ -23,44 +23,46 @@ use tidegate::Micros;
 pub(crate) struct Grant {
     pub(crate) id: [u8; 16],
     left: u32,
-    /// How many tokens were moved into the purse; they are not in `left`.
+    /// How many tokens were moved to the token cache; they are not in `left`.
     out: u32,
     until: Micros,
-    /// The most that Redis takes to be unspent.
+    /// The most tokens that can be unspent according to Redis.
     reported: u32,
-    /// Of a window: when it ends, on Redis's clock.
+    /// For a window: when it ends, on the clock of Redis.
     pub(crate) ends: Micros,
 }
 
-/// Tokens that have not come in yet.
+/// Tokens that have not refilled yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) id: [u8; 16],
     pub(crate) amount: u32,
-    /// When they can be claimed.
+    /// When the tokens can be claimed.
     pub(crate) from: Micros,
     until: Micros,
 }
 
-/// What one reply of Redis grants.
+/// The content of one reply of Redis.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GrantReply {
     pub(crate) id: [u8; 16],
     pub(crate) amount: u32,
     pub(crate) reserved: u32,
-    /// How many tokens of the reservation that was claimed.
+    /// How many tokens of the claimed reservation were granted.
     pub(crate) claimed: u32,
-    /// Nothing was granted although tokens are there: other nodes hold the whole stock.
+    /// Nothing was granted although tokens are left: other nodes hold the whole stock.
     pub(crate) is_out_of_stock: bool,
-    /// Microseconds until the reservation can be claimed; if there is nothing at all, until it is worth asking again.
+    /// Microseconds until the reservation can be claimed.
+    ///
+    /// If nothing was granted or reserved: until it is worthwhile to ask again.
     pub(crate) wait: u64,
-    /// For how many microseconds a lot may be spent.
+    /// For how many microseconds a grant may be spent.
     pub(crate) lasts: u64,
     pub(crate) ends: Micros,
 }
 
 impl GrantReply {
-    /// Clocks may differ in pace, so a lot ends here a little earlier than in Redis.
+    /// How long a grant lasts here: less than in Redis, because clocks may differ in pace.
     fn lasts_here(&self) -> u64 {
         self.lasts - self.lasts / 64
     }
@@ -85,19 +87,19 @@ impl GrantReply {
 }
 
 impl Grant {
-    /// How many tokens are unspent, without those in the purse.
+    /// Returns how many tokens are unspent, not counting the token cache.
     pub(crate) const fn left(&self) -> u32 {
         self.left
     }
 
-    /// Moves up to `most` tokens into the purse. Returns how many, and until when they may be spent.
+    /// Moves up to `most` tokens to the token cache. Returns how many, and when they expire.
     pub(crate) fn lay_out(&mut self, most: u32) -> (u32, Micros) {
         self.out = self.left.min(most);
         self.left -= self.out;
         (self.out, self.until)
     }
 
-    /// Takes back what is left in the purse, if its tokens are of this lot.
+    /// Takes back what is left in the token cache, if its tokens are from this grant.
     pub(crate) fn collect(&mut self, left: u32) {
         if std::mem::take(&mut self.out) > 0 {
             self.left += left;
@@ -115,14 +117,16 @@ impl Grant {
         cost - spent
     }
 
-    /// Puts tokens back that were not used, as far as Redis still takes them to be unspent. Returns how many do not fit.
+    /// Puts back unused tokens, and returns how many do not fit.
+    ///
+    /// Tokens fit as far as Redis still counts them as unspent.
     pub(crate) fn put_back(&mut self, cost: u32) -> u32 {
         let fits = cost.min(self.reported - self.left);
         self.left += fits;
         cost - fits
     }
 
-    /// How many tokens are left, to be reported to Redis. From now on it is never more.
+    /// Returns how many tokens are left, for a report to Redis. From now on there are never more.
     pub(crate) fn report(&mut self) -> u32 {
         self.reported = self.left;
         self.reported

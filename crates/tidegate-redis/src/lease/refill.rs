@@ -1,6 +1,7 @@
-//! # Asking for lots, and giving them back
+//! # Requesting and returning grants
 //!
-//! Tasks of their own: who gives up waiting for a lot does not take it from the others who wait.
+//! Each request runs in a task of its own, so that a caller that stops waiting for a grant does not cancel it for the
+//! other waiters.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,16 +20,16 @@ use crate::error::Error;
 use crate::gate::RedisGate;
 use crate::wire::{Line, Reply, Terms, Verb};
 
-/// What all clones of a leased gate share.
+/// The state that all clones of a leased gate share.
 #[derive(Debug)]
 pub(crate) struct Refill {
     pub(crate) gate: RedisGate,
     pub(crate) deals: Box<[Option<LeaseTerms>]>,
     pub(crate) accounts: Accounts,
     pub(crate) clock: BootClock,
-    /// Whether nothing is leased at all.
+    /// Whether no rule is leased.
     pub(crate) is_strict: bool,
-    /// How many lots are being asked for.
+    /// The number of requests for grants in flight.
     pub(crate) asking: AtomicUsize,
 }
 
@@ -43,11 +44,11 @@ pub(crate) struct Counts {
     pub(crate) stranded: AtomicU64,
 }
 
-/// After Redis granted nothing, a node asks again after at most this part of the lease's time.
+/// After Redis granted nothing, a node asks again after at most `ttl / PAUSE`.
 const PAUSE: u64 = 8;
 
 impl Refill {
-    /// Asks for a lot, for somebody who needs `cost` of it, and rings the bell when that has come to its end.
+    /// Requests a grant on behalf of a caller that needs `cost`, and notifies waiters at the end.
     pub(crate) fn ask(self: &Arc<Self>, rule: usize, key: &[u8], cost: u32) {
         let (refill, key): (_, Box<[u8]>) = (self.clone(), key.into());
         let runtime = self.gate.shared.runtime.clone();
@@ -87,7 +88,9 @@ impl Refill {
         }
     }
 
-    /// Puts a grant into the account that it was asked for; if that was closed meanwhile, it goes back at once.
+    /// Adds a grant to the account that requested it.
+    ///
+    /// If the account was closed meanwhile, the grant goes back to Redis immediately.
     async fn received(
         &self,
         rule: usize,
@@ -146,7 +149,7 @@ impl Refill {
         Line { key: self.gate.shared.keys.name(&spec.name, key), cost, terms, rule: &spec.described }
     }
 
-    /// Gives lots back that are not spent any more. What does not arrive ends by its time.
+    /// Returns grants that are not spent any more. Tokens in lost commands expire.
     pub(crate) async fn give_back(&self, swept: Swept) {
         self.counts().expired.fetch_add(swept.expired, Ordering::Relaxed);
         for (rule, key, closed) in swept.back {
@@ -161,7 +164,7 @@ impl Refill {
         if let Some(reservation) = closed.reservation {
             let line = [self.line(rule, key, reservation.amount, Terms::Plain)];
             let shared = &self.gate.shared;
-            // Without an answer it lapses.
+            // Without a reply, the reservation expires.
             let _ = shared.ask(Verb::Return, &line, Some(&reservation.id), shared.deadline).await;
             add(&self.counts().asked, 1);
         }
@@ -182,7 +185,7 @@ impl Refill {
         add(count, left);
     }
 
-    /// Gives back what is idle, again and again, until the gate is gone.
+    /// Returns idle tokens periodically, until the gate is dropped.
     pub(crate) async fn sweep(refill: Weak<Refill>, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
@@ -197,7 +200,7 @@ pub(crate) fn add(count: &AtomicU64, number: u32) {
     count.fetch_add(number.into(), Ordering::Relaxed);
 }
 
-/// What a reply grants.
+/// Extracts the grant from a reply.
 pub(crate) fn granted(reply: &Reply, terms: &LeaseTerms, ttl: u64, id: [u8; 16]) -> GrantReply {
     let (told, amount) = (reply.decisions[0], reply.taken.unwrap_or(0));
     let reset = told.reset_after().as_micros();
@@ -208,7 +211,7 @@ pub(crate) fn granted(reply: &Reply, terms: &LeaseTerms, ttl: u64, id: [u8; 16])
     }
     let (reserved, claimed) = (reply.reserved, reply.claimed);
     let is_out_of_stock = amount + reserved + claimed == 0 && told.remaining() > 0;
-    // Another node may return some before.
+    // Another node may return tokens earlier.
     let longest = match reserved {
         0 if is_out_of_stock => terms.ttl / (4 * PAUSE),
         0 => terms.ttl / PAUSE,

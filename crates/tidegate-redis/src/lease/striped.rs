@@ -1,6 +1,7 @@
-//! # A count that many threads add to
+//! # A counter for many threads
 //!
-//! Each thread adds to a stripe of its own, so that none waits for the cache line of another; who wants to know adds them up.
+//! Each thread adds to one of several stripes, so that threads seldom contend for a cache line. Reading sums the
+//! stripes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

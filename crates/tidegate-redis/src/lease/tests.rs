@@ -1,4 +1,4 @@
-//! Accounts, step by step.
+//! Tests of the state transitions of accounts.
 
 use tidegate::Micros;
 
@@ -20,7 +20,7 @@ fn reserve(id: u8, reserved: u32, wait: u64) -> GrantReply {
     GrantReply { reserved, wait, ..grant(id, 0) }
 }
 
-/// An account that has asked at 900 and was answered at 1,000.
+/// Returns an account that sent a request at 900 and got the reply at 1,000.
 fn with(grant: GrantReply) -> Account {
     let mut account = Account::new(at(900));
     assert_eq!(account.spend(1, at(900)), Spend::Ask);
@@ -135,7 +135,7 @@ fn lots_that_are_spent_quickly_are_larger_and_shorter() {
         let order = account.order(40, &TERMS, at(3_500));
         (order.want, order.ttl)
     };
-    assert_eq!(claims(3_001), (40, TERMS.ttl), "the lot lasted for more than half of the time");
+    assert_eq!(claims(3_001), (40, TERMS.ttl), "the grant lasted for more than half of the time");
     assert_eq!(claims(2_999), (40, 666), "and here for less");
 }
 

@@ -1,14 +1,14 @@
-//! # What is at hand
+//! # Thread-local cache of token caches
 //!
-//! Purses that a thread has used lately, so that it finds them without opening a drawer. One that its account has left stays
-//! empty, and who finds it so goes to the drawer.
+//! Each thread keeps the token caches that it has used recently, so that it finds them without locking a shard. A token
+//! cache that its account has abandoned stays empty, and a thread that finds it empty falls back to the shard.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::token_cache::TokenCache;
 
-/// Whose account it is. Keys go through the secret hash of the house, the accounts it belongs to.
+/// Identifies an account. The hash of the key is secret, and differs for each instance of `Accounts`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     pub(crate) house: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Name<'a> {
     pub(crate) key: &'a [u8],
 }
 
-/// A purse, and whose it is.
+/// A token cache, and the account that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Owned {
     house: u64,
@@ -33,7 +33,7 @@ thread_local! {
     static THREAD_CACHE: RefCell<[Option<Arc<Owned>>; SLOTS]> = const { RefCell::new([const { None }; SLOTS]) };
 }
 
-/// Takes `cost` from a purse that is at hand, as [`TokenCache::spend`] does.
+/// Takes `cost` from a token cache of this thread, as [`TokenCache::spend`] does.
 #[inline]
 pub(crate) fn spend(house: u64, rule: usize, key: &[u8], cost: u32, now: u64) -> Option<(u32, u64)> {
     THREAD_CACHE.with_borrow(|thread_cache| {
@@ -43,13 +43,13 @@ pub(crate) fn spend(house: u64, rule: usize, key: &[u8], cost: u32, now: u64) ->
     })
 }
 
-/// Keeps a purse at hand, in the place of another.
+/// Adds a token cache to the cache of this thread, replacing another one.
 pub(crate) fn keep(owned: &Arc<Owned>) {
     THREAD_CACHE
         .with_borrow_mut(|thread_cache| thread_cache[pocket(owned.rule, &owned.key)] = Some(owned.clone()));
 }
 
-/// By both ends of the key, quickly. Who aims at a pocket sends others to the drawer, and that is all.
+/// Chooses a slot by a fast hash of both ends of the key. A crafted collision only causes thread-cache misses.
 #[inline]
 fn pocket(rule: usize, key: &[u8]) -> usize {
     let (mut first, mut last, eight) = ([0; 8], [0; 8], key.len().min(8));

@@ -1,13 +1,14 @@
-//! # A purse: what is spent without opening a drawer
+//! # Token cache: tokens that are spent without a lock
 //!
-//! Of the lot that is being spent, what is ready lies in a purse, and whoever wants some takes it with one exchange of one word.
-//! Only who has the drawer open fills and empties it. The word says which filling it is, so that nobody takes from one what he
-//! has judged by the end of another:
+//! The tokens of the current grant that are ready to be spent are in a token cache, and a request takes them with one
+//! compare-and-swap of one word. Only a thread that holds the lock of the shard fills and empties the cache. The word
+//! contains the number of the filling, so that no thread takes tokens of one filling after checking the expiry of
+//! another:
 //!
 //! ```text
 //!   spend:   read word ── read until ── exchange word, if it is still the same
 //!                             ▲
-//!   drawer:  empty (next filling, 0 tokens) ── write until ── fill
+//!   shard:   empty (next filling, 0 tokens) ── write until ── fill
 //! ```
 
 #[cfg(loom)]
@@ -15,12 +16,16 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// On a cache line of its own: what stands beside is read by everybody.
+/// The token cache of one account.
+///
+/// It has a cache line of its own, because all threads read what is next to it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct TokenCache {
-    /// The number of the filling, and below it 32 bits of tokens. Who sleeps for four milliards of fillings in the middle of an
-    /// exchange may take one for another.
+    /// The number of the filling in the upper 32 bits, and the tokens in the lower 32 bits.
+    ///
+    /// The number wraps around: a thread that is suspended for 2³² fillings in the middle of an exchange may take one
+    /// filling for another.
     word: AtomicU64,
     until: AtomicU64,
     beside: AtomicU32,
@@ -28,15 +33,15 @@ pub(crate) struct TokenCache {
     spent_at: AtomicU64,
 }
 
-/// What a purse is filled with; instants are in microseconds.
+/// The content of a filling; instants are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refilling {
     pub(crate) tokens: u32,
-    /// Not to be spent from then on.
+    /// When the tokens expire: they may not be spent from then on.
     pub(crate) until: u64,
-    /// How many more are ready, though not here.
+    /// How many more tokens are ready, but not in the cache.
     pub(crate) beside: u32,
-    /// When, as far as is known, the whole limit is there again.
+    /// When, as far as is known, the whole limit is available again.
     pub(crate) whole_at: u64,
 }
 
@@ -47,10 +52,13 @@ impl TokenCache {
         TokenCache { word: zero(), until: zero(), beside, whole_at: zero(), spent_at: zero() }
     }
 
-    /// Takes `cost` if it is there, and tells how many are left that are ready, and when the whole limit is there again.
+    /// Takes `cost` tokens if there are enough.
+    ///
+    /// Returns how many ready tokens are left, and when the whole limit is available again.
     #[inline]
     pub(crate) fn spend(&self, cost: u32, now: u64) -> Option<(u32, u64)> {
-        // An exchange of nothing, and not a load: on a hot key that would fetch the cache line twice, to read and then to write.
+        // A no-op exchange instead of a load: on a hot key a load would fetch the cache line twice, to read and then to
+        // write.
         let mut word = self
             .word
             .compare_exchange(0, 0, Ordering::Acquire, Ordering::Acquire)
@@ -72,14 +80,14 @@ impl TokenCache {
         }
     }
 
-    /// Takes everything out, and tells how much that was. Only with the drawer open.
+    /// Takes all tokens out, and returns how many. Requires the lock of the shard.
     pub(crate) fn empty(&self) -> u32 {
         let next = |word: u64| Some((word >> 32).wrapping_add(1) << 32);
         let word = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         word.map_or(0, tokens)
     }
 
-    /// Puts something into an empty purse. Only with the drawer open.
+    /// Fills an empty cache. Requires the lock of the shard.
     pub(crate) fn fill(&self, filling: Refilling) {
         self.until.store(filling.until, Ordering::Release);
         self.beside.store(filling.beside, Ordering::Relaxed);
@@ -87,7 +95,7 @@ impl TokenCache {
         self.word.fetch_add(filling.tokens.into(), Ordering::Release);
     }
 
-    /// When somebody last took something.
+    /// Returns when tokens were last taken.
     pub(crate) fn spent_at(&self) -> u64 {
         self.spent_at.load(Ordering::Relaxed)
     }

@@ -1,14 +1,15 @@
-//! # The other verbs
+//! # The other verbs: peek, refund, reset, check each
 //!
-//! What is leased lies in two places, here and in Redis. Each verb looks here first, and asks Redis for the rest:
+//! Leased tokens are in two places, in this process and in Redis. Each verb first uses the local tokens, and asks Redis
+//! for the rest:
 //!
 //! | verb | here | in Redis |
 //! |---|---|---|
-//! | peek | whether a lot has enough | what has no lot, or not enough in it |
-//! | refund | goes back into the lot it came from | what Redis takes to be spent already |
-//! | reset | the lots of the key go back, and what is remembered of it is forgotten | then it is reset |
+//! | peek | whether a grant has enough | parts without a grant, or with too few tokens in it |
+//! | refund | puts tokens back into their grant | tokens that Redis already counts as spent |
+//! | reset | returns the grants of the key, and forgets its account | then resets the key |
 //!
-//! Lots of other nodes stay where they are.
+//! Grants of other nodes are not affected.
 
 use tidegate::{Admission, Clock, InvalidRequest, Micros, Part};
 use tidegate_core::{Decision, Outcome, Wait};
@@ -21,9 +22,10 @@ use crate::gate::left;
 use crate::wire::Verb;
 
 impl Leased {
-    /// As [`check`](Leased::check), with what each part had to say in [`Admission::rules`]; those that would have let the
-    /// request pass without the others are told as they were found. Empty if that is not known, as of
-    /// [`RedisGate::check_each`](crate::RedisGate::check_each).
+    /// As [`check`](Leased::check), with the decision of each part in [`Admission::rules`].
+    ///
+    /// If the request is refused, parts that would have allowed it are reported as if nothing had been charged. The
+    /// list is empty if the decisions are unknown, as for [`RedisGate::check_each`](crate::RedisGate::check_each).
     ///
     /// # Errors
     ///
@@ -69,7 +71,7 @@ impl Leased {
         Ok(Admission { decision: leased.and(admission.decision), permits: admission.permits, rules })
     }
 
-    /// What Redis says of each of these parts without charging them; nothing if it does not say.
+    /// Returns what Redis would decide for each part, without charging; `None` without a reply.
     async fn seen_each(&self, parts: &[Part<'_>], until: Instant) -> Option<Vec<Decision>> {
         if parts.is_empty() {
             return Some(Vec::new());
@@ -79,11 +81,11 @@ impl Leased {
         Some(reply.decisions.iter().zip(parts).map(|(said, part)| said.of_rule(part.rule)).collect())
     }
 
-    /// Decides as [`check`](Leased::check) would, and charges nothing.
+    /// Decides as [`check`](Leased::check) would, but charges nothing.
     ///
     /// # Errors
     ///
-    /// As [`check`](Leased::check); inside, why Redis did not decide.
+    /// As [`check`](Leased::check); the inner error says why Redis did not decide.
     pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Error>, InvalidRequest> {
         self.strict().shared.validate(request)?;
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
@@ -100,7 +102,7 @@ impl Leased {
         })
     }
 
-    /// What would be left of this node's lots; nothing if they do not suffice.
+    /// Returns what would be left of this node's grants; `None` if they do not suffice.
     fn look(&self, part: &Part<'_>) -> Option<Decision> {
         let now = self.refill.clock.now();
         let (left, whole_in) =
@@ -109,12 +111,13 @@ impl Leased {
         Some(self.decision(part, Outcome::Allowed, now, left, Wait::micros(whole_in)))
     }
 
-    /// Gives back what a recent charge took of each part, never above the limit. Places are given back by dropping their
-    /// permits.
+    /// Refunds what a recent charge took from each part, never above the limit.
+    ///
+    /// Permits of concurrency rules are returned by dropping them.
     ///
     /// # Errors
     ///
-    /// As [`check`](Leased::check); inside, why Redis did not do it.
+    /// As [`check`](Leased::check); the inner error says why Redis did not do it.
     pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
         self.strict().shared.validate(request)?;
         let now = self.refill.clock.now();
@@ -123,7 +126,7 @@ impl Leased {
         if rest.is_empty() { Ok(Ok(())) } else { self.strict().refund(&rest).await }
     }
 
-    /// Puts back into the lots of this node what fits, and tells what does not.
+    /// Puts tokens back into the grants of this node, and returns how many do not fit.
     fn put_back(&self, part: &Part<'_>, now: Micros) -> u32 {
         let rest = self.of(part, |account| {
             let rest = account.put_back(part.cost, now);
@@ -133,8 +136,9 @@ impl Leased {
         rest.unwrap_or(part.cost)
     }
 
-    /// Forgets what each part's key has used of its rule, and every place held on it. What this node holds goes back first;
-    /// what others hold they may still spend.
+    /// Clears the recorded usage of each part's key under its rule, and every permit held on it.
+    ///
+    /// The grants of this node are returned first. Other nodes may still spend their grants.
     ///
     /// # Errors
     ///
@@ -153,7 +157,9 @@ impl Leased {
     }
 }
 
-/// A refusal, with what each part said; those that passed are told as they were found.
+/// Builds a refusal with the decision of each part.
+///
+/// Parts that allowed the request are reported as if nothing had been charged.
 fn told(
     decision: Decision,
     request: &[Part<'_>],
@@ -166,7 +172,7 @@ fn told(
     Admission { rules, ..Admission::without_permits(decision) }
 }
 
-/// As if nothing had been spent.
+/// Returns the decision as if nothing had been spent.
 fn as_found(said: Decision, cost: u32) -> Decision {
     if !said.is_allowed() {
         return said;
@@ -177,7 +183,7 @@ fn as_found(said: Decision, cost: u32) -> Decision {
     found.of_rule(said.rule)
 }
 
-/// What was said here, and in its gaps what the others said.
+/// Fills the gaps in the local decisions with the decisions of Redis.
 fn merged(said: &[Option<Decision>], others: &[Decision]) -> Vec<Decision> {
     let mut others = others.iter().copied();
     said.iter().filter_map(|said| said.or_else(|| others.next())).collect()

@@ -1,7 +1,7 @@
-//! # One function and its limits
+//! # A function and its limits
 //!
-//! Known when the function is compiled, and so a static of it. It makes the limiter of the function when that is called
-//! for the first time, and turns what a gate answers into leave to go ahead or a refusal that names the function.
+//! The limits are known when the function is compiled, so they are a static of it. It creates the limiter of the
+//! function on the first call, and turns the answer of a gate into permits, or into a refusal that names the function.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -36,35 +36,39 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// So much in so long: the text of a [`Rule`].
+    /// A rate: the text of a [`Rule`].
     Rate(&'static str),
-    /// So many calls at once.
+    /// The maximum number of concurrent calls.
     Concurrency(u32),
 }
 
 impl Call {
-    /// A function of this name. Without limits if a limiter of your own has them.
+    /// A function of this name.
+    ///
+    /// There are no limits if the function uses a custom limiter.
     #[must_use]
     pub const fn of(function: &'static str, limits: &'static [Limit]) -> Self {
         Call { function, limits, limiter: OnceLock::new() }
     }
 
-    /// The limiter for these limits, made when it is first asked for: rule 0 is the first of them.
+    /// The limiter for these limits, created on first use: rule 0 is the first of them.
     ///
     /// # Panics
     ///
-    /// If there are no limits, or one of them is no text of a rule. The attribute makes neither: it reads the texts
-    /// with the same parser when the function is compiled.
+    /// If there are no limits, or the text of one of them is not a rule. The attribute produces neither: it parses the
+    /// texts with the same parser when the function is compiled.
     pub fn limiter(&self) -> &Policy {
         self.limiter.get_or_init(|| policy(self.limits))
     }
 
-    /// Leave to go ahead, or why not. Blocks this thread if the answer comes later, or says to wait: not for tasks, but
-    /// where neither can be.
+    /// Returns the permits of an allowed call, or why it is denied.
+    ///
+    /// Blocks the thread if the answer is pending, or requires a wait. Tasks must not call it unless neither can
+    /// happen.
     ///
     /// # Errors
     ///
-    /// [`Denied`], if the call may not pass.
+    /// [`Denied`], if the call is not allowed.
     pub fn check(&'static self, answer: Answer<'_>) -> Result<Permits, Denied> {
         let admission = match answer {
             Answer::Ready(answer) => answer,
@@ -81,8 +85,8 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// [`Denied`], if the call may not pass; also if it may pass after a wait and the feature `tokio` is not there to
-    /// wait by.
+    /// [`Denied`], if the call is not allowed; also if it is allowed after a wait and there is no timer, because the
+    /// feature `tokio` is disabled.
     pub async fn check_later(&'static self, answer: Answer<'_>) -> Result<Permits, Denied> {
         let (permits, wait) = self.let_in(answer.wait().await)?;
         #[cfg(feature = "tokio")]
@@ -96,12 +100,13 @@ impl Call {
         Ok(permits)
     }
 
-    /// What became of a call that waited: see [`WaitingGate`](crate::WaitingGate) and
-    /// [`BlockingGate`](crate::BlockingGate).
+    /// Returns the permits of a call that has waited, or why it is denied.
+    ///
+    /// See [`WaitingGate`](crate::WaitingGate) and [`BlockingGate`](crate::BlockingGate).
     ///
     /// # Errors
     ///
-    /// [`Denied`], if the call may not pass.
+    /// [`Denied`], if the call is not allowed.
     pub fn waited(&'static self, answer: Result<Admission, NotAdmitted>) -> Result<Permits, Denied> {
         match answer {
             Ok(admission) => self.let_in(Ok(admission)).map(|(permits, _)| permits),
@@ -110,7 +115,7 @@ impl Call {
         }
     }
 
-    /// The permits, and how long to wait before they may be used, if at all.
+    /// The permits, and the wait before they may be used, if there is one.
     fn let_in(
         &'static self,
         answer: Result<Admission, InvalidRequest>,
@@ -140,7 +145,7 @@ impl Call {
 }
 
 impl PartialEq for Call {
-    /// The same function with the same limits; what it has used plays no part.
+    /// Compares the function and its limits, not what has been used of them.
     fn eq(&self, other: &Self) -> bool {
         (self.function, self.limits) == (other.function, other.limits)
     }
@@ -159,14 +164,16 @@ fn policy(limits: &[Limit]) -> Policy {
     let builder = limits.iter().enumerate().fold(Policy::builder(), |builder, (index, limit)| {
         let name = index.to_string();
         match *limit {
-            Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("a rule as text")),
+            Limit::Rate(text) => builder.rule(name, text.parse::<Rule>().expect("text of a rule")),
             Limit::Concurrency(limit) => builder.concurrency(name, limit),
         }
     });
-    builder.build().expect("limits, each with a number for a name")
+    builder.build().expect("limits, each with its index for a name")
 }
 
-/// A cost of any type of number. What is no cost, being negative or beyond 2³², is more than any limit gives.
+/// Converts a number of any type to a cost.
+///
+/// A number that is negative or does not fit 32 bits becomes `u32::MAX`, which is more than any limit allows.
 ///
 /// ```
 /// use tidegate::attribute::cost;
@@ -177,14 +184,16 @@ pub fn cost(cost: impl TryInto<u32>) -> u32 {
     cost.try_into().unwrap_or(u32::MAX)
 }
 
-/// Compiles where tasks have timers to wait by: a limit with a queue on an `async` function needs them.
+/// Compiles only if tasks have timers to wait with.
+///
+/// A limit with a queue on an `async` function needs them.
 ///
 /// # Panics
 ///
-/// While compiling, without the feature `tokio`.
+/// At compile time, without the feature `tokio`.
 pub const fn tasks_can_wait() {
     if cfg!(not(feature = "tokio")) {
-        panic!("tasks wait in a queue by tokio's timers: enable the feature `tokio` of `tidegate`");
+        panic!("tasks wait in a queue with tokio's timers: enable the feature `tokio` of `tidegate`");
     }
 }
 

@@ -1,7 +1,7 @@
-//! # A call that was refused
+//! # Denied calls
 //!
-//! As an error it says which function, by which of its limits, and when to come back. How it reaches the caller is the
-//! business of what the function returns: [`FromDenied`].
+//! The error names the function, which of its limits refused, and when to retry. How the error reaches the caller
+//! depends on what the function returns: [`FromDenied`].
 
 use std::error::Error;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::gate::InvalidRequest;
 use crate::reservation::WaitRefused;
 use tidegate_core::{Decision, RuleId, Wait};
 
-/// A call that was refused. Nothing was charged, and the function did not run.
+/// A call that was denied. Nothing was charged, and the function did not run.
 ///
 /// ```
 /// use tidegate::{attribute::Denied, rate_limit};
@@ -43,14 +43,14 @@ pub struct Denied {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The gate said no.
+    /// The gate refused the call.
     Decided(Decision),
-    /// It was not let in to wait, or not in time.
+    /// The call was not admitted to wait, or did not pass in time.
     Waited { rule: RuleId, why: WaitRefused },
-    /// What was asked of the limiter that was given is no request to it.
+    /// The request is not valid for the limiter that was given.
     Invalid(InvalidRequest),
-    /// It may pass later, and there is nothing here to wait by.
-    #[cfg_attr(feature = "tokio", expect(dead_code, reason = "with timers there is always a way to wait"))]
+    /// The call may pass later, and there is no timer to wait with.
+    #[cfg_attr(feature = "tokio", expect(dead_code, reason = "with `tokio` there is always a timer here"))]
     NoTimer(Decision),
 }
 
@@ -61,13 +61,17 @@ impl Denied {
         self.call.function()
     }
 
-    /// The limit that refused, as it is written at the function. `None` if that is up to a limiter of your own.
+    /// The limit that refused, as it is written at the function.
+    ///
+    /// `None` if the function uses a custom limiter.
     #[must_use]
     pub fn limit(&self) -> Option<Limit> {
         self.call.limit(self.rule())
     }
 
-    /// The number of the rule that refused: the function's limits from 0 on, or the limiter's.
+    /// The number of the rule that refused.
+    ///
+    /// The limits of the function are counted from 0; a custom limiter has its own numbers.
     #[must_use]
     pub const fn rule(&self) -> RuleId {
         match self.why {
@@ -80,7 +84,9 @@ impl Denied {
         }
     }
 
-    /// How long until the same call would pass, if nobody else calls; `None` if it never will, or nobody can say.
+    /// How long until the same call would pass, if no other call comes first.
+    ///
+    /// `None` if it never would, or if the time is unknown.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Wait> {
         match self.why {
@@ -91,7 +97,9 @@ impl Denied {
         }
     }
 
-    /// The whole decision, with limit and reset for headers; `None` if the call was to wait and could not.
+    /// The whole decision, with limit and reset for headers.
+    ///
+    /// `None` if the call was to wait and could not, or was not valid for its limiter.
     #[must_use]
     pub const fn decision(&self) -> Option<Decision> {
         match self.why {
@@ -123,10 +131,10 @@ impl fmt::Display for Denied {
 
 impl Error for Denied {}
 
-/// What a function returns that can say that a call was refused.
+/// A return type that can report that a call was denied.
 ///
-/// Every `Result` can whose error is `From<Denied>`. Implement it for a type of your own, such as a response, and
-/// functions that return it can be annotated too.
+/// Every `Result` can if its error is `From<Denied>`. Implement this for a type of your own, such as a response, and
+/// functions that return it can be annotated, too.
 ///
 /// ```
 /// use tidegate::{attribute::{Denied, FromDenied}, rate_limit};
@@ -151,7 +159,7 @@ impl Error for Denied {}
     note = "or name a function that is called instead, with the same arguments: `otherwise = …`"
 )]
 pub trait FromDenied {
-    /// Says so.
+    /// Converts the denial to the return type.
     fn from_denied(denied: Denied) -> Self;
 }
 

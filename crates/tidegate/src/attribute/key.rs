@@ -1,24 +1,27 @@
 //! # The key of a call
 //!
-//! A limiter knows keys as bytes. A function has arguments, of any type that can be hashed. What a value tells a hasher
-//! are bytes already, and two values that differ tell it different ones; so they are collected instead of hashed:
+//! A limiter takes keys as bytes. A function has arguments, of any type that can be hashed. What a value writes to a
+//! hasher is bytes already, and two different values write different bytes; so the bytes are collected instead of
+//! hashed:
 //!
-//! | the value is | its key is | so it is the same key as |
+//! | the value is | its key is | the same key as |
 //! |---|---|---|
 //! | a text | the text | `Part::key("alice")` |
-//! | a whole number, or an enum without fields | its digits | `Part::key("42")` |
-//! | anything else | a byte that no text has, and all that was told | nobody else's |
-//! | several of these | each after its length and one more, as in the keys of the service | |
+//! | an integer, or an enum without fields | its digits | `Part::key("42")` |
+//! | anything else | a byte that no text contains, and all bytes written | no other |
+//! | several of these | each after its length plus one, as in the keys of the server | |
 //!
-//! So `("ab", "c")` and `("a", "bc")` are two keys, and whoever asks the same limiter by hand or from another language
-//! can name a user as the function does.
+//! So `("ab", "c")` and `("a", "bc")` are two keys, and a program that calls the same limiter directly or from another
+//! language can name a user as the function does.
 
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 
 use crate::gate::Key;
 
-/// The key of a call, made of some of its arguments. Does not allocate for up to 64 bytes.
+/// The key of a call, made of some of its arguments.
+///
+/// It does not allocate for up to 64 bytes.
 ///
 /// ```
 /// use tidegate::attribute::KeyBytes;
@@ -32,17 +35,17 @@ use crate::gate::Key;
 pub struct KeyBytes {
     len: usize,
     few: [u8; FEW],
-    /// All of them, once there are more than a few.
+    /// All bytes, once they exceed the inline buffer.
     many: Vec<u8>,
 }
 
 const FEW: usize = 64;
 
-/// Stands before what is neither a text nor a number.
+/// Precedes a value that is neither a text nor a number.
 const OTHER: u8 = 0xff;
 
 impl KeyBytes {
-    /// Of one value.
+    /// The key of one value.
     #[must_use]
     pub fn of<T: Hash + ?Sized>(value: &T) -> Self {
         let mut told = Told { bytes: KeyBytes::joined(), shape: Shape::Nothing };
@@ -51,13 +54,13 @@ impl KeyBytes {
         told.into_key()
     }
 
-    /// Of several, each to be added.
+    /// An empty key, to which values are added.
     #[must_use]
     pub const fn joined() -> Self {
         KeyBytes { len: 0, few: [0; FEW], many: Vec::new() }
     }
 
-    /// With one more value.
+    /// Adds one more value.
     #[must_use]
     pub fn and<T: Hash + ?Sized>(mut self, value: &T) -> Self {
         let part = KeyBytes::of(value);
@@ -66,7 +69,7 @@ impl KeyBytes {
         self
     }
 
-    /// The bytes.
+    /// The bytes of the key.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         if self.many.is_empty() { &self.few[..self.len] } else { &self.many }
@@ -86,7 +89,9 @@ impl KeyBytes {
         self.len = end;
     }
 
-    /// Seven bits to a byte, the lowest first; the topmost bit says that more follow.
+    /// Writes a length, seven bits to a byte, the lowest first.
+    ///
+    /// The topmost bit is set if more bytes follow.
     fn push_length(&mut self, mut length: usize) {
         while length >= 0x80 {
             self.push(&[low_bits(length) | 0x80]);
@@ -122,17 +127,17 @@ impl<'a> From<&'a KeyBytes> for Key<'a> {
 
 // === impl Told ===
 
-/// What a value has told so far, after the mark of [`OTHER`].
+/// The bytes that a value has written so far, after the byte [`OTHER`].
 struct Told {
     bytes: KeyBytes,
     shape: Shape,
 }
 
-/// What it is, as far as that can be seen.
+/// The kind of the value, as far as it is known.
 #[derive(Clone, Copy)]
 enum Shape {
     Nothing,
-    /// Bytes, which are a text if it is now ended.
+    /// Bytes, which are a text if the end of a text follows.
     Bytes,
     Text,
     Unsigned(u128),
@@ -156,19 +161,19 @@ impl Told {
             Shape::Signed(number) => write!(key, "{number}"),
             Shape::Text => {
                 let told = self.bytes.bytes();
-                key.push(&told[1..told.len() - 1]); // without the mark, and without the end
+                key.push(&told[1..told.len() - 1]); // without `OTHER`, and without the end
                 Ok(())
             }
             Shape::Nothing | Shape::Bytes | Shape::Other => return self.bytes,
         };
-        written.expect("bytes take any text");
+        written.expect("the buffer takes any text");
         key
     }
 }
 
 impl Hasher for Told {
     fn write(&mut self, bytes: &[u8]) {
-        // What begins like anything else must not pass for a text.
+        // A value that begins with `OTHER` must not pass for a text.
         let shape = if bytes.first() == Some(&OTHER) { Shape::Other } else { Shape::Bytes };
         self.tell(bytes, shape);
     }
@@ -226,6 +231,6 @@ impl Hasher for Told {
     }
 
     fn finish(&self) -> u64 {
-        0 // nobody asks: the bytes are what is wanted
+        0 // unused: only the bytes are needed
     }
 }

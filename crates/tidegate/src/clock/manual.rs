@@ -1,16 +1,17 @@
-//! # A clock that stands still
+//! # Manual clock
 //!
-//! Time is data in a test: it moves when the test moves it, and whoever waits for an instant is woken by whoever
-//! moves the clock past it. Nothing sleeps.
+//! Time is data in a test: it moves when the test moves it. A task or thread that waits for an instant is woken when
+//! the clock is moved past it. Nothing sleeps.
 //!
 //! ```text
 //!   alarms   ──●────────●───●──────► t        advance: move the clock first,
-//!                  │──────────►│              then wake everybody it has passed
+//!                  │──────────►│              then wake all waiters it has passed
 //!                 now         now'
 //! ```
 //!
-//! The order matters. Who sets an alarm looks at the clock under the lock of the alarms; who moves the clock takes that
-//! lock afterwards. So an alarm is either seen by the one who moves, or is not set because its instant has come.
+//! The order matters. A waiter that sets an alarm reads the clock under the lock on the alarms. A thread that moves the
+//! clock takes that lock afterwards. So an alarm is either seen by the thread that moves the clock, or is not set
+//! because its instant has come.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,10 +25,10 @@ use super::Clock;
 use crate::wait::{Park, Sleep, thread_waker};
 use tidegate_core::{ClockKind, Micros};
 
-/// A clock that stands still until it is moved, shared by its clones.
+/// A clock that stands still until it is moved. Clones share the time.
 ///
-/// It is as steady as the real one, so that limiters do with it exactly what they do in production. Whoever waits by
-/// it, a task or a blocked thread, is woken when it is moved far enough.
+/// It is monotonic like the real one, so that limiters behave exactly as in production. A task or a blocked thread that
+/// waits on it is woken when it is moved far enough.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +50,7 @@ struct Shared {
     alarms: Mutex<Alarms>,
 }
 
-/// Who is to be woken when. The number tells apart those who wait for the same instant.
+/// The wakers by instant. A number distinguishes waiters for the same instant.
 #[derive(Debug, Default)]
 struct Alarms {
     set: BTreeMap<(Micros, u64), Waker>,
@@ -67,18 +68,18 @@ pub struct ManualSleep {
 }
 
 impl ManualClock {
-    /// A clock that stands at zero.
+    /// A clock at zero.
     #[must_use]
     pub fn new() -> Self {
         ManualClock::default()
     }
 
-    /// Moves the clock on, and wakes those who have waited for that.
+    /// Moves the clock forward, and wakes the waiters that are due.
     pub fn advance(&self, by: Duration) {
         self.advance_to(Micros::from(by).plus(self.now().get()));
     }
 
-    /// Moves the clock on to an instant; it stays where it is if that has passed.
+    /// Moves the clock forward to an instant; it keeps its time if that has passed.
     pub fn advance_to(&self, to: Micros) {
         self.shared.micros.fetch_max(to.get(), Ordering::SeqCst);
         let due = self.alarms().take_until(to);
@@ -127,9 +128,9 @@ impl Alarms {
         number
     }
 
-    /// Takes out all that are due at `now`.
+    /// Removes all alarms that are due at `now`.
     fn take_until(&mut self, now: Micros) -> BTreeMap<(Micros, u64), Waker> {
-        // By the last number of this instant, not the first of the next: at the end of the time line there is no next.
+        // Split at the last number of this instant, not at the first of the next: the end of the time line has no next.
         let later = self.set.split_off(&(now, u64::MAX));
         std::mem::replace(&mut self.set, later)
     }
@@ -138,7 +139,7 @@ impl Alarms {
 // === impl ManualSleep ===
 
 impl ManualSleep {
-    /// Takes the alarm out again, to be dropped by the caller, who holds no lock.
+    /// Removes the alarm. The caller drops the waker, without the lock.
     fn unset(&mut self) -> Option<Waker> {
         let number = self.alarm.take()?;
         self.clock.alarms().set.remove(&(self.until, number))
@@ -200,7 +201,7 @@ mod tests {
         clock.advance(Duration::from_micros(9));
         assert_eq!(calls.0.load(Ordering::Relaxed), 0);
         clock.advance(Duration::from_micros(1));
-        assert_eq!(calls.0.load(Ordering::Relaxed), 1, "once, however often it was polled");
+        assert_eq!(calls.0.load(Ordering::Relaxed), 1, "woken once, however often it was polled");
         assert_eq!(sleep.as_mut().poll(&mut cx), Poll::Ready(()));
     }
 

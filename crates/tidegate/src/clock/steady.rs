@@ -1,12 +1,12 @@
-//! # The steady clock
+//! # Steady clock
 //!
-//! Asking the operating system for the time takes longer than everything else in a decision. The processor's
-//! cycle counter is read in a third of that, but it counts cycles, not microseconds, and a factor measured once
-//! is wrong by some parts in a million: seconds in a day, which a daily window would show.
+//! Asking the operating system for the time takes longer than everything else in a decision. The processor's cycle
+//! counter is read in a third of that time. But it counts cycles, not microseconds, and a factor measured once is wrong
+//! by some parts in a million: seconds in a day, which a daily window would show.
 //!
-//! So the factor is measured again and again. About once a second a reader compares the counter with the
-//! system's monotonic clock and steers: it changes the pace for the next second just so much that the difference is gone
-//! at its end.
+//! So the factor is measured again and again. About once a second a reader compares the counter with the system's
+//! monotonic clock and steers: it changes the pace for the next second just so much that the difference is gone at its
+//! end.
 //!
 //! ```text
 //!            system's clock ╱
@@ -16,9 +16,9 @@
 //!           ╱     1 s
 //! ```
 //!
-//! The reading starts at the wall clock's time, so that aligned windows begin on the hour, and from then on follows the
-//! monotonic clock: nobody who sets the wall clock changes a limit. Where the counter cannot be trusted, because
-//! it stops or differs between processors, the monotonic clock is read directly.
+//! The reading starts at the wall clock's time, so that aligned windows begin on the hour. From then on it follows the
+//! monotonic clock: setting the wall clock does not change a limit. If the counter cannot be trusted, because it stops
+//! or differs between processors, the monotonic clock is read directly.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
@@ -29,13 +29,13 @@ use tidegate_core::{ClockKind, Micros};
 
 /// A clock that runs from the wall clock's time at a steady pace and never steps back.
 ///
-/// All its copies are one clock. The first one of a process takes a moment to make, while the cycle counter is
-/// measured; make it at start-up, not in the first request.
+/// All copies are one clock. Creating the first one of a process takes a moment, while the cycle counter is measured;
+/// create it at start-up, not in the first request.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock(&'static Steady);
 
 impl SteadyClock {
-    /// The process's steady clock.
+    /// The steady clock of the process.
     #[must_use]
     pub fn new() -> Self {
         static STEADY: OnceLock<Steady> = OnceLock::new();
@@ -58,28 +58,38 @@ impl Clock for SteadyClock {
     }
 }
 
-/// Readings are kept in 16ths of a microsecond, so that steering can be finer than what is read.
+/// The number of fractional bits of a reading: readings are in 16ths of a microsecond.
+///
+/// Steering can thus be finer than what is read.
 const FRACTION: u32 = 4;
 const SECOND: u64 = 1_000_000 << FRACTION;
-/// A century before the end of the time line, so that no process lives to see it. Only a wall clock that is far off says more.
+/// The latest start: a century before the end of the time line.
+///
+/// No process lives to see the end. Only a wall clock that is far off is later than this.
 const LATEST_START: Micros = Micros::MAX.minus(100 * 366 * 86_400 * 1_000_000);
-/// How far the pace may be steered from what was measured: a thousandth.
+/// The pace may be steered by at most a thousandth of what was measured.
 const MOST_STEERING: u64 = 1_000;
 
 #[derive(Debug)]
 struct Steady {
     counter: Counter,
-    /// How many changes of the pace are done, and how many have begun. A reader takes down the first before it reads, and
-    /// looks at the second afterwards; if they differ, it may have read half of a change, and reads again.
+    /// The number of changes of the pace that are done; `begun` counts their beginnings.
+    ///
+    /// A reader loads `done` before it reads the pace, and `begun` afterwards. If they differ, it may have read half of
+    /// a change, and reads again.
     done: AtomicU64,
     begun: AtomicU64,
     base_ticks: AtomicU64,
     base: AtomicU64,
-    /// What one tick adds to the reading, in 2⁻⁶⁴ of its unit: a reading is then the high half of a product.
+    /// What one tick adds to the reading, in 2⁻⁶⁴ of its unit.
+    ///
+    /// A reading is then the high half of a product.
     per_tick: AtomicU64,
-    /// How many ticks after its base the pace is to be steered again.
+    /// The number of ticks after its base at which the pace is to be steered again.
     lasts: AtomicU64,
-    /// The same, or 0 where the cycles cannot be trusted: then every reading takes the long way.
+    /// The same, or 0 if the cycles cannot be trusted.
+    ///
+    /// Then every reading takes the slow path.
     at_once: AtomicU64,
     steering: Mutex<Steering>,
     started: Instant,
@@ -89,7 +99,7 @@ struct Steady {
 #[derive(Debug)]
 struct Counter {
     cycles: quanta::Clock,
-    /// Read instead of the cycles if those cannot be trusted.
+    /// Read instead of the cycles if they cannot be trusted.
     system: Option<Instant>,
 }
 
@@ -101,11 +111,13 @@ struct Pace {
     per_tick: u64,
 }
 
-/// What one steering leaves to the next.
+/// What one steering passes on to the next.
 #[derive(Clone, Copy, Debug)]
 struct Steering {
     last: Sample,
-    /// How long the system's clock has stood still while the counter went on, as when a machine sleeps.
+    /// How long the system's clock has stood still while the counter went on.
+    ///
+    /// That happens when a machine sleeps.
     slept: u64,
 }
 
@@ -145,7 +157,7 @@ impl Steady {
     fn now(&self) -> Micros {
         let done = self.done.load(Ordering::Acquire);
         let (pace, at_once) = (self.pace(), self.at_once.load(Ordering::Relaxed));
-        // A counter that is behind its own base, reset by a suspended machine, seems far ahead of it.
+        // A counter behind its own base, reset while the machine was suspended, seems far ahead of the base.
         let passed = self.counter.cycles.raw().wrapping_sub(pace.base_ticks);
         fence(Ordering::Acquire);
         if passed >= at_once || self.begun.load(Ordering::Relaxed) != done {
@@ -163,7 +175,9 @@ impl Steady {
         }
     }
 
-    /// For whoever comes when the pace has lasted long enough, or while it is being changed, or to whom cycles tell nothing.
+    /// The slow path of `now`.
+    ///
+    /// Taken if the pace is to be steered or is being changed, or if the cycles cannot be trusted.
     #[cold]
     #[inline(never)]
     fn now_and_steer(&self) -> Micros {
@@ -185,7 +199,7 @@ impl Steady {
 
     /// Changes the pace so that the reading meets the system's clock a second from now.
     fn steer(&self) {
-        // Whoever comes second goes on with the old pace: it is good enough for another moment.
+        // A second thread goes on with the old pace, which is good enough for another moment.
         let Ok(mut steering) = self.steering.try_lock() else { return };
         let (sample, pace) = (self.sample(), self.pace());
         let (next, slept) = steering.onward(sample, pace);
@@ -205,7 +219,7 @@ impl Steady {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// The tightest of a few attempts to read both clocks at once.
+    /// The tightest of a few attempts to read both clocks at the same moment.
     fn sample(&self) -> Sample {
         let attempt = || {
             let before = self.counter.ticks();
@@ -224,14 +238,15 @@ impl Steady {
 }
 
 impl Steering {
-    /// The pace from `sample` on, when it was `pace` until then, and how long the machine has slept in all.
+    /// The pace from `sample` on, after `pace`, and how long the machine slept in all.
     fn onward(self, sample: Sample, pace: Pace) -> (Pace, u64) {
         let here = pace.at(sample.ticks);
         let system = sample.system + self.slept;
         let base_ticks = sample.ticks;
         match measured_pace(self.last, sample, pace.per_tick) {
             _ if here > system + SECOND => {
-                // Ahead by so much, we cannot have drifted: the system's clock stood still. Its sleep is over; ours counts.
+                // A lead of more than a second is not drift: the system's clock stood still during a sleep. Our reading
+                // includes the sleep, so it is kept.
                 (Pace { base_ticks, base: here, ..pace }, here - sample.system)
             }
             _ if system > here + SECOND => (Pace { base_ticks, base: system, ..pace }, self.slept),
@@ -243,8 +258,10 @@ impl Steering {
     }
 }
 
-/// What a tick has really been worth between two samples; `None` if they are too close to tell, or so far from what it was
-/// that one of the clocks must have stood still.
+/// What a tick has really been worth between two samples.
+///
+/// `None` if they are too close to tell, or if the result is so far from `before` that one of the clocks must have
+/// stood still.
 fn measured_pace(from: Sample, to: Sample, before: u64) -> Option<u64> {
     let ticks = to.ticks.checked_sub(from.ticks)?;
     let passed = to.system.checked_sub(from.system)?;
@@ -255,7 +272,7 @@ fn measured_pace(from: Sample, to: Sample, before: u64) -> Option<u64> {
     (measured.abs_diff(before) < before / 100).then_some(measured)
 }
 
-/// The measured pace, bent so that a second from now `here` has met `system`.
+/// The measured pace, changed so that `here` meets `system` a second from now.
 fn steered(measured: u64, here: u64, system: u64) -> u64 {
     let most = measured / MOST_STEERING;
     let bend = |apart: u64| {
@@ -279,7 +296,8 @@ impl Pace {
 
     #[inline]
     fn micros_after(self, ticks: u64) -> Micros {
-        // No reading lies beyond the end of the line: see `LATEST_START`. The shift to and fro only says so to the compiler.
+        // No reading lies beyond the end of the time line: see `LATEST_START`. The two shifts only tell the compiler
+        // so.
         Micros::new(self.after(ticks) << (64 - 53 - FRACTION) >> (64 - 53))
     }
 
@@ -304,29 +322,32 @@ impl Counter {
         }
     }
 
-    /// What a tick is worth, as far as it is known at the start.
+    /// The first estimate of what a tick is worth.
     fn first_guess(&self) -> u64 {
         let nanos = match self.system {
             None => self.cycles.delta_as_nanos(0, 1 << 40),
             Some(_) => 1 << 40,
         };
-        // From nanoseconds in 2⁴⁰ ticks to 2⁻⁶⁴ of 16ths of a microsecond in one. A counter slower than 16 MHz would not fit.
+        // From nanoseconds in 2⁴⁰ ticks to 2⁻⁶⁴ of 16ths of a microsecond in one tick. A counter slower than 16 MHz
+        // would not fit.
         u64::try_from((u128::from(nanos) << (FRACTION + 64 - 40)) / 1_000).unwrap_or(u64::MAX)
     }
 
-    /// For how many ticks a pace that is to last so many may be read without a second look: none, if they are not cycles.
+    /// For how many ticks the fast path may read a pace: `lasts`, or 0 without cycles.
     fn unseen(&self, lasts: u64) -> u64 {
         if self.system.is_none() { lasts } else { 0 }
     }
 }
 
-/// Linux watches the counter and strikes it off this list when it drifts or differs between processors.
+/// Whether the kernel trusts the cycle counter.
+///
+/// Linux watches the counter and removes it from this list when it drifts or differs between processors.
 fn kernel_trusts_cycles() -> bool {
     match std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/available_clocksource") {
         Ok(sources) => {
             sources.split_whitespace().any(|source| source == "tsc" || source == "arch_sys_counter")
         }
-        Err(_) => true, // not Linux: the counter's own flags must do
+        Err(_) => true, // not Linux: rely on the counter's own flags
     }
 }
 

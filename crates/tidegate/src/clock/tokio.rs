@@ -1,19 +1,18 @@
-//! # The time of a tokio runtime
+//! # Clock of a tokio runtime
 //!
-//! A test under `#[tokio::test(start_paused = true)]` lives in a time of its own, which jumps to the next timer
-//! whenever all tasks wait. A limiter in such a test has to read that time, or its waits and the test's would have
-//! nothing to do with each other.
+//! A test under `#[tokio::test(start_paused = true)]` has a time of its own, which jumps to the next timer whenever all
+//! tasks wait. A limiter in such a test has to read that time, or its waits and the test's would be unrelated.
 
 use super::Clock;
 use crate::wait::Sleep;
 use tidegate_core::{ClockKind, Micros};
 use tokio::time::{Duration, Instant};
 
-/// A clock that reads tokio's time. Zero is when it was made.
+/// A clock that reads tokio's time. Zero is the instant of its creation.
 ///
-/// For tests on a paused runtime; make it inside. In production prefer [`SteadyClock`](crate::SteadyClock), which is
-/// read faster and whose windows begin on the hour. Threads cannot wait by this clock, only tasks: the time of a
-/// paused runtime stands still while a thread of it is blocked.
+/// For tests on a paused runtime; create it inside the runtime. In production prefer
+/// [`SteadyClock`](crate::SteadyClock), which is faster to read and has windows that begin on the hour. Only tasks can
+/// wait on this clock, not threads: the time of a paused runtime stands still while a thread of it is blocked.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,7 +23,7 @@ use tokio::time::{Duration, Instant};
 /// let limiter = Limiter::new(Quota::per_minute(1)).with_clock(TokioClock::new());
 /// assert!(limiter.check().is_allowed());
 /// assert!(!limiter.check().is_allowed());
-/// tokio::time::sleep(Duration::from_secs(60)).await; // over in no time: the runtime is paused
+/// tokio::time::sleep(Duration::from_secs(60)).await; // returns immediately: the runtime is paused
 /// assert!(limiter.check().is_allowed());
 /// # });
 /// ```
@@ -33,11 +32,11 @@ pub struct TokioClock {
     zero: Instant,
 }
 
-/// Further than any process lives, and near enough for every operating system's instants.
+/// Longer than any process lives, and in range of every operating system's instants.
 const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 impl TokioClock {
-    /// A clock that stands at zero now.
+    /// A clock that is at zero now.
     #[must_use]
     pub fn new() -> Self {
         TokioClock { zero: Instant::now() }

@@ -1,7 +1,8 @@
-//! # The five ways to a permit
+//! # The five ways to acquire a permit
 //!
-//! Written once, for whatever has slots: the limiters only say where those are. Each tries first, without a lock; those
-//! that may wait take a place in the line then, and a wait that is given up is a place that is dropped.
+//! Written once for every limiter that has slots; a limiter only supplies the [`PermitSource`]. Each function first
+//! tries to take the slots without a lock. The waiting functions then join the queue; dropping the wait leaves the
+//! queue.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -68,7 +69,7 @@ where
     Ok(HeldPermit::new(source, cost))
 }
 
-/// When the time will be up; who has none is refused without taking a place in the line.
+/// Returns the deadline of a wait; a zero timeout is refused without joining the queue.
 fn deadline<C: Clock>(
     clock: &C,
     timeout: Duration,

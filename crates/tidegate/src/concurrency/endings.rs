@@ -1,12 +1,12 @@
-//! # How work ends
+//! # Endings: how work under a permit ended
 //!
-//! How work under a permit ended is worth knowing to whoever sets the limit, and there are three honest answers: it
-//! succeeded, the one we called was overloaded, or neither can be said. The last is what a plain drop says; a panic
-//! cannot say more.
+//! The outcome of the work under a permit helps to choose the limit. There are three possible outcomes: the work
+//! succeeded, the called service was overloaded, or neither is known. A plain drop of the permit reports the third; so
+//! does a panic.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// How the work under permits has ended so far.
+/// Counts how the work under permits has ended so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Endings {
@@ -14,11 +14,11 @@ pub struct Endings {
     pub succeeded: u64,
     /// Ended by [`overloaded`](crate::Permit::overloaded).
     pub overloaded: u64,
-    /// Dropped without a word, also by a panic.
+    /// Dropped without a report, for example by a panic.
     pub dropped: u64,
 }
 
-/// One of the three.
+/// One of the three ways in which work can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Succeeded,
@@ -26,7 +26,7 @@ pub(crate) enum Ending {
     Dropped,
 }
 
-/// Endings, counted by all threads.
+/// Counters of endings, shared by all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     succeeded: AtomicU64,

@@ -1,7 +1,7 @@
 //! # Permits
 //!
-//! A permit is a number of slots that somebody uses, and it gives them back when it is dropped, whatever became of its
-//! holder. How the work ended is counted on the way.
+//! A permit holds a number of slots and returns them when it is dropped, whatever happened to its holder. The drop also
+//! counts how the work ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,26 +9,30 @@ use std::sync::Arc;
 use super::endings::{Ending, Tally};
 use super::slots::Slots;
 
-/// Where slots are, and where endings are counted. Whatever keeps it there is given up when it is dropped.
+/// Where a permit's slots and the tally of endings are. Dropping the source releases its key, if it has one.
 pub(crate) trait PermitSource {
     fn slots(&self) -> &Slots;
     fn tally(&self) -> &Tally;
-    /// Slots were given back: whoever keeps it there may tell others when it goes.
+    /// Called after slots were returned.
+    ///
+    /// The source of a keyed limiter then wakes the registered waiter when it is dropped.
     fn refunded(&mut self) {}
 }
 
-/// Slots that are taken, until this is dropped.
+/// Slots that stay taken until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldPermit<H: PermitSource> {
-    /// `None` once the slots have gone elsewhere.
+    /// `None` once the slots have been moved to another permit.
     source: Option<H>,
     cost: u32,
     ending: Ending,
 }
 
-/// Leave to be one of those at work; dropping it makes room for the next.
+/// The right to be one of a limited number of operations in progress.
 ///
-/// Borrowed from its limiter. [`into_owned`](Permit::into_owned) makes one that can go anywhere.
+/// Dropping the permit frees its share of the limit for the next request.
+///
+/// Borrowed from its limiter. [`into_owned`](Permit::into_owned) turns it into a permit without that borrow.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<'a>(pub(super) HeldPermit<&'a Arc<Slots>>);
 
@@ -36,10 +40,10 @@ pub struct Permit<'a>(pub(super) HeldPermit<&'a Arc<Slots>>);
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct OwnedPermit(HeldPermit<Arc<Slots>>);
 
-// === impl Held ===
+// === impl HeldPermit ===
 
 impl<H: PermitSource> HeldPermit<H> {
-    /// For `cost` slots that were taken.
+    /// Creates a permit for `cost` slots that are already taken.
     #[inline]
     pub(crate) fn new(source: H, cost: u32) -> Self {
         HeldPermit { source: Some(source), cost, ending: Ending::Dropped }
@@ -76,24 +80,25 @@ impl<H: PermitSource> Drop for HeldPermit<H> {
 // === impl Permit ===
 
 impl Permit<'_> {
-    /// How many of the limit this permit takes up.
+    /// Returns how much of the limit this permit takes up.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.0.cost()
     }
 
-    /// Ends the work as done. Counted in [`Endings`](crate::Endings); the place is free.
+    /// Ends the work as successful, and frees the permit. Counted in [`Endings`](crate::Endings).
     pub fn succeeded(self) {
         self.0.succeeded();
     }
 
-    /// Ends the work as turned away or timed out by whoever is overloaded. Counted in [`Endings`](crate::Endings);
-    /// the place is free.
+    /// Ends the work as rejected or timed out by an overloaded service, and frees the permit.
+    ///
+    /// Counted in [`Endings`](crate::Endings).
     pub fn overloaded(self) {
         self.0.overloaded();
     }
 
-    /// The same permit, no longer borrowed from its limiter.
+    /// Turns this permit into one that is not borrowed from its limiter.
     ///
     /// ```
     /// use tidegate::{ConcurrencyLimiter, OwnedPermit};
@@ -111,7 +116,7 @@ impl Permit<'_> {
 }
 
 impl OwnedPermit {
-    /// How many of the limit this permit takes up.
+    /// Returns how much of the limit this permit takes up.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.0.cost()
@@ -140,7 +145,7 @@ impl fmt::Debug for OwnedPermit {
     }
 }
 
-// === impl Home ===
+// === impl PermitSource ===
 
 impl PermitSource for Arc<Slots> {
     #[inline]

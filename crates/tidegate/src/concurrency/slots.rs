@@ -1,25 +1,26 @@
-//! # The slots: a word and a line
+//! # Slots: an atomic word and a wait queue
 //!
-//! Nearly always there is a free slot, or there is none and nobody wants to wait. For that a number suffices: taking
-//! subtracts, giving back adds, and neither needs a lock. Only who waits needs a line, and a line needs a lock.
+//! Nearly always there is a free slot, or there is none and the caller does not wait. For these cases a number
+//! suffices: taking subtracts, returning adds, and neither needs a lock. Only waiters need a queue, and a queue needs a
+//! lock.
 //!
-//! The two are tied together by one bit of the word. It is set while somebody waits, and then the rules change:
-//! nobody takes from the word any more but those who hold the lock, on behalf of whoever is first in the line.
+//! One bit of the word ties the two together. It is set while there are waiters. While it is set, slots are taken from
+//! the word only under the lock, on behalf of the first waiter.
 //!
 //! ```text
 //!     63                                    1      0
-//!    ┌─────────────────────────────────────┬────────┐   not waiting: take and give back by one atomic step each
-//!    │  how many are free (may be negative) │ waits? │   waiting:     give back, then lock and call who is first
+//!    ┌─────────────────────────────────────┬────────┐   not waiting: take and return by one atomic step each
+//!    │ how many are free (may be negative) │ waits? │   waiting:     return, then lock and wake the first waiter
 //!    └─────────────────────────────────────┴────────┘
 //! ```
 //!
-//! The bit is only changed under the lock, and it is set by a compare-and-swap that has seen too few free. So of a
-//! taker who goes to wait and a giver who gives back, one comes second and sees what the other did: the taker sees
-//! the slot, or the giver sees the bit. No wake-up is lost between them.
+//! The bit is changed only under the lock, and it is set by a compare-and-swap that has seen too few free slots. So
+//! when one thread starts to wait while another returns slots, one of the two comes second and sees what the other did:
+//! the waiter sees the free slot, or the returning thread sees the bit. No wake-up is lost between them.
 //!
-//! A slot is handed over and not merely announced: who is called owns it from then on, and a waiter that is dropped
-//! after being called gives it back. Lowering the limit subtracts, so that the number may be negative for a while;
-//! nobody is stopped, and whoever gives back fills the hole first.
+//! A slot is handed over to a waiter, not merely announced: the woken waiter owns the slot from then on, and a waiter
+//! that is dropped after being woken returns it. Lowering the limit subtracts, so the number may be negative for a
+//! while. Work in progress is not stopped; returned slots make up the deficit first.
 
 use std::task::{Context, Poll, Waker};
 
@@ -28,17 +29,18 @@ use super::refused::Refused;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::wait::{QueueExit, QueuePoll, Ticket, WaitQueue};
 
-/// So many slots, and those who wait for some.
+/// A limited number of slots, and the waiters for them.
 #[derive(Debug)]
 pub(crate) struct Slots {
     hot: Hot,
-    /// Changed under the lock of the line only.
+    /// Changed only under the lock of the queue.
     limit: AtomicU32,
     line: Mutex<WaitQueue<u32, Verdict>>,
 }
 
-/// What every permit touches, in a cache line of its own, so that threads at one limiter wait for one line only, and
-/// do not slow down their neighbours.
+/// The fields that every permit touches, in a cache line of their own.
+///
+/// Threads that use the same limiter contend for one cache line only, and do not slow down its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Hot {
@@ -46,16 +48,16 @@ struct Hot {
     tally: Tally,
 }
 
-/// What a waiter is told.
+/// The result that a waiter receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The slots are its own.
+    /// The waiter owns the slots.
     Granted,
-    /// It wants more than there is by now.
+    /// The waiter's cost exceeds the limit, which has changed meanwhile.
     Never { limit: u32 },
 }
 
-/// A wait for `cost` slots, which is given up by being dropped.
+/// A wait for `cost` slots. Dropping it cancels the wait.
 #[derive(Debug)]
 pub(crate) struct Acquiring<'a> {
     slots: &'a Slots,
@@ -63,7 +65,7 @@ pub(crate) struct Acquiring<'a> {
     ticket: Option<Ticket>,
 }
 
-/// The slots as they are at one moment.
+/// A snapshot of the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) limit: u32,
@@ -76,7 +78,7 @@ impl Usage {
         u64::from(self.limit).saturating_sub(self.in_use)
     }
 
-    /// Why somebody who wanted `cost` at once would not get it.
+    /// Why a request for `cost` slots would be refused without waiting; `None` if it would not.
     pub(crate) fn refusal(&self, cost: u32) -> Option<Refused> {
         let Usage { limit, waiting, .. } = *self;
         if !can_ever(cost, limit) {
@@ -89,13 +91,13 @@ impl Usage {
 
 const WAITING: u64 = 1;
 
-/// So many slots as a difference between words.
+/// Converts a number of slots to a difference between words.
 #[inline]
 fn units(slots: u32) -> u64 {
     u64::from(slots) << 1
 }
 
-/// How many are free by `word`. Negative while more are in use than the limit, after it was lowered.
+/// How many slots are free in `word`. Negative while more are in use than a lowered limit allows.
 #[inline]
 fn free(word: u64) -> i64 {
     word.cast_signed() >> 1
@@ -123,7 +125,7 @@ impl Slots {
         self.lock().max_waiting()
     }
 
-    /// Takes `cost` slots if they are free and nobody waits.
+    /// Takes `cost` slots if they are free and there are no waiters.
     #[inline]
     pub(crate) fn try_take(&self, cost: u32) -> bool {
         let mut word = self.hot.word.load(Ordering::Relaxed);
@@ -133,10 +135,10 @@ impl Slots {
                 Err(found) => word = found,
             }
         }
-        cost == 0 // nothing is there for everybody, however long the line
+        cost == 0 // a cost of 0 always succeeds, however long the queue
     }
 
-    /// Gives `cost` slots back, and calls those whose turn it then is.
+    /// Returns `cost` slots, and wakes the waiters that can now proceed.
     #[inline]
     pub(crate) fn give_back(&self, cost: u32) {
         if self.hot.word.fetch_add(units(cost), Ordering::Release) & WAITING != 0 {
@@ -144,12 +146,12 @@ impl Slots {
         }
     }
 
-    /// Puts another limit in force, and calls those whose turn it then is.
+    /// Applies another limit, and wakes the waiters that can now proceed.
     pub(crate) fn resize(&self, limit: u32) {
         {
             let _line = self.lock();
             let before = self.limit.swap(limit, Ordering::Relaxed);
-            // In one step, so that nobody sees the old limit gone and the new one not there; that it may wrap is meant.
+            // One step, so that no thread sees the old limit removed before the new one is added. Wrapping is intended.
             let difference = units(limit).wrapping_sub(units(before));
             self.hot.word.fetch_add(difference, Ordering::Release);
         }
@@ -163,7 +165,7 @@ impl Slots {
         Usage { limit, in_use: in_use.unsigned_abs(), waiting: line.len() }
     }
 
-    /// Why somebody who wanted `cost` at once did not get it.
+    /// Why a request for `cost` slots was refused without waiting.
     #[cold]
     pub(crate) fn refusal(&self, cost: u32) -> Refused {
         let limit = self.limit();
@@ -179,23 +181,23 @@ impl Slots {
         lock(&self.line)
     }
 
-    /// Calls everybody whose turn it is.
+    /// Wakes every waiter that can proceed.
     #[cold]
     fn serve(&self) {
-        // One at a time, and woken without the lock: a waker may run anything, also what needs the lock.
+        // One at a time, and woken without the lock: a waker may run arbitrary code, which may need the lock.
         while let Some(waker) = self.call_next() {
             waker.wake();
         }
     }
 
-    /// Calls who is first in the line, if there is enough for it by now.
+    /// Dequeues the first waiter if enough slots are free by now.
     fn call_next(&self) -> Option<Waker> {
         let mut line = self.lock();
         let (cost, limit) = (*line.first()?, self.limit());
         let verdict = if !can_ever(cost, limit) {
             Verdict::Never { limit }
         } else if free(self.hot.word.load(Ordering::Acquire)) >= i64::from(cost) {
-            // While the bit is set others only add, so that what was there still is.
+            // While the bit is set, other threads only add slots, so the slots just seen are still free.
             self.hot.word.fetch_sub(units(cost), Ordering::AcqRel);
             Verdict::Granted
         } else {
@@ -206,14 +208,14 @@ impl Slots {
         waker
     }
 
-    /// Clears the bit if nobody waits any more. Under the lock.
+    /// Clears the bit if there are no waiters any more. Call under the lock.
     fn note_who_waits(&self, line: &WaitQueue<u32, Verdict>) {
         if line.len() == 0 {
             self.hot.word.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
-    /// Takes `cost` slots or a place in the line, which is `None` if the slots were taken.
+    /// Takes `cost` slots or joins the queue; `None` if the slots were taken.
     fn take_or_join(&self, cost: u32, waker: Waker) -> Result<Option<Ticket>, Refused> {
         let mut line = self.lock();
         let limit = self.limit();
@@ -234,7 +236,9 @@ impl Slots {
         ticket.map(Some).ok_or(Refused::LineFull { max_waiting })
     }
 
-    /// Sets the bit, unless `cost` slots come free meanwhile: then takes them, and says false. Under the lock.
+    /// Sets the bit; if `cost` slots come free meanwhile, takes them and returns `false`.
+    ///
+    /// Call under the lock.
     fn set_waiting(&self, cost: u32) -> bool {
         let mut word = self.hot.word.load(Ordering::Relaxed);
         while word & WAITING == 0 {
@@ -248,7 +252,7 @@ impl Slots {
         true
     }
 
-    /// Gives up a place in the line. Whoever is behind it may then be next.
+    /// Leaves the queue. The waiter behind may then be able to proceed.
     #[cold]
     fn leave(&self, ticket: &Ticket, cost: u32) {
         let left = {
@@ -268,20 +272,22 @@ impl Slots {
     }
 }
 
-/// Whether `cost` slots can come free under this limit. A limit of 0 is a pause, not a size: nobody is judged by it.
+/// Whether `cost` slots can ever be free under this limit.
+///
+/// A limit of 0 is a pause and not a size: it makes no request impossible.
 fn can_ever(cost: u32, limit: u32) -> bool {
     cost <= limit || limit == 0
 }
 
-// === impl Place ===
+// === impl Acquiring ===
 
 impl<'a> Acquiring<'a> {
-    /// Not in the line yet; the first poll joins it.
+    /// Creates a wait that is not in the queue yet; the first poll joins it.
     pub(crate) fn new(slots: &'a Slots, cost: u32) -> Self {
         Acquiring { slots, cost, ticket: None }
     }
 
-    /// Ready when the slots are taken, or never will be.
+    /// Ready when the slots are taken, or can never be.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
         match &self.ticket {
             None => self.join(cx.waker().clone()),

@@ -1,22 +1,22 @@
-//! # Whose request it is
+//! # Client address
 //!
-//! The simplest key of a request is the address it came from. Behind a proxy that is the proxy's, and everybody
-//! shares it. Proxies say in a header on whose behalf they ask; but so can anybody, and who believes the first entry
-//! of `X-Forwarded-For`, as many programs do, lets every client choose whose limit to use up.
+//! The simplest key of a request is the address that it came from. Behind a proxy that is the proxy's address, which
+//! all clients share. Proxies name the client in a header, but clients can send the same header. A server that uses the
+//! first entry of `X-Forwarded-For`, as many programs do, lets every client choose which limit to use up.
 //!
-//! So a header is believed only as far as those are trusted who wrote it. The socket tells who the nearest is; if
-//! that is one of ours, its word is the last entry; if that again is one of ours, the entry before it counts, and so
-//! on. The first who is not one of ours is the client.
+//! So an entry of a header counts only as far as its author is trusted. The socket gives the nearest peer. If that is a
+//! trusted proxy, the last entry names the peer before it. If that one is trusted, too, the entry before it counts, and
+//! so on. The first address that is not trusted is the client.
 //!
 //! ```text
 //!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.2        socket: 10.0.0.1      trusted: 10.0.0.0/8
-//!                    invented └─► client   └─► ours ◄────────────── ours ◄────── begin here
+//!                    forged   └─► client   └─► trusted ◄─────────── trusted ◄─── start here
 //! ```
 //!
-//! Without settings no header is looked at. One header is, never several: who may fall through from one to another can
-//! choose between them. What cannot be read ends the walk at the last address that could.
+//! By default no header is read. At most one header is read, never several: with a fallback from one header to another,
+//! clients could choose between them. If an entry cannot be parsed, the walk ends at the last address that could.
 //!
-//! What is said to those behind us, where a request is passed on, is in `onward`.
+//! The module `onward` writes these headers for requests that are forwarded to another server.
 
 mod onward;
 
@@ -33,16 +33,16 @@ use super::head::Head;
 use super::network::{Network, TrustedProxies};
 use super::text::{InlineKey, KeyText, Kind};
 
-/// Who is at the other end of the connection.
+/// The peer at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// This address.
+    /// A peer with this IP address.
     Address(IpAddr),
-    /// A program on this machine, by a socket of the file system.
+    /// A program on this machine, connected over a Unix domain socket.
     Local,
 }
 
-/// How the address of a client is found.
+/// Finds the address of a client.
 ///
 /// With axum, which leaves the address of the socket in an extension:
 ///
@@ -54,13 +54,13 @@ pub enum Peer {
 /// // Headers are ignored:
 /// let direct = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
 ///
-/// // Behind proxies of ours:
+/// // Behind trusted proxies:
 /// let ours = TrustedProxies::new(["10.0.0.0/8"])?;
 /// let behind = direct.behind(ours, Forwarding::XForwardedFor);
 /// # Ok::<(), tidegate::http::InvalidProxies>(())
 /// ```
 ///
-/// A request of which nobody knows where it came from has no address. As a key, all of these share one.
+/// A request with an unknown peer has no address. All such requests share one key.
 #[derive(Clone)]
 pub struct ClientAddress {
     peer: Arc<dyn FindPeer>,
@@ -69,7 +69,7 @@ pub struct ClientAddress {
     v6: Prefix<u128>,
 }
 
-/// How many bits of an address make a key, and which.
+/// How many bits of an address make up a key, and their mask.
 #[derive(Clone, Copy, Debug)]
 struct Prefix<M> {
     bits: u8,
@@ -80,11 +80,11 @@ struct Prefix<M> {
 trait FindPeer: Send + Sync {
     fn peer(&self, extensions: &Extensions) -> Option<PeerBits>;
 
-    /// Its address, if that is of version 4: a number, which is handed over in a register.
+    /// Its address, if that is IPv4: a number, which is passed in a register.
     fn v4(&self, extensions: &Extensions) -> Option<u32>;
 }
 
-/// What a server has left in an extension `T`, as `F` reads it.
+/// The peer as `F` reads it from the extension `T` that the server has set.
 struct InExtension<T, F>(F, PhantomData<fn(&T)>);
 
 impl<T, F> FindPeer for InExtension<T, F>
@@ -115,7 +115,9 @@ where
     }
 }
 
-/// A peer as numbers: most are only looked at to make a key of them, and an address is handed about byte by byte.
+/// A peer as numbers.
+///
+/// Most peers are only turned into a key, and an `IpAddr` is copied byte by byte.
 #[derive(Clone, Copy)]
 enum PeerBits {
     V4(u32),
@@ -123,7 +125,7 @@ enum PeerBits {
     Local,
 }
 
-/// The header that proxies of ours speak in.
+/// The header in which trusted proxies name the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forwarding {
@@ -131,31 +133,33 @@ pub enum Forwarding {
     XForwardedFor,
     /// `Forwarded` of RFC 7239: a list, read from the right.
     Forwarded,
-    /// One address in a header of a provider, such as `CF-Connecting-IP`. The proxies have to be that provider's.
+    /// One address in a header of a provider, such as `CF-Connecting-IP`.
+    ///
+    /// The proxies must be that provider's.
     Single(HeaderName),
 }
 
-/// Which of the entries of a list counts.
+/// Which entry of the header names the client.
 #[derive(Clone, Debug)]
 enum Trust {
     Nobody,
-    /// The first from the right who is not trusted.
+    /// The first entry from the right that is not a trusted proxy.
     Walk(TrustedProxies, Spoken),
-    /// The last, if the peer is trusted.
+    /// The last entry, if the peer is trusted.
     Last(TrustedProxies, Spoken),
-    /// So many from the right, whoever the peer is.
+    /// The entry this many from the right, whatever the peer is.
     Hops(usize),
 }
 
-/// A client, and how sure that is.
+/// The address of a client, and how reliable it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Client {
-    /// Its address. `None` for a socket of the file system, or if nobody knows.
+    /// The address. `None` for a Unix domain socket, or if it is unknown.
     pub address: Option<IpAddr>,
-    /// Where that was found.
+    /// Where the address was found.
     pub found: Found,
-    /// Whether something could not be read, so that the address may be that of a proxy.
+    /// Whether an entry could not be parsed, so that the address may be that of a proxy.
     pub is_doubtful: bool,
 }
 
@@ -165,15 +169,16 @@ pub struct Client {
 pub enum Found {
     /// At the other end of the connection.
     Socket,
-    /// In what a proxy said.
+    /// In a header of a proxy.
     Header,
-    /// Nowhere.
+    /// Nowhere: the peer is unknown.
     Nowhere,
 }
 
 impl ClientAddress {
-    /// The address of the socket, which whoever accepts connections has left in an extension of the request. Headers
-    /// are ignored.
+    /// Uses the address of the socket, and ignores headers.
+    ///
+    /// The server must have left the address in an extension of the request.
     pub fn from_socket<T, F>(address: F) -> Self
     where
         T: Send + Sync + 'static,
@@ -182,7 +187,7 @@ impl ClientAddress {
         ClientAddress::from_peer(move |found: &T| Peer::Address(address(found).ip()))
     }
 
-    /// As [`from_socket`](ClientAddress::from_socket), where there may be sockets of the file system too.
+    /// As [`from_socket`](ClientAddress::from_socket), also for Unix domain sockets.
     pub fn from_peer<T, F>(peer: F) -> Self
     where
         T: Send + Sync + 'static,
@@ -192,42 +197,46 @@ impl ClientAddress {
         ClientAddress { peer: Arc::new(peer), trust: Trust::Nobody, v4: v4_prefix(32), v6: v6_prefix(64) }
     }
 
-    /// Believes these proxies what they say in this header, and whom they believe.
+    /// Trusts these proxies to name the client in this header.
+    ///
+    /// If the address they name is also that of a trusted proxy, the entry before it counts, and so on.
     #[must_use]
     pub fn behind(self, proxies: TrustedProxies, forwarding: Forwarding) -> Self {
         ClientAddress { trust: Trust::Walk(proxies, forwarding.spoken()), ..self }
     }
 
-    /// Believes these proxies the last address of this header, and nothing before it.
+    /// Trusts these proxies only for the last address of this header.
     #[must_use]
     pub fn directly_behind(self, proxies: TrustedProxies, forwarding: Forwarding) -> Self {
         ClientAddress { trust: Trust::Last(proxies, forwarding.spoken()), ..self }
     }
 
-    /// Takes the entry of `X-Forwarded-For` that is so many from the right, the last being the first. With fewer
-    /// entries, or with 0, it is the socket's.
+    /// Takes the entry of `X-Forwarded-For` that is this many from the right.
     ///
-    /// For a known number of proxies whose addresses are not known. Nobody else must be able to connect: whoever can,
-    /// chooses. (Envoy counts so with `use_remote_address`; without it, count one more.)
+    /// The last entry is number 1. With fewer entries, or with 0, the address is the socket's.
+    ///
+    /// For a known number of proxies with unknown addresses. No other peer may be able to connect, because it could
+    /// choose its address. (Envoy counts so with `use_remote_address`; without it, count one more.)
     #[must_use]
     pub fn hops(self, hops: usize) -> Self {
         ClientAddress { trust: Trust::Hops(hops), ..self }
     }
 
-    /// How many bits of an address make a key: 32 of version 4 and 64 of version 6 unless said otherwise, as whoever
-    /// has one address of version 6 has its /64.
+    /// Sets how many bits of an address make up a key.
+    ///
+    /// The default is 32 bits of IPv4 and 64 bits of IPv6, because a client with one IPv6 address has its whole /64.
     #[must_use]
     pub fn by_prefix(self, v4_bits: u8, v6_bits: u8) -> Self {
         ClientAddress { v4: v4_prefix(v4_bits), v6: v6_prefix(v6_bits), ..self }
     }
 
-    /// The client of a request.
+    /// Finds the client of a request.
     #[must_use]
     pub fn find(&self, head: &Head<'_>) -> Client {
         self.client(self.peer.peer(head.extensions).map(Peer::from), head.headers)
     }
 
-    /// The client of a request from this peer, with these headers.
+    /// Finds the client of a request from this peer, with these headers.
     #[must_use]
     pub fn client(&self, peer: Option<Peer>, headers: &HeaderMap) -> Client {
         let socket = Client::at(peer);
@@ -240,14 +249,14 @@ impl ClientAddress {
         }
     }
 
-    /// The network that the client is limited as.
+    /// The network under which the client is limited.
     #[must_use]
     pub fn network(&self, client: Client) -> Option<Network> {
         let bits = |address: IpAddr| if address.is_ipv4() { self.v4.bits } else { self.v6.bits };
         client.address.map(|address| Network::of(address, bits(address)))
     }
 
-    /// Writes the network of the client as a part of a key: its bits and its first address.
+    /// Writes the client's network as a part of a key: its bits and its first address.
     pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyText) {
         match self.find(head).address {
             None => key.part(Kind::Address, |_| ()),
@@ -259,7 +268,7 @@ impl ClientAddress {
         }
     }
 
-    /// The same, of most clients of version 4.
+    /// The same as an inline key, for IPv4 peers where headers are ignored.
     #[inline]
     pub(super) fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         match self.trust {
@@ -361,7 +370,7 @@ fn is_trusted(peer: Option<Peer>, proxies: &TrustedProxies) -> bool {
     }
 }
 
-/// From the right, past everybody who is trusted.
+/// Walks from the right, past all trusted proxies.
 fn walk(socket: Client, proxies: &TrustedProxies, spoken: &Spoken, headers: &HeaderMap) -> Client {
     let mut client = socket;
     for entry in spoken.read_from_right(headers) {
@@ -374,7 +383,7 @@ fn walk(socket: Client, proxies: &TrustedProxies, spoken: &Spoken, headers: &Hea
     single(client, socket, spoken, headers)
 }
 
-/// So many from the right, the last being the first.
+/// Takes the entry this many from the right; the last entry is number 1.
 fn nth(socket: Client, hops: usize, spoken: &Spoken, headers: &HeaderMap) -> Client {
     let client = match spoken.read_from_right(headers).nth(hops - 1) {
         Some(Ok(address)) => Client::said(address),
@@ -384,7 +393,7 @@ fn nth(socket: Client, hops: usize, spoken: &Spoken, headers: &HeaderMap) -> Cli
     single(client, socket, spoken, headers)
 }
 
-/// A header of one value that comes twice was not only written by the provider.
+/// Ignores a single-value header that occurs twice: the provider has not written both.
 fn single(client: Client, socket: Client, spoken: &Spoken, headers: &HeaderMap) -> Client {
     match spoken {
         Spoken::Single(name) if headers.get_all(name).iter().nth(1).is_some() => socket.doubtful(),

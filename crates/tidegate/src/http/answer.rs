@@ -1,13 +1,11 @@
-//! # What a refused request is answered
+//! # Response to a refused request
 //!
-//! 429 says: this is your own limit. 503 says: we are busy, it is not your fault. Both say when to come back, are not
-//! to be cached, and carry a few words for whoever reads them: RFC 9457's JSON for programs, a page for browsers. A
-//! caller of gRPC gets a status of gRPC, in the headers, because there will be no body to follow. A `HEAD` gets no
-//! body.
+//! 429 means that the client's own limit is reached. 503 means that the server is busy, which is not the client's
+//! fault. Both say when to retry, must not be cached, and have a short body: RFC 9457's JSON for programs, a page for
+//! browsers. A gRPC client gets a gRPC status, in the headers, because no body follows. A `HEAD` request gets no body.
 //!
-//! The body of the request is never looked at. A client that asked with `Expect: 100-continue` is therefore told 429
-//! instead of being told to go on, and what it sends all the same is for the server to drain, or to close the
-//! connection over.
+//! The body of the request is never read. A client that sent `Expect: 100-continue` therefore receives 429 instead of
+//! 100. If it sends its body all the same, the server has to drain it or close the connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,21 +23,21 @@ use super::retry::{self, Jitter};
 use super::rule::{Expose, HttpRule, RuleQuota};
 use tidegate_core::{Decision, Outcome, Wait};
 
-/// Why a request is refused, and how it will be answered unless somebody else answers it.
+/// Why a request is refused, and how it is answered by default.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// The name of the rule that refused it.
+    /// The name of the rule that refused the request.
     pub rule: Arc<str>,
-    /// How much of the rule clients are told.
+    /// How much of the rule is reported to clients.
     pub expose: Expose,
-    /// The status.
+    /// The status of the response.
     pub status: StatusCode,
-    /// When to come back, with the jitter. `None` if that is in vain, or is not to be told.
+    /// When to retry, with jitter. `None` if a retry is futile, or the time is hidden.
     pub retry_after: Option<Wait>,
-    /// What is left of the rules, for clients to be told.
+    /// The remaining quotas to report to the client.
     left: Decisions,
 }
 
@@ -47,20 +45,20 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// The rule said so.
+    /// The rule refused it.
     Limit(Decision),
-    /// As many wait for the rule as may.
+    /// The queue is full: the maximum number of requests is already waiting.
     LineFull,
-    /// It lacks what the rule goes by.
+    /// It lacks the key of the rule.
     MissingKey,
 }
 
-/// How refusals are answered, and what is told with every answer.
+/// How refusals are answered, and what is added to every response.
 pub(super) struct Answers {
     pub(super) fields: Fields,
-    /// What the rules are, where that is the same in every response.
+    /// The policy field, if it is the same in every response.
     pub(super) policy: Option<HeaderValue>,
-    /// When to come back where nobody can say when there will be room.
+    /// When to retry if it is unknown when a permit will be free.
     pub(super) when_busy: Wait,
     pub(super) in_browsers: bool,
     pub(super) jitter: Jitter,
@@ -84,12 +82,12 @@ struct Problem {
     title: &'static str,
 }
 
-/// The least that can be told.
+/// The shortest retry time that can be sent.
 const A_SECOND: Wait = Wait::micros(1_000_000);
 
 impl Refusal {
     pub(super) fn new(rule: &HttpRule, why: Why, left: Decisions, answers: &Answers) -> Self {
-        let busy = answers.when_busy.max(longest(&left)); // nobody comes back before what else refused lets them pass
+        let busy = answers.when_busy.max(longest(&left)); // no retry before the other rules that refused allow it
         let (status, wait) = match why {
             Why::Limit(decision) => (rule.status(decision.outcome), wait_of(decision.outcome, busy)),
             Why::LineFull => (rule.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE), Some(busy)),
@@ -100,21 +98,22 @@ impl Refusal {
         Refusal { why, rule: rule.name.clone(), expose: rule.expose, status, retry_after, left }
     }
 
-    /// What `Retry-After` says.
+    /// The value of `Retry-After`, in seconds.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.retry_after.map(retry::seconds)
     }
 
-    /// With which code to close a WebSocket, if this is of a message and not of a request: 1008 for a limit of the
-    /// client's own, 1013, to try again later, where we are busy. Before the connection is upgraded it is a request like
-    /// others.
+    /// The code to close a WebSocket with, if a message is refused and not a request.
+    ///
+    /// It is 1008 for a limit of the client's own, and 1013, to try again later, if the server is busy. Before the
+    /// connection is upgraded, the refusal is that of an ordinary request.
     #[must_use]
     pub fn close_code(&self) -> u16 {
         if self.status == StatusCode::SERVICE_UNAVAILABLE { 1013 } else { 1008 }
     }
 
-    /// The decision, where there was one.
+    /// The decision, if there was one.
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
         match self.why {
@@ -124,7 +123,7 @@ impl Refusal {
     }
 }
 
-/// When the last of the rules that refused lets pass, as clients are told.
+/// When the last of the rules that refused allows the request, in whole seconds.
 fn longest(left: &Decisions) -> Wait {
     let refused = left.as_slice().iter().filter(|left| left.is_refusal);
     let seconds = refused.map(|left| left.within).max().unwrap_or(0);
@@ -166,7 +165,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// The whole answer to a refused request, with what clients are told of these rules.
+    /// Builds the response to a refused request, with the fields for these rules.
     pub(super) fn refuse(&self, head: &Head<'_>, refusal: &Refusal, rules: &[HttpRule]) -> Response<Vec<u8>> {
         if let Some(replaced) = &self.replaced {
             return replaced(head, refusal);
@@ -185,14 +184,14 @@ impl Answers {
         response
     }
 
-    /// Sees to what is the same in every response.
+    /// Precomputes what is the same in every response.
     pub(super) fn prepare(&mut self, rules: &[HttpRule]) {
         let is_same = rules.iter().all(HttpRule::is_told_alike);
         self.policy =
             is_same.then(|| self.fields.policy(rules.iter().filter_map(|rule| rule.shown(None)))).flatten();
     }
 
-    /// Adds what clients are told of these rules, of some of which so much is left.
+    /// Adds the fields for these rules, and the remaining quotas of some of them.
     fn tell(&self, headers: &mut HeaderMap, rules: &[HttpRule], left: &[RuleQuota]) {
         let limit_of = |number| left.iter().find(|left| left.rule == number).map(|left| left.limit);
         let shown = || (0..).zip(rules).filter_map(|(number, rule)| rule.shown(limit_of(number)));
@@ -202,8 +201,9 @@ impl Answers {
         self.expose_in_browsers(headers);
     }
 
-    /// As [`tell`](Answers::tell), for a response of the service. One that sends the client elsewhere does not say that
-    /// nothing is left: it would not go.
+    /// As [`tell`](Answers::tell), for a response of the service.
+    ///
+    /// A redirect does not report that nothing remains: the client would not follow it.
     pub(super) fn tell_with(
         &self,
         status: StatusCode,
@@ -239,7 +239,9 @@ impl Answers {
     }
 }
 
-/// RFC 9457. Names are printable ASCII, so that quoting them is all there is to do.
+/// The JSON of RFC 9457.
+///
+/// Names are printable ASCII, so only quotes and backslashes are escaped.
 fn json(refusal: &Refusal, rules: &[HttpRule]) -> String {
     let status = refusal.status.as_u16();
     if refusal.why == Why::MissingKey {
@@ -257,7 +259,9 @@ fn json(refusal: &Refusal, rules: &[HttpRule]) -> String {
     )
 }
 
-/// The rules that refused, as far as clients know them: each, if it is known what each has said, else the binding one.
+/// The rules that refused, as far as clients know them.
+///
+/// All of them if the decision of each rule is known, else the binding one.
 fn violated<'a>(refusal: &'a Refusal, rules: &'a [HttpRule]) -> Vec<&'a str> {
     let refused = refusal.left.as_slice().iter().filter(|left| left.is_refusal);
     let names: Vec<&str> =
@@ -268,7 +272,7 @@ fn violated<'a>(refusal: &'a Refusal, rules: &'a [HttpRule]) -> Vec<&'a str> {
     }
 }
 
-/// A status of gRPC, all of it in the headers.
+/// A gRPC status, all of it in the headers.
 fn grpc(refusal: &Refusal, kind: &'static str) -> Response<Vec<u8>> {
     let (status, message) = match refusal.why {
         Why::MissingKey => ("3", "the request lacks what it is limited by"),
@@ -285,7 +289,7 @@ fn grpc(refusal: &Refusal, kind: &'static str) -> Response<Vec<u8>> {
     response
 }
 
-/// In how many milliseconds to try again; -1 for never.
+/// The milliseconds until the retry; -1 for never.
 fn pushback(refusal: &Refusal) -> Option<HeaderValue> {
     match (refusal.retry_after, refusal.why) {
         (Some(wait), _) => Some(HeaderValue::from(wait.as_micros().div_ceil(1_000))),

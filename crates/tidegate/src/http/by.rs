@@ -1,19 +1,19 @@
-//! # What a request can be limited by
+//! # Parts of keys
 //!
-//! Each function is a part of a key; a tuple of parts is a part. Parts that every request has are keys as they are. The
-//! others need a word on what happens when they are missing, see [`KeyPart`].
+//! Each function returns a part of a key; a tuple of parts is a part. Parts that every request has are keys as they
+//! are. The others need a fallback for requests that lack them, see [`KeyPart`].
 //!
-//! | part | always there |
+//! | part | always present |
 //! |---|---|
 //! | [`global`], [`text`], [`method`] | yes |
-//! | [`address`] | yes: who has none shares one key with the others who have none |
+//! | [`address`] | yes: all clients without an address share one key |
 //! | [`header`], and [`secret`](Header::secret) | no |
 //! | [`query`], [`route`], [`param`], [`host`] | no |
-//! | [`extension`], such as a user who was authenticated before, or axum's `MatchedPath` | no |
+//! | [`extension`], such as an authenticated user, or axum's `MatchedPath` | no |
 //! | [`value`], a closure | no |
 //!
-//! Limit by a header only what has been checked: who can invent values has a limit for each of them, and who can send
-//! somebody else's uses that one's limit up.
+//! Limit by a header only if its value has been verified. A client that can invent values has a limit for each of them,
+//! and a client that can send the value of another client uses up the other's limit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,7 +30,7 @@ use super::route::decode;
 pub use super::route::{Param, Route, param, route};
 use super::text::{InlineKey, KeyText, KeyValue, Kind};
 
-/// Everybody together: one limit for all requests. Its key is the empty one.
+/// One limit for all requests together. Its key is empty.
 #[must_use]
 pub const fn global() -> Global {
     Global
@@ -41,36 +41,40 @@ pub fn text(text: impl Into<Cow<'static, str>>) -> Text {
     Text(text.into())
 }
 
-/// The method. Those that are not of HTTP's own count as one: anybody can invent some.
+/// The method.
+///
+/// All methods that HTTP does not define count as one, because clients can invent any number of them.
 #[must_use]
 pub const fn method() -> OfMethod {
     OfMethod
 }
 
-/// The address of the client, or as much of it as [`ClientAddress::by_prefix`] says.
+/// The address of the client, or the prefix of it that [`ClientAddress::by_prefix`] sets.
 #[must_use]
 pub const fn address(client: ClientAddress) -> Address {
     Address(client)
 }
 
-/// The only value of a header. One that is empty or comes more than once is as good as missing.
+/// The only value of a header. An empty or repeated header counts as missing.
 pub fn header(name: impl Into<String>) -> Header {
     let name = name.into();
     Header { parsed: HeaderName::try_from(name.as_str()).ok(), name, is_secret: false }
 }
 
-/// The only value of a parameter of the query, decoded.
+/// The only value of a query parameter, decoded.
+///
+/// An empty or repeated parameter counts as missing.
 pub fn query(name: impl Into<String>) -> Query {
     Query(name.into())
 }
 
-/// The host that is asked for, without regard to case, a dot at its end, or the port that goes without saying.
+/// The requested host, in lower case, without a final dot and without port 80 or 443.
 #[must_use]
 pub const fn host() -> Host {
     Host
 }
 
-/// Something of an extension, such as a user who was authenticated before.
+/// A value of an extension, such as the id of an authenticated user.
 ///
 /// ```
 /// use tidegate::http::{KeyPart, by};
@@ -87,7 +91,7 @@ where
     Extension { value, types: PhantomData }
 }
 
-/// Whatever a closure finds.
+/// A value that a closure finds in the request head.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -204,7 +208,9 @@ impl KeyPart for Address {
 impl TotalKey for Address {}
 
 impl Header {
-    /// Hashes the value, so that it is neither stored nor sent on: for API keys, tokens and cookies.
+    /// Hashes the value, so that it is neither stored nor sent on.
+    ///
+    /// For API keys, tokens and cookies.
     #[must_use]
     pub fn secret(self) -> Self {
         Header { is_secret: true, ..self }
@@ -241,7 +247,7 @@ impl KeyPart for Query {
         });
         let value = values.next().filter(|value| !value.is_empty()).ok_or(MissingPart)?;
         if values.next().is_some() {
-            return Err(MissingPart); // which of them is meant?
+            return Err(MissingPart); // ambiguous if there are two
         }
         key.part(Kind::Query, |key| decode(value, b'+').for_each(|byte| key.raw(&[byte])));
         Ok(())

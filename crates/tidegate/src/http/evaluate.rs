@@ -1,15 +1,15 @@
-//! # From a request to a ruling
+//! # Evaluating a request
 //!
 //! ```text
-//!   head ─► skip? ─► keys ─► gate: all enforced rules at once ─► shadows, one by one ─► pass, or a refusal
+//!   head ─► skip? ─► keys ─► gate: all enforced rules together ─► shadow rules, one by one ─► pass or refusal
 //! ```
 //!
-//! A gate in memory is asked on the spot: nothing is allocated, and the request is counted before anybody could take
-//! it back. One that answers later is asked with keys that are kept for it, and its answer is begun at once, in the
-//! same call; a gate that asks Redis goes on asking, whatever the client does then.
+//! A gate in memory is called directly: nothing is allocated, and the request is counted before it can be cancelled. A
+//! gate that answers later is called with keys that its future owns. That future is polled once in the same call; a
+//! Redis gate then completes the check even if the client cancels the request.
 //!
-//! Rules in shadow are asked only if all others let the request pass, because only then would they have been charged;
-//! each on its own, so that none hides what another would have done.
+//! Shadow rules are checked only if all enforced rules allow the request, because only then would they have been
+//! charged. Each is checked on its own, so that none hides what another would have done.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use super::text::KeyText;
 use crate::gate::{Admission, Answer, InvalidRequest, Part};
 use tidegate_core::{Decision, Outcome, RuleId};
 
-/// The keys of a request, and what it costs under each rule.
+/// The keys of a request, and its cost under each rule.
 struct Question {
     text: KeyText,
     asked: [RuleCheck; MOST_RULES],
@@ -39,19 +39,19 @@ struct Question {
 #[derive(Clone, Copy, Default)]
 struct RuleCheck {
     cost: u32,
-    /// Where its key is.
+    /// Where its key begins in the text; `to` is where it ends.
     from: u16,
     to: u16,
     id: RuleId,
-    /// Which of the limits' rules.
+    /// The index of the rule in the limits.
     rule: u8,
     is_shadow: bool,
 }
 
 impl Limits {
-    /// Whether this request may pass. It is counted when this returns.
+    /// Decides whether this request may pass.
     ///
-    /// For whoever serves requests without tower:
+    /// The request is counted when this returns. To serve requests without tower:
     ///
     /// ```
     /// use http::Request;
@@ -76,8 +76,10 @@ impl Limits {
         }
     }
 
-    /// What there is to tell of a request that passes with nothing to wait for or to hold, as far as its extensions
-    /// tell whose it is. If it is `Some`, it is counted; if not, nothing has happened yet.
+    /// Tries the fast path, which needs only the extensions.
+    ///
+    /// `Some` means that the request passes, with nothing to wait for or to hold, and is counted. It has what to report
+    /// to the client. `None` means that nothing has happened yet.
     fn passes_at_once(&self, extensions: &Extensions) -> Option<Decisions> {
         match self.0.fast_path {
             FastPath::InlineKey => self.passes_by(extensions).then(Decisions::default),
@@ -86,30 +88,32 @@ impl Limits {
         }
     }
 
-    /// How short the way is.
+    /// The fast path that requests can take.
     #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn fast_path(&self) -> FastPath {
         self.0.fast_path
     }
 
-    /// The [brief](FastPath::InlineKey) way.
+    /// The fast path [`InlineKey`](FastPath::InlineKey).
     ///
-    /// Who sees nothing of a request but its extensions, taken out of it, does not keep the compiler from handing the
-    /// rest on where it lies.
+    /// It sees only the extensions, which are taken out of the request, so that the compiler passes the rest of the
+    /// request in place instead of copying it.
     #[inline]
     pub(crate) fn passes_by(&self, extensions: &Extensions) -> bool {
         matches!(&*self.0.rules, [rule] if rule.shortcut.passes(rule.id, extensions))
     }
 
-    /// The same where clients are [told](FastPath::WithQuota) what is left.
+    /// The fast path [`WithQuota`](FastPath::WithQuota): returns the remaining quota.
     #[inline]
     pub(crate) fn passes_by_with(&self, extensions: &Extensions) -> Option<Decisions> {
         let [rule] = &*self.0.rules else { return None };
         rule.shortcut.pass_with(rule.id, extensions).map(HttpRule::left_of).map(Decisions::one)
     }
 
-    /// As [`evaluate`](Limits::evaluate), for who did not pass by what its extensions tell.
+    /// The slow path of [`evaluate`](Limits::evaluate).
+    ///
+    /// For requests that the fast path did not let pass.
     #[inline(never)]
     pub(crate) fn ask_at_length(&self, head: &Head<'_>) -> Evaluation {
         if self.0.skip.as_ref().is_some_and(|skip| skip(head)) {
@@ -130,7 +134,7 @@ impl Limits {
         begun(Box::pin(async move { limits.0.rule_later(&question).await }))
     }
 
-    /// A ruling, or a wait and then that ruling.
+    /// Returns the outcome, or a wait and then the outcome.
     fn begin(&self, outcome: Verdict) -> Evaluation {
         match outcome {
             Verdict::Now(outcome) => Evaluation::Now(outcome),
@@ -142,24 +146,24 @@ impl Limits {
     }
 }
 
-/// Starts what will come later, so that it does not depend on whether somebody waits for it.
+/// Polls once, so that the check starts even if nothing ever waits for its result.
 fn begun(mut later: Pin<Box<dyn Future<Output = LimitOutcome> + Send>>) -> Evaluation {
-    // Nobody is to be woken: whoever was given the future polls it first, and leaves a waker of its own.
+    // No task has to be woken: the owner of the future polls it first, and leaves its own waker.
     match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Evaluation::Now(outcome),
         Poll::Pending => Evaluation::PendingOutcome(PendingOutcome(later)),
     }
 }
 
-/// What a gate's answer comes to.
+/// What the answer of a gate means for the request.
 enum Verdict {
     Now(LimitOutcome),
-    /// It passes after this wait.
+    /// The request passes after this wait.
     After(tidegate_core::Wait, Passed),
 }
 
 impl Shared {
-    /// Asks the gate, for what each rule has to say if that is to be told.
+    /// Calls the gate; asks for the decision of each rule if quotas are reported.
     fn decide<'a>(&'a self, parts: &'a [Part<'a>]) -> Answer<'a> {
         if parts.len() > 1 && self.answers.fields != Fields::None {
             self.gate.decide_each(parts)
@@ -168,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// The keys of a request. `Err` if it lacks one that it must have.
+    /// Writes the keys of a request. `Err` if it lacks a key that is required.
     #[inline]
     fn write(&self, head: &Head<'_>, question: &mut Question) -> Result<(), Box<Refusal>> {
         for (index, rule) in (0..).zip(&self.rules) {
@@ -192,7 +196,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A key is missing that must not be.
+    /// Handles a required key that is missing.
     fn lacks(&self, rule: &HttpRule) -> Result<(), Box<Refusal>> {
         count(&rule.counts.missing);
         if rule.is_shadow {
@@ -202,7 +206,9 @@ impl Shared {
         Err(self.refusal(rule, Why::MissingKey))
     }
 
-    /// Asks the only rule. `None` if that lacks its key, or the gate did not answer at once.
+    /// Checks the only rule.
+    ///
+    /// `None` if its key is missing, or the gate did not answer immediately.
     fn rule_on_one(&self, head: &Head<'_>) -> Option<Verdict> {
         let rule = self.rules.first()?;
         let mut key = KeyText::new();
@@ -220,8 +226,9 @@ impl Shared {
         })
     }
 
-    /// Whether to ask first only if the request passes, which it mostly does: there is nothing to tell, and this has not
-    /// been asked before.
+    /// Whether to try `Gate::passes` first, which usually succeeds.
+    ///
+    /// There must be nothing to report to the client, and the fast path must not have tried the same already.
     fn is_worth_a_try(&self, rule: &HttpRule, extensions: &Extensions) -> bool {
         match self.fast_path {
             FastPath::Plain => true,
@@ -230,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Asks a gate that answers at once. `None` if it did not.
+    /// Calls a gate that answers immediately. `None` if it did not.
     fn rule_now(&self, question: &Question) -> Option<Verdict> {
         let answer = match question.enforced() {
             (_, 0) => Ok(None),
@@ -253,7 +260,7 @@ impl Shared {
         })
     }
 
-    /// Asks a gate that takes its time, or at which requests wait.
+    /// Calls a gate that answers later, or at which requests wait.
     async fn rule_later(&self, question: &Question) -> LimitOutcome {
         let (parts, enforced) = question.enforced();
         let answer = match &self.waiting {
@@ -287,9 +294,9 @@ impl Shared {
         LimitOutcome::Pass(passed)
     }
 
-    /// What the gate's answer means for the request. `None` is the answer where no rule applied.
+    /// What the answer of the gate means for the request. `None`: no rule applied.
     fn settle(&self, answer: Result<Option<Admission>, InvalidRequest>) -> Settled {
-        // Which rules there are was seen to when the limits were built; a gate that has changed its mind lets nobody pass.
+        // The rules were checked when the limits were built. A gate that rejects them now lets no request pass.
         let Ok(admission) = answer else {
             return Settled::Refused(self.refusal(&self.rules[0], Why::LineFull));
         };
@@ -307,7 +314,9 @@ impl Shared {
         Settled::Passed(wait, Passed { permits, decisions })
     }
 
-    /// What clients are told of the rules: of each, if the gate knows, else of the one that was binding.
+    /// The quotas to report to the client.
+    ///
+    /// Of each rule if the gate knows them, else of the binding one.
     fn told(&self, binding: &Decision, each: &[Decision]) -> Decisions {
         if self.answers.fields == Fields::None {
             return Decisions::default();
@@ -328,7 +337,7 @@ impl Shared {
         Box::new(Refusal::new(rule, Why::Limit(decision), decisions, &self.answers))
     }
 
-    /// A refusal that no rule decided on.
+    /// A refusal without a decision of a rule.
     #[cold]
     fn refusal(&self, rule: &HttpRule, why: Why) -> Box<Refusal> {
         if why != Why::MissingKey {
@@ -343,7 +352,7 @@ impl Shared {
         self.refusal(&self.rules[first], Why::LineFull)
     }
 
-    /// What a rule in shadow would have done.
+    /// Counts what a shadow rule would have done, and keeps its permits.
     fn look(&self, check: &RuleCheck, answer: Result<Admission, InvalidRequest>, passed: &mut Passed) {
         let counts = &self.rules[usize::from(check.rule)].counts;
         match answer {
@@ -357,7 +366,7 @@ impl Shared {
     }
 }
 
-/// The answer, if it is there.
+/// The answer, if it is ready.
 #[inline]
 fn at_once(answer: Answer<'_>) -> Option<Result<Admission, InvalidRequest>> {
     match answer {
@@ -366,20 +375,20 @@ fn at_once(answer: Answer<'_>) -> Option<Result<Admission, InvalidRequest>> {
     }
 }
 
-/// Where a key begins or ends.
+/// The position where a key begins or ends.
 #[inline]
 fn place(mark: usize) -> u16 {
-    u16::try_from(mark).expect("eight keys, of which long ones are hashed")
+    u16::try_from(mark).expect("at most eight keys, and long ones are hashed")
 }
 
-/// A gate's answer, as far as the enforced rules go.
+/// The answer of a gate for the enforced rules.
 enum Settled {
     Passed(Option<tidegate_core::Wait>, Passed),
     Refused(Box<Refusal>),
 }
 
 impl Waiting {
-    /// Waits, if there is a place for one more who has to. `None` if not.
+    /// Waits for the gate. `None` if the request has to wait and the queue is full.
     async fn wait(&self, parts: &[Part<'_>]) -> Option<Result<Admission, InvalidRequest>> {
         let mut waiting = self.gate.decide_within(parts, self.at_most);
         let mut place = None;
@@ -412,7 +421,7 @@ impl Question {
         Part::of(check.id).key(self.text.between(check.from.into(), check.to.into())).cost(check.cost)
     }
 
-    /// What is asked of the rules that can refuse, and how many there are.
+    /// The parts for the rules that can refuse, and how many there are.
     fn enforced(&self) -> ([Part<'_>; MOST_RULES], usize) {
         let mut parts = [Part::of(RuleId(0)); MOST_RULES];
         let mut enforced = 0;
@@ -429,13 +438,13 @@ impl Question {
 }
 
 impl Limits {
-    /// What a refused request is answered.
+    /// Returns the response to a refused request.
     #[must_use]
     pub fn answer(&self, head: &Head<'_>, refusal: &Refusal) -> ::http::Response<Vec<u8>> {
         self.0.answers.refuse(head, refusal, &self.0.rules)
     }
 
-    /// Tells the client what is left, with a response of the service.
+    /// Adds the remaining quota to a response of the service.
     pub fn tell<B>(&self, response: &mut ::http::Response<B>, decisions: &Decisions) {
         if !decisions.is_none() {
             let status = response.status();

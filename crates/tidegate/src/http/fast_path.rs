@@ -1,11 +1,11 @@
-//! # How short the way is
+//! # Fast path of a request
 //!
-//! Most limits are one rule with a key that the extensions of a request tell: the address of its socket. Where nothing
-//! is to be waited for or held, such a request has nothing to do but to ask the gate, and the rest of the way is as
-//! long as that.
+//! Most limits are one rule with a key that the extensions of a request contain: the address of its socket. If such a
+//! request has nothing to wait for and no permits to hold, all it needs is one call to the gate, and the code around
+//! that call would take as long as the call itself.
 //!
-//! What a key is and who the gate is are known when limits are built, so that the compiler can make one function of
-//! both. Afterwards each is behind a pointer of its own, with a call to each.
+//! The types of the key and of the gate are known when limits are built, so the compiler can make one function of both.
+//! Afterwards each is behind a pointer of its own, with a call to each.
 
 use std::sync::Arc;
 
@@ -15,21 +15,24 @@ use super::key::RuleKey;
 use crate::gate::{Gate, Part, Remaining};
 use tidegate_core::RuleId;
 
-/// How short the way of a request to its ruling may be.
+/// The fast path that requests can take to their outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FastPath {
-    /// All of it has to be gone.
+    /// No fast path: every step is needed.
     None,
-    /// From the key to the gate: a single rule decides at once on every request, and nobody is told.
+    /// From the key to the gate, with nothing to report to the client.
+    ///
+    /// A single rule decides every request immediately.
     Plain,
-    /// The same, and all requests cost one, so that the extensions of a request may tell enough.
+    /// The same, and all requests cost one, so that the extensions may suffice.
     InlineKey,
-    /// As brief, but clients are told what is left.
+    /// As `InlineKey`, but the remaining quota is reported to the client.
     WithQuota,
 }
 
-/// From the extensions of a request to the answer of the gate, as far as those tell the key. Where they do not, nothing
-/// has happened.
+/// Decides a request by its extensions alone, as far as they contain the key.
+///
+/// If they do not contain it, nothing has happened.
 pub(super) trait Shortcut: Send + Sync {
     /// See [`Gate::passes`].
     fn passes(&self, rule: RuleId, extensions: &Extensions) -> bool;

@@ -1,18 +1,18 @@
-//! # What clients are told of their limits
+//! # Rate limit header fields
 //!
-//! There is no standard yet, only drafts of one and habits. Whoever writes a field does it here, so that the next
-//! draft is a change of one file:
+//! There is no standard yet, only drafts of one and conventions. All fields are written here, so that the next draft is
+//! a change of one file:
 //!
 //! ```text
-//!   RateLimit-Policy: "user";q=100;w=60          what the rules are
-//!   RateLimit: "user";r=50;t=30                  what is left of each
+//!   RateLimit-Policy: "user";q=100;w=60          the rules
+//!   RateLimit: "user";r=50;t=30                  what remains of each
 //! ```
 //!
-//! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that
-//! is not when everything is back. Here it is the time until a refused request passes, and else the time until the
-//! whole limit is there again.
+//! Both are lists of RFC 9651. In the eleventh draft `t` is the time within which no more than `r` may be used; that is
+//! not when the whole quota is back. Here it is the time until a refused request passes, or else the time until the
+//! whole limit is available again.
 //!
-//! What somebody behind us has said already stays, and ours is added; where a field has room for one number only, the
+//! Fields that a server behind us has set stay, and ours are added. If a field has room for one number only, the
 //! smaller one stays. Clients obey `Retry-After` before all of these.
 
 use std::time::SystemTime;
@@ -22,18 +22,20 @@ use ::http::header::{HeaderName, HeaderValue};
 
 use super::header_buf::{HeaderBuf, number};
 
-/// In which words clients are told what is left.
+/// The header fields that tell clients their remaining quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fields {
-    /// Not at all. Costs nothing for each request.
+    /// No fields. Costs nothing per request.
     #[default]
     None,
     /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11.
     Draft11,
-    /// The same as its editors mean to change them: `a` for what is available and `w` for the time.
+    /// The same with the changes that its editors plan.
+    ///
+    /// `a` is what is available, and `w` is the time.
     DraftNext,
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the drafts up to 06.
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, of the drafts up to 06.
     Draft06,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, in seconds from now.
     XRateLimit,
@@ -41,40 +43,40 @@ pub enum Fields {
     XRateLimitEpoch,
 }
 
-/// What is counted.
+/// What a quota counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unit {
-    /// Requests, or whatever a cost stands for.
+    /// Requests, or whatever the cost stands for.
     #[default]
     Requests,
     /// Bytes of content.
     ContentBytes,
-    /// Requests at work at the same time.
+    /// Requests in progress at the same time.
     ConcurrentRequests,
 }
 
-/// A rule as clients know it.
+/// A rule as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownRule<'a> {
     /// Its name: see [`is_name`].
     pub name: &'a str,
-    /// How much there is.
+    /// The quota.
     pub quota: u64,
-    /// In so many seconds, if that is known.
+    /// The window in seconds, if it is known.
     pub window: Option<u64>,
-    /// Of what.
+    /// What the quota counts.
     pub unit: Unit,
 }
 
-/// What is left of a rule.
+/// The remaining quota of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownState<'a> {
     /// The rule.
     pub rule: ShownRule<'a>,
-    /// So much.
+    /// What remains.
     pub remaining: u64,
-    /// Within so many seconds.
+    /// The seconds until a refused request passes, else until the whole limit is back.
     pub within: u64,
 }
 
@@ -92,7 +94,7 @@ static X_THREE: [HeaderName; 3] = [
 ];
 
 impl Fields {
-    /// Adds the fields for these rules and what is left of some of them.
+    /// Adds the fields for these rules, and what remains of some of them.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -108,7 +110,7 @@ impl Fields {
         self.add_to(headers, self.policy(rules.iter().copied()), left.iter().copied());
     }
 
-    /// What the rules are, where there is a field for that.
+    /// The policy field, if there is one.
     pub(super) fn policy<'a>(self, rules: impl Iterator<Item = ShownRule<'a>>) -> Option<HeaderValue> {
         match self {
             Fields::Draft11 | Fields::DraftNext => list(rules, write_rule),
@@ -116,7 +118,7 @@ impl Fields {
         }
     }
 
-    /// Adds the fields, the first of which is written already.
+    /// Adds the fields, of which the policy is already written.
     pub(super) fn add_to<'a>(
         self,
         headers: &mut HeaderMap,
@@ -133,7 +135,7 @@ impl Fields {
         }
     }
 
-    /// The names of the fields that it adds, for browsers to be told that scripts may read them.
+    /// The names of the fields, which browsers need to let scripts read them.
     #[must_use]
     pub const fn names(self) -> &'static str {
         match self {
@@ -147,7 +149,9 @@ impl Fields {
     }
 }
 
-/// Whether clients can be told of a rule by this name: a string of RFC 9651 holds printable ASCII and nothing else.
+/// Whether a rule of this name can be shown to clients.
+///
+/// A string of RFC 9651 contains printable ASCII and nothing else. The name must not be empty.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
@@ -204,7 +208,9 @@ fn list<T>(members: impl Iterator<Item = T>, write: impl Fn(&mut HeaderBuf, &T))
     buf.value()
 }
 
-/// Three numbers, of the rule that has the least left; unless somebody has told of less already.
+/// Adds three numbers, of the rule with the least remaining.
+///
+/// Does nothing if the response already has the same or a smaller remaining number.
 fn add_three<'a>(
     headers: &mut HeaderMap,
     left: impl Iterator<Item = ShownState<'a>>,
@@ -229,9 +235,9 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The value of `pk` for these dimensions of a key, each with its name: a byte sequence of RFC 9651.
+/// The value of `pk` for these named dimensions of a key: a byte sequence of RFC 9651.
 ///
-/// Not for what is nobody's business, such as addresses and e-mails: hash these before.
+/// Not for private values, such as addresses and e-mails: hash them first.
 ///
 /// ```
 /// use tidegate::http::partition_key;

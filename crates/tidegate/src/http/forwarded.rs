@@ -1,11 +1,11 @@
-//! # What proxies say
+//! # Parsing forwarding headers
 //!
-//! A proxy adds on whose behalf it asks at the end of a header, after whatever the one before it has said. So the end
-//! is what the nearest proxy wrote, and everything before it is only as good as the one that let it through. It is
-//! read from the right, strictly, and reading ends at the first entry that is no address.
+//! Each proxy appends the client that it forwards for to a header, after the entries of the proxies before it. So the
+//! last entry is written by the nearest proxy, and every entry before it is only as reliable as the proxy that let it
+//! through. The header is parsed from the right, strictly, and parsing ends at the first entry that is not an address.
 //!
-//! Nothing that stands further to the left has a say in how an entry is read: no odd byte, and no quote that is never
-//! closed. Otherwise a client could make the word of our proxy unreadable, and be taken for the proxy.
+//! Nothing further to the left affects how an entry is parsed: no invalid byte, and no quote that is never closed.
+//! Otherwise a client could make the entry of a trusted proxy unreadable, and be taken for the proxy.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,23 +13,23 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use ::http::HeaderMap;
 use ::http::header::HeaderName;
 
-/// So many entries are looked at.
+/// The maximum number of entries that are parsed.
 const MOST_HOPS: usize = 32;
-/// So many bytes are looked at.
+/// The maximum number of bytes that are parsed.
 const MOST_BYTES: usize = 4 * 1024;
 
-/// Which header proxies speak in.
+/// The header in which proxies name the client.
 #[derive(Clone, Debug)]
 pub(super) enum Spoken {
     /// A list of addresses.
     List(HeaderName),
     /// The list of RFC 7239.
     Forwarded,
-    /// One address, by a provider that says so.
+    /// One address, in a header of a provider.
     Single(HeaderName),
 }
 
-/// An entry that is no address, or one too many to look at.
+/// An entry that is not an address, or beyond the maximum of entries or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
@@ -55,7 +55,7 @@ impl Spoken {
         }
     }
 
-    /// The entries of one line, from the last to the first.
+    /// The entries of one header line, from the last to the first.
     fn entries<'a>(&self, line: &'a [u8]) -> FromRight<'a> {
         let last = match self {
             Spoken::List(_) => last_of,
@@ -77,7 +77,7 @@ impl Spoken {
 
 /// The pieces between separators, from the last to the first.
 pub(super) struct FromRight<'a> {
-    /// What has not been read.
+    /// What has not been parsed yet.
     rest: Option<&'a [u8]>,
     separator: u8,
     last: fn(&[u8], u8) -> Option<usize>,
@@ -94,7 +94,7 @@ impl<'a> Iterator for FromRight<'a> {
     }
 }
 
-/// The pieces between separators that do not stand in quotes, from the last to the first.
+/// The pieces between separators outside of quotes, from the last to the first.
 pub(super) fn outside_quotes(text: &[u8], separator: u8) -> FromRight<'_> {
     FromRight { rest: Some(text), separator, last: last_outside_quotes }
 }
@@ -116,14 +116,16 @@ fn last_outside_quotes(text: &[u8], separator: u8) -> Option<usize> {
     None
 }
 
-/// Whether the backslashes before it do not all escape each other.
+/// Whether an odd number of backslashes precedes this position, so that it is escaped.
 fn is_escaped(text: &[u8], at: usize) -> bool {
     text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
 // === Addresses ===
 
-/// An address as proxies write it: with or without a port, of version 6 with or without brackets or a zone.
+/// Parses an address as proxies write it.
+///
+/// IPv4 and bracketed IPv6 addresses may have a port. IPv6 addresses may have brackets and a zone.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inside, port) = rest.split_once(']')?;
@@ -139,7 +141,7 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// With its zone, which says nothing elsewhere, left out.
+/// Parses an IPv6 address without its zone, which means nothing on other machines.
 fn version_6(text: &str) -> Option<IpAddr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     let address: Ipv6Addr = address.parse().ok().filter(|_| !zone.is_empty())?;
@@ -150,7 +152,7 @@ fn is_number(text: &str) -> bool {
     text.parse::<u16>().is_ok() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The address in an element such as `for="[2001:db8::17]:4711";proto=http`.
+/// Parses the address of an element such as `for="[2001:db8::17]:4711";proto=http`.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = outside_quotes(element, b';').filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=')?;
@@ -159,12 +161,12 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     });
     let (value, none_more) = (found.next()?, found.next());
     if none_more.is_some() {
-        return None; // who says it twice may mean either
+        return None; // ambiguous if there are two
     }
     address(without_hidden_port(&unquoted(value)?))
 }
 
-/// What a value means: itself, or what stands between its quotes, without the backslashes that escape.
+/// The value itself, or the text between its quotes, without the backslashes that escape.
 fn unquoted(value: &[u8]) -> Option<Cow<'_, str>> {
     let Some(rest) = value.strip_prefix(b"\"") else { return std::str::from_utf8(value).ok().map(Cow::from) };
     let (mut bytes, mut meant) = (rest.strip_suffix(b"\"")?.iter(), Vec::new());
@@ -178,7 +180,9 @@ fn unquoted(value: &[u8]) -> Option<Cow<'_, str>> {
     String::from_utf8(meant).ok().map(Cow::from)
 }
 
-/// Without a port that is not told, as in `192.0.2.60:_a`: RFC 7239 has that beside numbers.
+/// Removes an obfuscated port, as in `192.0.2.60:_a`.
+///
+/// RFC 7239 allows it beside numbers.
 fn without_hidden_port(node: &str) -> &str {
     let is_hidden = |port: &str| {
         !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

@@ -1,26 +1,26 @@
-//! # A request without its body
+//! # Request head
 //!
-//! Whatever a limit goes by is in the head of a request. That it is all there is to see keeps every key independent
-//! of the body's type, and nobody waits for a body to be sent.
+//! Every key is taken from the head of a request. Because nothing else is visible, keys do not depend on the type of
+//! the body, and no limit waits for a body to arrive.
 
 use ::http::{Extensions, HeaderMap, Method, Request, Uri};
 
-/// What is known of a request before its body is read.
+/// The parts of a request that are known before its body is read.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Head<'a> {
-    /// What is to be done.
+    /// The method.
     pub method: &'a Method,
-    /// With what.
+    /// The target.
     pub uri: &'a Uri,
-    /// What the client says besides.
+    /// The headers.
     pub headers: &'a HeaderMap,
-    /// What those who had the request before have found out about it.
+    /// The extensions, as earlier layers have filled them.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> Head<'a> {
-    /// Of a request.
+    /// The head of a request.
     #[must_use]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Head {
@@ -31,9 +31,9 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The only value of a header; `None` if there is none, or more than one, or an empty one.
+    /// The only value of a header; `None` if it is missing, repeated or empty.
     ///
-    /// Who may send a header twice may have one of them believed and the other counted.
+    /// With a repeated header, a client could have one value trusted and the other one counted.
     #[must_use]
     pub fn only_header(&self, name: &::http::HeaderName) -> Option<&'a [u8]> {
         let mut values = self.headers.get_all(name).iter();

@@ -1,18 +1,18 @@
-//! # A line on its way to a header
+//! # Buffer for a header value
 //!
-//! The values of fields are short, and most of them are written with every response. They are put together on the
-//! stack, and allocated once, as the value they become.
+//! Header values are short, and most of them are written with every response. They are assembled on the stack, and
+//! allocated once, as the final value.
 
 use ::http::HeaderValue;
 
-/// As much is put together without allocating.
+/// The number of bytes that are assembled without allocation.
 const INLINE: usize = 256;
 
-/// Text for a header.
+/// The text of a header value.
 pub(super) struct HeaderBuf {
     inline: [u8; INLINE],
     length: usize,
-    /// All of it, once it was too long.
+    /// The whole text, once it exceeds the inline buffer.
     heap: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ impl HeaderBuf {
         self.push(itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// As a string of RFC 9651, which is also one of JSON.
+    /// Writes a string of RFC 9651, which is also a string of JSON.
     pub(super) fn quoted(&mut self, name: &str) {
         self.push(b"\"");
         let mut rest = name.as_bytes();
@@ -64,24 +64,24 @@ impl HeaderBuf {
         if self.heap.is_empty() { &self.inline[..self.length] } else { &self.heap }
     }
 
-    /// The value. `None` if there is nothing in it, or something that cannot be in a header.
+    /// The value. `None` if it is empty, or contains a byte that a header cannot have.
     pub(super) fn value(&self) -> Option<HeaderValue> {
         if self.is_empty() { None } else { HeaderValue::from_bytes(self.bytes()).ok() }
     }
 }
 
-/// A number as a value of its own. Small ones are there already, and need not be allocated.
+/// A number as a header value. Small numbers are static and need no allocation.
 pub(super) fn number(number: u64) -> HeaderValue {
     match usize::try_from(number) {
         Ok(small) if small < SMALL => HeaderValue::from_static(small_number(small)),
-        _ => HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits can be in a header"),
+        _ => HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are valid in a header"),
     }
 }
 
-/// Numbers below this are small.
+/// Numbers below this are static.
 const SMALL: usize = 1_000;
 
-/// One of the numbers from `000` to `999`, without the zeros that it begins with.
+/// The digits of a number from 0 to 999, without leading zeros.
 fn small_number(number: usize) -> &'static str {
     const THREE_DIGITS: &[u8; 3 * SMALL] = &three_digits();
     static DIGITS: &str = match std::str::from_utf8(THREE_DIGITS) {

@@ -1,7 +1,7 @@
-//! # Why there are no limits
+//! # Errors of building limits
 //!
-//! Whatever can be wrong with limits is found when they are built, with the place and the remedy, and not by the first
-//! request.
+//! Every configuration error is found when limits are built, not by the first request. Its message names the place and
+//! the remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -13,38 +13,38 @@ use super::limits::MOST_RULES;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidLimits {
-    /// There are no rules.
+    /// No rule was added.
     NoRules,
-    /// There are too many for one service.
+    /// More rules were added than one service can have.
     TooManyRules {
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
     },
-    /// The gate has no such rule.
+    /// The gate has no rule of this name.
     UnknownRule {
         /// The name.
         rule: String,
     },
-    /// A rule is named twice.
+    /// A rule was added twice.
     SameRule {
-        /// The name it is named by.
+        /// The name.
         rule: String,
     },
-    /// Clients cannot be told of a rule by this name.
+    /// The name of a rule cannot be sent to clients: it is empty or not printable ASCII.
     NotAName {
         /// The name.
         rule: String,
     },
-    /// A rule has a key that cannot be one.
+    /// A rule has an invalid key.
     Key {
-        /// The rule.
+        /// The name of the rule.
         rule: String,
-        /// What is wrong.
+        /// What is wrong with the key.
         why: InvalidKey,
     },
-    /// Something was said of a rule before there was one.
+    /// A setting of a rule was given before the first rule.
     BeforeAnyRule {
-        /// What was said.
+        /// The name of the setting.
         said: &'static str,
     },
 }

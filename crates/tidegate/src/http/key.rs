@@ -1,20 +1,20 @@
 //! # Keys of requests
 //!
-//! The simplest way to limit by two things is to write one after the other: `"ab"` and `"c"`. That is the key of
-//! `"a"` and `"bc"`, too, and who can choose both can choose whose limit to use. A separator only helps if it cannot
-//! occur, and in what clients send everything occurs. So each part says what it is and how long it is:
+//! The simplest key for two values is their concatenation: `"ab"` and `"c"`. But `"a"` and `"bc"` give the same key, so
+//! a client that controls both values can choose which limit it uses. A separator only helps if it cannot occur in a
+//! value, and in values that clients send every byte can occur. So each part is written with its kind and its length:
 //!
 //! ```text
 //!   (method, header "x-user")     m 3 GET h 5 alice
 //! ```
 //!
-//! No two different lists of parts are written alike, and an address never looks like a header that says the same. Keys
-//! that would be long are hashed, not cut off: what is cut off collides.
+//! No two different lists of parts have the same encoding, and an address never equals a header with the same text.
+//! Long keys are hashed, not truncated: truncated keys collide.
 //!
-//! A part may be missing, and what happens then is the oldest hole in limits. There is no default for it here. A part
-//! that can be missing is a [`KeyPart`] but no [`RuleKey`], and becomes one by saying what then:
-//! [`or_skip`](KeyPart::or_skip), [`or_address`](KeyPart::or_address), [`or_share`](KeyPart::or_share) or
-//! [`or_refuse`](KeyPart::or_refuse). A rule with no such choice does not compile.
+//! A part may be missing from a request, and what happens then is the oldest hole in rate limits. There is no default
+//! for it here. A part that can be missing is a [`KeyPart`] but not a [`RuleKey`]. It becomes one by a choice of the
+//! fallback: [`or_skip`](KeyPart::or_skip), [`or_address`](KeyPart::or_address), [`or_share`](KeyPart::or_share) or
+//! [`or_refuse`](KeyPart::or_refuse). A rule without such a choice does not compile.
 
 use std::error::Error;
 use std::fmt;
@@ -26,40 +26,41 @@ use super::by::Address;
 use super::head::Head;
 use super::text::{InlineKey, KeyText, Kind};
 
-/// Something of a request that it can be limited by, and that may be missing.
+/// A part of a key, which is taken from a request and may be missing.
 ///
-/// The parts there are come from [`by`](super::by). Tuples of parts are parts.
+/// The module [`by`](super::by) has the parts. Tuples of parts are parts.
 pub trait KeyPart: Send + Sync + 'static {
-    /// Writes what this request has of it.
+    /// Writes this part of the request's key.
     ///
     /// # Errors
     ///
-    /// [`MissingPart`] if it has none. What was written until then does not count.
+    /// [`MissingPart`] if the request lacks this part. The caller discards what was written until then.
     fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart>;
 
-    /// What [`write`](KeyPart::write) would write, if that is short and the extensions suffice to know it. `None` says
-    /// nothing.
+    /// Returns what [`write`](KeyPart::write) would write, if it is short.
+    ///
+    /// Sees only the extensions. `None` does not mean that the part is missing.
     #[doc(hidden)]
     fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         let _ = extensions;
         None
     }
 
-    /// Whether it can be what it was said to be. Asked once, when limits are built.
+    /// Checks that the part is valid. Called once, when limits are built.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if not.
+    /// [`InvalidKey`] if it is not.
     fn check(&self) -> Result<(), InvalidKey> {
         Ok(())
     }
 
-    /// Whether it is the same for everybody.
+    /// Whether this part is the same for every request.
     fn is_global(&self) -> bool {
         false
     }
 
-    /// Who has none is not limited by the rule.
+    /// Does not apply the rule to requests that lack this part.
     fn or_skip(self) -> OrElse<Self>
     where
         Self: Sized,
@@ -67,7 +68,9 @@ pub trait KeyPart: Send + Sync + 'static {
         OrElse { part: self, otherwise: Fallback::Skip }
     }
 
-    /// Who has none is limited by the address, as everybody is at that address who has none.
+    /// Falls back to the client address when this part is missing.
+    ///
+    /// Requests from one address that lack this part share one key.
     fn or_address(self, client: ClientAddress) -> OrElse<Self>
     where
         Self: Sized,
@@ -75,7 +78,7 @@ pub trait KeyPart: Send + Sync + 'static {
         OrElse { part: self, otherwise: Fallback::Address(Address(client)) }
     }
 
-    /// All who have none share one key.
+    /// Uses one shared key for all requests that lack this part.
     fn or_share(self) -> OrElse<Self>
     where
         Self: Sized,
@@ -83,7 +86,7 @@ pub trait KeyPart: Send + Sync + 'static {
         OrElse { part: self, otherwise: Fallback::Share }
     }
 
-    /// Who has none is refused.
+    /// Refuses requests that lack this part.
     fn or_refuse(self) -> OrElse<Self>
     where
         Self: Sized,
@@ -100,14 +103,14 @@ pub trait KeyPart: Send + Sync + 'static {
 )]
 pub trait TotalKey: KeyPart {}
 
-/// A key that a rule can go by: one that is never missing, or of which it is said what happens if it is.
+/// A key for a rule: never missing, or with a fallback for requests that lack it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may be missing from a request, and nothing is said about what happens then",
     label = "may be missing",
     note = "say it: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
 )]
 pub trait RuleKey: Send + Sync + 'static {
-    /// Writes the key of this request, or says why there is none.
+    /// Writes the key of this request, or returns what to do without one.
     fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written;
 
     /// As [`KeyPart::inline_key`].
@@ -118,14 +121,14 @@ pub trait RuleKey: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if it cannot be a key.
+    /// [`InvalidKey`] if the key is invalid.
     fn check_key(&self) -> Result<(), InvalidKey>;
 
     /// As [`KeyPart::is_global`].
     fn is_global(&self) -> bool;
 }
 
-/// A part that may be missing, and what happens then.
+/// A part that may be missing, with its fallback.
 #[derive(Clone, Debug)]
 pub struct OrElse<P> {
     part: P,
@@ -140,22 +143,22 @@ enum Fallback {
     Address(Address),
 }
 
-/// What became of a key.
+/// The result of writing a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is written.
+    /// The key is written.
     Key,
-    /// There is none, and the rule does not apply.
+    /// The key is missing, and the rule does not apply.
     Skip,
-    /// There is none, and the request is to be refused.
+    /// The key is missing, and the request must be refused.
     Refuse,
 }
 
-/// That a request lacks what it is to be limited by.
+/// The request lacks a part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingPart;
 
-/// Why something cannot be a key.
+/// Why a key is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidKey {
@@ -164,7 +167,7 @@ pub enum InvalidKey {
         /// The name.
         name: String,
     },
-    /// It is no template of a path.
+    /// The text is not a template of a path.
     NotATemplate {
         /// The template.
         template: String,
@@ -178,7 +181,9 @@ pub enum InvalidKey {
     },
 }
 
-/// The key that a rule goes by for this request, to ask its gate about it by hand; to reset it, for instance.
+/// Returns the key that a rule uses for this request.
+///
+/// For calls to the gate by hand; to reset the key, for instance.
 ///
 /// ```
 /// use http::Request;
@@ -194,7 +199,7 @@ pub enum InvalidKey {
 #[must_use]
 pub fn key_of<P: TotalKey>(part: &P, head: &Head<'_>) -> Vec<u8> {
     let mut key = KeyText::new();
-    let _ = part.write(head, &mut key); // it is always there
+    let _ = part.write(head, &mut key); // never missing: it is a `TotalKey`
     key.shorten(0);
     key.bytes().to_vec()
 }
@@ -256,21 +261,21 @@ impl<P: KeyPart> RuleKey for OrElse<P> {
 macro_rules! tuples {
     ($(($($name:ident)+)),+ $(,)?) => {$(
         impl<$($name: KeyPart),+> KeyPart for ($($name,)+) {
-            #[expect(non_snake_case, reason = "the names of the types serve as those of the parts")]
+            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
             fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
                 let ($($name,)+) = self;
                 $($name.write(head, key)?;)+
                 Ok(())
             }
 
-            #[expect(non_snake_case, reason = "the names of the types serve as those of the parts")]
+            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
             fn check(&self) -> Result<(), InvalidKey> {
                 let ($($name,)+) = self;
                 $($name.check()?;)+
                 Ok(())
             }
 
-            #[expect(non_snake_case, reason = "the names of the types serve as those of the parts")]
+            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
             fn is_global(&self) -> bool {
                 let ($($name,)+) = self;
                 true $(&& $name.is_global())+

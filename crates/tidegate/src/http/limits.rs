@@ -1,8 +1,8 @@
 //! # Limits on requests
 //!
-//! A gate, the rules of it that a request has to pass, and what is done with those that do not. [`Limits`] are built
-//! once and shared by whatever stands in front of a service or a client: see the layers in `tidegate::tower`. Clones
-//! are handles on the same limits.
+//! A gate, the rules of it that a request must pass, and the response to requests that do not. [`Limits`] are built
+//! once and shared by all layers in front of services or clients: see `tidegate::tower`. Clones are handles on the same
+//! limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::gate::{Gate, WaitingGate};
 use crate::wait::Sleep;
 use tidegate_core::{Micros, Quota, Wait};
 
-/// So many rules may stand in front of one service.
+/// The maximum number of rules in front of one service.
 pub(super) const MOST_RULES: usize = 8;
 const MAX_WAITING: usize = 1_024;
 
-/// What requests have to pass, all of it or nothing, and what becomes of those that may not.
+/// The rules that requests must pass, all or nothing, and the response to refusals.
 ///
 /// ```
 /// use tidegate::http::{Fields, KeyPart, Limits, by};
@@ -48,7 +48,7 @@ const MAX_WAITING: usize = 1_024;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A key that may be missing has to come with a choice:
+/// A key that may be missing needs a fallback. Without one this does not compile:
 ///
 /// ```compile_fail
 /// use tidegate::http::{Limits, by};
@@ -65,14 +65,14 @@ pub(super) struct Shared {
     pub(super) rules: Box<[HttpRule]>,
     pub(super) skip: Option<Skip>,
     pub(super) answers: Answers,
-    /// Whether there is a single rule, and it is enforced and decides at once.
+    /// Whether there is a single rule, and it is enforced and decides immediately.
     pub(super) is_single: bool,
     pub(super) fast_path: FastPath,
 }
 
 pub(super) type Skip = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
 
-/// Where those wait who may not pass yet.
+/// The gate at which requests wait, and how many wait.
 pub(super) struct Waiting {
     pub(super) gate: Arc<dyn WaitingGate>,
     pub(super) at_most: Duration,
@@ -80,12 +80,13 @@ pub(super) struct Waiting {
     count: AtomicUsize,
 }
 
-/// One of those who wait.
+/// Counts one waiting request until it is dropped.
 pub(super) struct Place<'a>(&'a AtomicUsize);
 
-/// Limits on their way: what [`Limits::over`] returns.
+/// Builds [`Limits`]: see [`Limits::over`].
 ///
-/// What is said after a [`rule`](LimitsBuilder::rule) and before the next goes for that rule.
+/// Settings of a rule, such as [`cost`](LimitsBuilder::cost), apply to the last [`rule`](LimitsBuilder::rule) before
+/// them.
 #[must_use = "a builder does nothing until `build`"]
 pub struct LimitsBuilder<G> {
     gate: Arc<G>,
@@ -95,12 +96,12 @@ pub struct LimitsBuilder<G> {
     timer: Option<Arc<dyn Timer>>,
     skip: Option<Skip>,
     answers: Answers,
-    /// Something that goes for a rule was said before there was one.
+    /// The name of a rule setting that was given before the first rule.
     too_early: Option<&'static str>,
 }
 
 impl Limits {
-    /// Limits by the rules of this gate. No rules yet.
+    /// Starts to build limits by the rules of this gate, with no rules yet.
     pub fn over<G: Gate + 'static>(gate: G) -> LimitsBuilder<G> {
         LimitsBuilder {
             gate: Arc::new(gate),
@@ -114,8 +115,9 @@ impl Limits {
         }
     }
 
-    /// Limits by a gate of a single rule, with this key, and everything else as usual. Clients know the rule as
-    /// `default`; in a gate that has names for its rules, it has to be called that, too.
+    /// Limits by a gate with a single rule, with this key and default settings.
+    ///
+    /// Clients know the rule as `default`. If the gate names its rules, the rule must have that name, too.
     ///
     /// ```
     /// use tidegate::http::{KeyPart, Limits, by};
@@ -132,19 +134,19 @@ impl Limits {
         Limits::over(gate).rule("default", key).build()
     }
 
-    /// What became of requests, by rule.
+    /// The counters of each rule.
     #[must_use]
     pub fn stats(&self) -> Vec<RuleStats> {
         self.0.rules.iter().map(HttpRule::stats).collect()
     }
 
-    /// The clock that they wait by.
+    /// The clock that requests wait on.
     #[cfg(feature = "tower")]
     pub(crate) fn timer(&self) -> Option<Arc<dyn Timer>> {
         self.0.timer.clone()
     }
 
-    /// How many wait now.
+    /// How many requests are waiting now.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.waiting.as_ref().map_or(0, |waiting| waiting.count.load(Ordering::Relaxed))
@@ -152,7 +154,9 @@ impl Limits {
 }
 
 impl<G: Gate + 'static> LimitsBuilder<G> {
-    /// Requests have to pass this rule of the gate, with this key. Clients know the rule by the same name.
+    /// Adds a rule of the gate that requests must pass, with this key.
+    ///
+    /// Clients know the rule by the same name.
     pub fn rule(mut self, name: &str, key: impl RuleKey) -> Self {
         let key = Arc::new(key);
         let shortcut = Direct { gate: self.gate.clone(), key: key.clone() };
@@ -160,43 +164,50 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         self
     }
 
-    /// What a request costs under the rule; 1 unless said otherwise.
+    /// Sets the cost of a request under the rule; 1 by default.
     pub fn cost(self, cost: impl Fn(&Head<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.with_rule("cost", |rule| rule.cost = Some(Arc::new(cost)))
     }
 
-    /// The rule is only tried out: it never refuses, and what it would have done is counted in [`Limits::stats`].
+    /// Makes the rule a shadow: it never refuses.
+    ///
+    /// What it would have done is counted in [`Limits::stats`].
     pub fn shadow(self) -> Self {
         self.with_rule("shadow", |rule| rule.is_shadow = true)
     }
 
-    /// How much clients are told of the rule; everything unless said otherwise.
+    /// Sets how much of the rule is reported to clients; everything by default.
     pub fn expose(self, expose: Expose) -> Self {
         self.with_rule("expose", |rule| rule.expose = expose)
     }
 
-    /// The quota that clients are told: so much in so long. Without it they are told the most that can pass at once.
+    /// Sets the quota that is reported to clients: the limit and its period.
+    ///
+    /// Without it the report has the most that can pass at the same instant.
     pub fn quota(self, quota: Quota) -> Self {
         self.with_rule("quota", |rule| rule.quota = Some(quota))
     }
 
-    /// What the rule counts, for clients to know; requests unless said otherwise.
+    /// Sets what the rule counts, as reported to clients; requests by default.
     pub fn unit(self, unit: Unit) -> Self {
         self.with_rule("unit", |rule| rule.unit = unit)
     }
 
-    /// The status of the rule's refusals. Unless said otherwise it is 429, and 503 where too many are at work whoever
-    /// they are.
+    /// Sets the status of the rule's refusals.
+    ///
+    /// The default is 429, and 503 if too many requests of all clients are in progress.
     pub fn status(self, status: StatusCode) -> Self {
         self.with_rule("status", |rule| rule.status = Some(status))
     }
 
-    /// Requests of which this is true are not limited: health checks, for instance.
+    /// Does not limit requests for which this is true: health checks, for instance.
     pub fn skip_if(self, skip: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
         LimitsBuilder { skip: Some(Box::new(skip)), ..self }
     }
 
-    /// Who may not pass now waits, for at most so long, and is refused at once if that cannot suffice.
+    /// Makes requests that may not pass now wait, for at most this long.
+    ///
+    /// A request is refused immediately if that cannot suffice.
     pub fn wait_at_most(self, at_most: Duration) -> Self
     where
         G: WaitingGate,
@@ -204,13 +215,16 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         LimitsBuilder { waiting: Some((self.gate.clone(), at_most)), ..self }
     }
 
-    /// At most so many wait at the same time; 1,024 unless said otherwise. Whoever else would have to is refused.
+    /// Sets how many requests may wait at the same time; 1,024 by default.
+    ///
+    /// Any further request that would have to wait is refused.
     pub fn max_waiting(self, max_waiting: usize) -> Self {
         LimitsBuilder { max_waiting, ..self }
     }
 
-    /// By which clock those wait whom a rule lets pass only after a while. With the feature `tokio` that is the
-    /// steady clock unless said otherwise. Without any they are refused instead.
+    /// Sets the clock for requests that a rule allows only after a wait.
+    ///
+    /// With the feature `tokio` the default is the steady clock. Without a clock such requests are refused.
     pub fn timer<C>(self, clock: C) -> Self
     where
         C: Sleep + Send + Sync + 'static,
@@ -219,11 +233,11 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         LimitsBuilder { timer: Some(Arc::new(clock)), ..self }
     }
 
-    /// In which words clients are told what is left, with every response; in none unless said otherwise.
+    /// Sets the fields that tell clients their remaining quota, with every response.
     ///
-    /// They are told of each rule that is [shown](Expose) and that the request had to pass, in the order of the rules.
-    /// Of requests that may [wait](LimitsBuilder::wait_at_most), and by a gate that only knows what was binding, they are
-    /// told that.
+    /// The default is no fields. The fields report each rule that is [exposed](Expose) and that the request had to
+    /// pass, in the order of the rules. If requests may [wait](LimitsBuilder::wait_at_most), or the gate only knows the
+    /// binding rule, they report only the binding rule.
     pub fn fields(mut self, fields: Fields) -> Self {
         self.answers.fields = fields;
         self
@@ -235,26 +249,28 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         self
     }
 
-    /// Sends those who were refused back up to so many percent later than need be, to spread them.
+    /// Delays retries of refused requests by up to this many percent, to spread them.
     pub fn jitter(mut self, percent: u8) -> Self {
         self.answers.jitter = Jitter::new(percent);
         self
     }
 
-    /// When those are sent back who were refused because too many are at work, or wait already: nobody can say when
-    /// there will be room. A second unless said otherwise; about as long as requests take is a good choice.
+    /// Sets the retry time if too many requests are in progress, or wait already.
+    ///
+    /// It is unknown when a permit will be free. The default is a second; about as long as requests take is a good
+    /// choice.
     pub fn retry_when_busy_after(mut self, wait: Duration) -> Self {
         self.answers.when_busy = Wait::micros(Micros::from(wait).get());
         self
     }
 
-    /// The page for browsers: who asks for HTML is refused with this.
+    /// Sets the page for browsers: requests that ask for HTML are refused with it.
     pub fn page(mut self, html: impl Into<String>) -> Self {
         self.answers.page = Some(html.into());
         self
     }
 
-    /// Replaces everything that a refused request is answered with.
+    /// Replaces the whole response to a refused request.
     pub fn answer(
         mut self,
         answer: impl Fn(&Head<'_>, &Refusal) -> Response<Vec<u8>> + Send + Sync + 'static,
@@ -263,11 +279,12 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         self
     }
 
-    /// The limits.
+    /// Builds the limits.
     ///
     /// # Errors
     ///
-    /// [`InvalidLimits`], if the gate lacks a rule, a rule is named twice, or something cannot be a key or a name.
+    /// [`InvalidLimits`], if there are no rules or too many, the gate lacks a rule, a rule is added twice, a key or a
+    /// name is invalid, or a setting of a rule comes before the first rule.
     pub fn build(self) -> Result<Limits, InvalidLimits> {
         let rules = self.checked()?;
         let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
@@ -297,7 +314,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         Ok(Limits(Arc::new(shared)))
     }
 
-    /// The numbers of the rules, if all is well.
+    /// The ids of the rules, if everything is valid.
     fn checked(&self) -> Result<Vec<tidegate_core::RuleId>, InvalidLimits> {
         if let Some(said) = self.too_early {
             return Err(InvalidLimits::BeforeAnyRule { said });
@@ -335,7 +352,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
 // === impl Waiting ===
 
 impl Waiting {
-    /// A place among those who wait, if there is one.
+    /// Counts one more waiting request, if the maximum allows it.
     pub(super) fn enter(&self) -> Option<Place<'_>> {
         let one_more = |count| (count < self.max_waiting).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;

@@ -1,21 +1,21 @@
-//! # Networks and those one trusts
+//! # Networks and trusted proxies
 //!
-//! A proxy that is trusted may say on whose behalf it asks. Who trusts the whole world lets everybody say that, which
-//! is no limit at all; such a list is refused when it is made, and so is one that amounts to it: one that leaves out
-//! only what is not the Internet, such as `127.0.0.0/8`.
+//! A trusted proxy may name the client that it forwards for. If every address were trusted, every client could name any
+//! address, which is no limit at all. Such a list is rejected when it is built. So is a list that amounts to it,
+//! because it leaves out only addresses that are not on the Internet, such as `127.0.0.0/8`.
 
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The addresses that begin with the same bits, such as `10.0.0.0/8`.
+/// A network: the addresses that share a prefix, such as `10.0.0.0/8`.
 ///
 /// ```
 /// use tidegate::http::Network;
 /// let network: Network = "10.0.0.0/8".parse()?;
 /// assert!(network.contains("10.1.2.3".parse().unwrap()));
-/// assert!("10.0.0.1/8".parse::<Network>().is_err()); // 10.0.0.0/8 is meant, or 10.0.0.1
+/// assert!("10.0.0.1/8".parse::<Network>().is_err()); // ambiguous: 10.0.0.0/8 or 10.0.0.1
 /// # Ok::<(), tidegate::http::InvalidProxies>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub struct Network {
     bits: u8,
 }
 
-/// Proxies that are believed when they say on whose behalf they ask.
+/// The proxies that are trusted to name the client they forward for.
 ///
 /// ```
 /// use tidegate::http::TrustedProxies;
 /// let ours = TrustedProxies::new(["10.0.0.0/8", "2001:db8::/32", "127.0.0.1"])?;
-/// assert!(TrustedProxies::new(["0.0.0.0/1", "128.0.0.0/1"]).is_err()); // that is everybody
+/// assert!(TrustedProxies::new(["0.0.0.0/1", "128.0.0.0/1"]).is_err()); // the whole Internet
 /// # Ok::<(), tidegate::http::InvalidProxies>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct TrustedProxies {
     local_sockets: bool,
 }
 
-/// Why a list of proxies is none.
+/// Why a list of proxies is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidProxies {
@@ -47,23 +47,23 @@ pub enum InvalidProxies {
         /// The entry.
         entry: String,
     },
-    /// An entry names an address inside a network as if it were its first.
+    /// An entry has a prefix length, but its address is not the first of that network.
     NotTheFirst {
         /// The entry.
         entry: String,
-        /// The network it is in.
+        /// The network that contains the address.
         network: Network,
     },
-    /// Together they are the whole world, of version 4 or of version 6.
+    /// The entries together cover the whole Internet, of IPv4 or of IPv6.
     Global,
-    /// There are none.
+    /// The list is empty.
     Nobody,
 }
 
 // === impl Network ===
 
 impl Network {
-    /// The network of `address` with so many bits, or all there are.
+    /// Returns the network of `address` with `bits` prefix bits, or with all there are.
     #[inline]
     #[must_use]
     pub fn of(address: IpAddr, bits: u8) -> Self {
@@ -81,25 +81,27 @@ impl Network {
         }
     }
 
-    /// Its first address.
+    /// The first address.
     #[must_use]
     pub const fn first(&self) -> IpAddr {
         self.first
     }
 
-    /// How many bits its addresses share.
+    /// The length of the prefix, in bits.
     #[must_use]
     pub const fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether the address is one of it. One of version 4 that is written as one of version 6 is one of version 4.
+    /// Whether the network contains the address.
+    ///
+    /// An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         Network::of(address, self.bits) == *self
     }
 
-    /// Its first and last address, as numbers.
+    /// The first and the last address, as numbers.
     fn range(&self) -> (u128, u128) {
         match self.first {
             IpAddr::V4(first) => {
@@ -141,7 +143,7 @@ impl FromStr for Network {
     }
 }
 
-/// A number as one writes it, without a sign and without zeros before it.
+/// Parses a decimal number without a sign and without leading zeros.
 fn number(text: &str) -> Option<u8> {
     text.parse().ok().filter(|number: &u8| number.to_string() == text)
 }
@@ -155,11 +157,11 @@ impl fmt::Display for Network {
 // === impl TrustedProxies ===
 
 impl TrustedProxies {
-    /// These networks and addresses.
+    /// Trusts these networks and addresses.
     ///
     /// # Errors
     ///
-    /// [`InvalidProxies`] if an entry is no network, if there are none, or if they are everybody.
+    /// [`InvalidProxies`] if an entry is not a network, if the list is empty, or if it covers the whole Internet.
     pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidProxies> {
         let networks = entries.into_iter().map(str::parse).collect::<Result<Box<[Network]>, _>>()?;
         if networks.is_empty() {
@@ -173,13 +175,13 @@ impl TrustedProxies {
         Ok(TrustedProxies { networks, local_sockets: false })
     }
 
-    /// Also whoever comes by a socket of this machine's file system, which has no address.
+    /// Also trusts peers on Unix domain sockets, which have no address.
     #[must_use]
     pub fn and_local_sockets(self) -> Self {
         TrustedProxies { local_sockets: true, ..self }
     }
 
-    /// Whether this address is one of them.
+    /// Whether this address is that of a trusted proxy.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(address))
@@ -190,7 +192,9 @@ impl TrustedProxies {
     }
 }
 
-/// The first and the last address of what is the Internet, in numbers. Between them are networks that are somebody's own.
+/// The ranges of IPv4 addresses on the Internet: first and last address, as numbers.
+///
+/// The gaps between them are networks for private and special use.
 const PUBLIC_4: [(u128, u128); 7] = [
     (0x0100_0000, 0x09ff_ffff), // up to 10.0.0.0/8
     (0x0b00_0000, 0x643f_ffff), // up to 100.64.0.0/10
@@ -200,10 +204,10 @@ const PUBLIC_4: [(u128, u128); 7] = [
     (0xac20_0000, 0xc0a7_ffff), // up to 192.168.0.0/16
     (0xc0a9_0000, 0xdfff_ffff), // up to 224.0.0.0/3
 ];
-/// 2000::/3
+/// 2000::/3, the IPv6 addresses on the Internet.
 const PUBLIC_6: [(u128, u128); 1] = [(0x2 << 124, (0x4 << 124) - 1)];
 
-/// Whether those of one version leave out nobody of these ranges.
+/// Whether the networks of one IP version cover all of these public ranges.
 fn is_global(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
     let of_version = networks.iter().filter(|network| is_version(&network.first));
     let mut ranges: Vec<_> = of_version.map(Network::range).collect();
@@ -211,7 +215,9 @@ fn is_global(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u
     public.iter().all(|(first, last)| left_out(&ranges, *first).is_none_or(|address| address > *last))
 }
 
-/// The first address from this one on that is in none of these ranges, which are in order. `None` if all are.
+/// The first address from this one on that is in none of these sorted ranges.
+///
+/// `None` if there is no such address.
 fn left_out(ranges: &[(u128, u128)], from: u128) -> Option<u128> {
     ranges.iter().try_fold(
         from,
@@ -252,7 +258,7 @@ impl Error for InvalidProxies {}
 mod tests {
     use super::*;
 
-    /// Networks that together are everything but this address.
+    /// Networks that together cover every address but this one.
     fn all_but(address: Ipv4Addr) -> Vec<String> {
         let besides =
             |bits: u8| Network::of(Ipv4Addr::from_bits(address.to_bits() ^ 1 << (32 - bits)).into(), bits);
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn the_world_is_not_trusted_however_it_is_written() {
         let mut entries = all_but(Ipv4Addr::new(203, 0, 113, 9));
-        assert_eq!(list(&entries), Ok(()), "one is left out: {entries:?}");
+        assert_eq!(list(&entries), Ok(()), "one address is left out: {entries:?}");
         entries.push("203.0.113.9".to_owned());
         assert_eq!(list(&entries), Err(InvalidProxies::Global));
         for world in [

@@ -1,7 +1,6 @@
-//! # Rulings
+//! # Outcome of a request
 //!
-//! What becomes of a request: it passes, with permits and with something to tell its client, or it is refused. Some rulings
-//! take time.
+//! A request passes, with permits and with quotas to report to its client, or it is refused. Some outcomes take time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,22 +13,22 @@ use crate::gate::Permits;
 /// Whether a request may pass.
 #[derive(Debug)]
 pub enum LimitOutcome {
-    /// It may, now.
+    /// It may pass now.
     Pass(Passed),
-    /// It may not. In a box: most may, and all pay for the room.
+    /// It is refused. Boxed: most requests pass, and all would pay for the size.
     Refuse(Box<Refusal>),
 }
 
 /// What goes with a request that may pass.
 #[derive(Debug, Default)]
 pub struct Passed {
-    /// Leave to be at work, to be kept until the response has been sent.
+    /// The permits, to be held until the response has been sent.
     pub permits: Permits,
-    /// What is left of the rules, if clients are to be told.
+    /// The remaining quotas of the rules, if they are reported to clients.
     pub decisions: Decisions,
 }
 
-/// What is left of the rules, if clients are to be told.
+/// The remaining quotas of the rules, if they are reported to clients.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions(Told);
 
@@ -37,21 +36,21 @@ pub struct Decisions(Told);
 enum Told {
     #[default]
     Nothing,
-    /// Of a single rule, as mostly: without a box.
+    /// Of a single rule, the usual case: without a box.
     One(RuleQuota),
     Each(Box<[RuleQuota]>),
 }
 
-/// A ruling, now or later.
+/// The outcome of a request, now or later.
 #[derive(Debug)]
 pub enum Evaluation {
-    /// At once.
+    /// The outcome.
     Now(LimitOutcome),
-    /// To be waited for. It is under way.
+    /// A future of the outcome. The check is in progress.
     PendingOutcome(PendingOutcome),
 }
 
-/// A ruling that is under way.
+/// The future outcome of a check that is in progress.
 #[must_use = "a ruling protects nothing until you act on it"]
 pub struct PendingOutcome(pub(super) Pin<Box<dyn Future<Output = LimitOutcome> + Send>>);
 
@@ -70,7 +69,7 @@ impl fmt::Debug for PendingOutcome {
 }
 
 impl Decisions {
-    /// Of these rules, of which there may be none that clients know.
+    /// The quotas of these rules; of none if clients know none of them.
     pub(super) fn of(mut left: impl Iterator<Item = RuleQuota>) -> Self {
         match (left.next(), left.next()) {
             (Some(one), None) => Decisions(Told::One(one)),
@@ -78,13 +77,13 @@ impl Decisions {
         }
     }
 
-    /// Of a single rule.
+    /// The quota of a single rule.
     #[inline]
     pub(super) const fn one(left: RuleQuota) -> Self {
         Decisions(Told::One(left))
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to report.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         matches!(self.0, Told::Nothing)

@@ -1,19 +1,19 @@
-//! # The client's address, told ahead of the connection
+//! # PROXY protocol: the client's address ahead of the connection
 //!
-//! A proxy that passes on bytes, and not requests, cannot add a header. Such proxies say on whose behalf they connect
-//! before anything else, in a header of HAProxy's PROXY protocol:
+//! A proxy that forwards bytes, not requests, cannot add a header to a request. Such proxies name the client before
+//! anything else, in a header of HAProxy's PROXY protocol:
 //!
 //! ```text
 //!   PROXY TCP4 203.0.113.9 10.0.0.1 56324 443\r\n        GET / HTTP/1.1 …
-//!   └─ header: who it is for ────────────────┘           └─ what the client sends
+//!   └─ header: names the client ─────────────┘           └─ what the client sends
 //! ```
 //!
-//! Whether there is one cannot be guessed: to a listener that takes it if it comes, everybody can send one and be whoever
-//! they like. So a listener has either all of its connections begin with a header or none. It is read from proxies that are
-//! trusted, and nobody else can connect; and whatever is not a header, is too long or takes too long ends the connection.
+//! Whether there is a header cannot be guessed: if the header were optional, every client could send one and claim any
+//! address. So either all connections of a listener begin with a header, or none. Headers are read only from trusted
+//! proxies, and no other peer can connect. Bytes that are not a header, a header that is too long, and one that takes
+//! too long end the connection.
 //!
-//! [`read`] looks at bytes and nothing else, for whoever reads them in some other way. [`ProxyProtocol`] reads a header from
-//! a stream of tokio's, and not one byte more.
+//! [`read`] parses bytes and does no I/O. [`ProxyProtocol`] reads a header from a tokio stream, and not one byte more.
 
 #[cfg(feature = "tokio")]
 mod accept;
@@ -27,70 +27,74 @@ use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// The longest header of version 1.
+/// The longest header of version 1, in bytes.
 pub const MOST_V1: usize = 107;
-/// The longest header of version 2 that is taken. The protocol would have up to 65,551 bytes.
+/// The longest header of version 2 that is accepted, in bytes.
+///
+/// The protocol allows up to 65,551 bytes.
 pub const MOST_V2: usize = 4_096;
 
-/// What the first bytes of a connection say.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The header is not complete: it has at least so many bytes more.
+    /// The header is incomplete.
     Incomplete {
-        /// How many, and never 0.
+        /// The minimum number of bytes still to come; never 0.
         missing: usize,
     },
-    /// The header is these many bytes long. What the client sends comes after it.
+    /// The header is complete. What the client sends comes after it.
     Complete {
-        /// On whose behalf the connection is.
+        /// The client that the header names.
         of: Announced,
-        /// How many bytes.
+        /// The length of the header, in bytes.
         length: usize,
     },
 }
 
-/// On whose behalf a proxy connects.
+/// The client that a proxy names in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
-    /// On its own, as for a health check, or it does not know: the address is that of the connection.
+    /// No client: the proxy connects for itself, or does not know the client.
+    ///
+    /// Proxies connect for themselves for health checks, for instance. The address is that of the connection.
     Nobody,
-    /// For this address.
+    /// This address.
     Client(SocketAddr),
 }
 
-/// Why bytes are no header of the PROXY protocol.
+/// Why bytes are not a header of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidHeader {
-    /// They do not begin as one.
+    /// They do not begin like a header.
     NotAHeader,
     /// A line of version 1 is longer than 107 bytes.
     LineTooLong,
-    /// A line of version 1 does not name a family, two addresses of it and two ports.
+    /// A line of version 1 is not a family, two addresses of that family and two ports.
     NotALine,
-    /// A header of version 2 has another version.
+    /// A binary header has a version other than 2.
     Version {
-        /// Which.
+        /// The version.
         version: u8,
     },
-    /// A header of version 2 has a command that is not `LOCAL` or `PROXY`.
+    /// A header of version 2 has a command other than `LOCAL` and `PROXY`.
     Command {
-        /// Which.
+        /// The command.
         command: u8,
     },
     /// A header of version 2 has a family that no connection can have.
     Family {
-        /// Which: the family and the transport.
+        /// The byte of the family and the transport.
         family: u8,
     },
-    /// A header of version 2 has another length than it may have.
+    /// A header of version 2 has a length that is too small or too large.
     Length {
-        /// How many bytes it says will follow its first 16.
+        /// The number of bytes after the first 16, as the header states it.
         length: usize,
     },
 }
 
-/// What the first bytes of a connection say.
+/// Parses the first bytes of a connection.
 ///
 /// ```
 /// use tidegate::http::proxy_protocol::{Announced, Header, read};
@@ -104,7 +108,7 @@ pub enum InvalidHeader {
 ///
 /// # Errors
 ///
-/// [`InvalidHeader`], as soon as the bytes cannot become a header any more.
+/// [`InvalidHeader`], as soon as the bytes cannot be the beginning of a header.
 pub fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     match bytes.first() {
         None => Ok(Header::Incomplete { missing: v1::SHORTEST }),

@@ -1,15 +1,15 @@
-//! # When to come back
+//! # Retry time of a refusal
 //!
-//! `Retry-After` is in whole seconds. Rounded down it sends everybody back a moment too early, to be refused again;
-//! so it is rounded up, and is never 0. Everybody who was refused in the same moment comes back in the same moment,
-//! too. Some jitter, always upward, spreads them.
+//! `Retry-After` is in whole seconds. Rounded down, it would send clients back a moment too early, to be refused again;
+//! so it is rounded up, and is never 0. Clients that are refused in the same moment would also return in the same
+//! moment. Jitter, always upward, spreads them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Wait;
 
-/// How much later than need be those who were refused are sent back, at most: so many percent of the wait.
+/// Random extra time for retries: up to `percent` percent of the wait.
 #[derive(Debug, Default)]
 pub(super) struct Jitter {
     percent: u8,
@@ -22,7 +22,7 @@ impl Jitter {
         Jitter { percent, chance: RandomState::new(), drawn: AtomicU64::new(0) }
     }
 
-    /// Never less than the wait.
+    /// Adds jitter. The result is never less than the wait.
     pub(super) fn on(&self, wait: Wait) -> Wait {
         let most = u128::from(wait.as_micros()) * u128::from(self.percent) / 100;
         if most == 0 {
@@ -34,7 +34,7 @@ impl Jitter {
     }
 }
 
-/// What `Retry-After` says.
+/// The value of `Retry-After`: whole seconds, rounded up, at least 1.
 pub(super) fn seconds(wait: Wait) -> u64 {
     wait.as_secs_up().max(1)
 }

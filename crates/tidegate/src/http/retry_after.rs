@@ -1,7 +1,8 @@
-//! # What others ask of us
+//! # Reading `Retry-After` and `RateLimit`
 //!
-//! Whoever we call may say that we call too often: `Retry-After` with a refusal, or a `RateLimit` of which nothing is
-//! left. The first is an order and comes before the second. What cannot be read is as good as not said.
+//! A server that we call may tell us that we call too often: by `Retry-After` with a refusal, or by a `RateLimit` with
+//! nothing remaining. The first is an order and comes before the second. A header that cannot be parsed counts as
+//! missing.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,9 @@ use super::forwarded::outside_quotes;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// For how long whoever answered like this is not to be called; `None` if nothing of the kind was said.
+/// Returns how long the server that sent this response must not be called.
+///
+/// `None` if the response does not ask for a wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,10 +43,10 @@ fn retry_after(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
     }
     let then = seconds_of(text)?;
     let theirs = headers.get(DATE).and_then(|date| seconds_of(date.to_str().ok()?.trim()));
-    Some(Duration::from_secs(then.saturating_sub(theirs.or_else(now)?))) // by their clock, if they tell the time
+    Some(Duration::from_secs(then.saturating_sub(theirs.or_else(now)?))) // by the server's clock, if it sends the time
 }
 
-/// A whole number. One that cannot be counted is as many as can.
+/// Parses a whole number. A number beyond `u64` becomes `u64::MAX`.
 fn seconds_in(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
@@ -53,14 +56,14 @@ fn now() -> Option<u64> {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// The longest time within which nothing may be used.
+/// The longest wait of all members with nothing remaining.
 fn nothing_left(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(RATE_LIMIT).iter();
     let waits = lines.flat_map(|line| outside_quotes(line.as_bytes(), b',')).filter_map(wait_of_member);
     waits.max().map(Duration::from_secs)
 }
 
-/// The `t` of a member whose `r` is 0, or the `w` of one whose `a` is.
+/// The `t` of a member with an `r` of 0, or the `w` of a member with an `a` of 0.
 fn wait_of_member(member: &[u8]) -> Option<u64> {
     let number =
         |wanted: &str| outside_quotes(member, b';').find_map(|parameter| number_of(parameter, wanted));
@@ -70,13 +73,13 @@ fn wait_of_member(member: &[u8]) -> Option<u64> {
     }
 }
 
-/// The number in a parameter of this name.
+/// The number in a parameter, if the parameter has this name.
 fn number_of(parameter: &[u8], wanted: &str) -> Option<u64> {
     let (name, value) = std::str::from_utf8(parameter).ok()?.split_once('=')?;
     if name.trim() == wanted { seconds_in(value.trim()) } else { None }
 }
 
-/// Seconds since 1970 of a date, in any of the three ways that RFC 9110 has for it:
+/// Parses a date to seconds since 1970, in any of the three formats of RFC 9110:
 ///
 /// ```text
 ///   Sun, 06 Nov 1994 08:49:37 GMT
@@ -100,7 +103,7 @@ fn seconds_of(date: &str) -> Option<u64> {
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A year of four digits, or of two, which nobody has written before 1970.
+/// Parses a year of four digits, or of two, which stand for 1970 to 2069.
 fn full_year(year: &str) -> Option<u64> {
     match (year.len(), seconds_in(year)?) {
         (4, year) => Some(year),
@@ -109,7 +112,7 @@ fn full_year(year: &str) -> Option<u64> {
     }
 }
 
-/// How many days lie between 1970 and this month, counted from 0.
+/// The number of days from 1970 to the start of this month, which is counted from 0.
 fn days_before(year: u64, month: usize) -> Option<u64> {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let leaps = |year: u64| year / 4 - year / 100 + year / 400;

@@ -1,23 +1,24 @@
 //! # Routes
 //!
-//! A path is no key: it has ids in it, and there are as many as clients care to invent. The route it belongs to is
-//! one, and so is a parameter of it. Where a router has matched the path already, its own finding is best, as limiter
-//! and router then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. For all others there
-//! are templates, `/users/{id}`.
+//! A path is not a good key: it contains ids, and clients can invent any number of paths. The route of a path is a good
+//! key, and so is a parameter of it. If a router has matched the path already, its result is best, because limiter and
+//! router then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. In all other cases there are
+//! templates, `/users/{id}`.
 //!
-//! `/%6cogin`, `//login` and `/x/../login;v=1` are matched as `/login`, as they may be by whoever serves them.
+//! `/%6cogin`, `//login` and `/x/../login;v=1` are matched as `/login`, because the server may treat them so.
 
 use super::head::Head;
 use super::key::{InvalidKey, KeyPart, MissingPart};
 use super::text::{KeyText, Kind};
 
-/// The first of these templates that the path matches; `/users/{id}` matches `/users/7`, `/files/{*rest}` whatever is
-/// below `/files`.
+/// The first of these templates that the path matches.
+///
+/// `/users/{id}` matches `/users/7`; `/files/{*rest}` matches `/files` and everything below it.
 pub fn route<'a>(templates: impl IntoIterator<Item = &'a str>) -> Route {
     Route(templates.into_iter().map(Template::new).collect())
 }
 
-/// A parameter of the path, where it matches a template.
+/// A parameter of the path, if the path matches the template.
 ///
 /// ```
 /// use tidegate::http::{KeyPart, by};
@@ -87,7 +88,7 @@ impl KeyPart for Param {
 }
 
 impl Param {
-    /// Which segment it is.
+    /// The index of its segment.
     fn place(&self) -> Option<usize> {
         self.template
             .segments
@@ -142,8 +143,9 @@ impl Segment {
     }
 }
 
-/// A path as the segments that it means. They are found from the right, where `..` comes before what it takes back: so
-/// none has to be kept.
+/// A path as its normalized segments.
+///
+/// They are found from the right, where `..` comes before the segment that it removes; so none has to be stored.
 struct Path<'a> {
     text: &'a str,
     length: usize,
@@ -154,19 +156,20 @@ impl<'a> Path<'a> {
         Path { text, length: from_right(text).count() }
     }
 
-    /// The segment at this place, counted from 0.
+    /// The segment at this index, counted from 0.
     fn get(&self, place: usize) -> Option<&'a str> {
         from_right(self.text).nth(self.length.checked_sub(place + 1)?)
     }
 
-    /// So many from the left, the last of them first.
+    /// The first `count` segments, from right to left.
     fn first(&self, count: usize) -> impl Iterator<Item = &'a str> {
         from_right(self.text).skip(self.length - count)
     }
 }
 
-/// The segments of a path from the last to the first, without those that mean nothing, and without what follows a
-/// semicolon.
+/// The segments of a path, last to first, without empty, `.` and removed ones.
+///
+/// What follows a semicolon in a segment is cut off.
 fn from_right(path: &str) -> impl Iterator<Item = &str> {
     let mut taken_back = 0_usize;
     path.rsplit('/').map(|segment| segment.split(';').next().unwrap_or(segment)).filter(move |segment| {
@@ -183,8 +186,9 @@ fn from_right(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The bytes that are meant by `%41`. A `%` before anything else is only that. `plus` is read as a space where it is
-/// `+`.
+/// Decodes `%41` and the like to bytes.
+///
+/// A `%` before anything else stays. A `+` is read as a space if `plus` is `+`.
 pub(super) fn decode(text: &str, plus: u8) -> impl Iterator<Item = u8> + '_ {
     let mut bytes = text.bytes();
     std::iter::from_fn(move || {

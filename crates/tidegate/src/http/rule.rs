@@ -1,7 +1,7 @@
-//! # A rule, seen from the request
+//! # HTTP rule
 //!
-//! The gate knows how much a rule lets pass. Here is what only the request can tell: whose limit it is and what it
-//! costs; and what only the client's side of it needs: what is shown, and whether the rule is only being tried out.
+//! The gate knows the quota of a rule. This module has what only the request can tell, the key and the cost, and what
+//! concerns only the client side: what is reported, and whether the rule is a shadow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,32 +17,38 @@ use super::retry;
 use crate::gate::Remaining;
 use tidegate_core::{Decision, Outcome, Quota, RuleId};
 
-/// How much clients are told of a rule.
+/// How much of a rule is reported to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expose {
-    /// All of it: the quota, what is left, when to come back. For limits that clients are meant to keep.
+    /// Everything: the quota, what remains, when to retry.
+    ///
+    /// For limits that clients are meant to keep.
     #[default]
     Quota,
-    /// Only when to come back. For limits against abuse, whose numbers would help to stay just below them.
+    /// Only when to retry.
+    ///
+    /// For limits against abuse: their numbers would help clients to stay just below them.
     RetryAfterOnly,
     /// Nothing, apart from the refusal.
     Hidden,
 }
 
-/// What became of the requests under a rule.
+/// The counters of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleStats {
     /// The name of the rule.
     pub name: String,
-    /// How many it refused.
+    /// How many requests it refused.
     pub refused: u64,
-    /// In shadow: how many it would have refused.
+    /// As a shadow: how many requests it would have refused.
     pub would_refuse: u64,
-    /// In shadow: how many it would have let pass.
+    /// As a shadow: how many requests it would have allowed.
     pub would_allow: u64,
-    /// How many lacked the key, and were not limited by it or were refused for it.
+    /// How many requests lacked the key.
+    ///
+    /// They were not limited by the rule, or were refused for it.
     pub missing: u64,
 }
 
@@ -63,17 +69,17 @@ pub(super) struct HttpRule {
     pub(super) counts: Counts,
 }
 
-/// What is left of a rule, in the numbers that clients are told.
+/// The remaining quota of a rule, in the numbers that are reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleQuota {
-    /// Which of the limits' rules.
+    /// The index of the rule in the limits.
     pub(super) rule: u8,
-    /// The most that can pass at once.
+    /// The most that can pass at the same instant.
     pub(super) limit: u64,
     pub(super) remaining: u64,
-    /// Within so many seconds.
+    /// The seconds until a refused request passes, else until the whole limit is back.
     pub(super) within: u64,
-    /// Whether it was one that did not let the request pass.
+    /// Whether the rule refused the request.
     pub(super) is_refusal: bool,
 }
 
@@ -85,7 +91,7 @@ pub(super) struct Counts {
     pub(super) missing: AtomicU64,
 }
 
-/// One more.
+/// Increments a counter.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
@@ -111,7 +117,9 @@ impl HttpRule {
         self.cost.as_ref().map_or(1, |cost| cost(head))
     }
 
-    /// How short the way of requests is if this is the only rule, decides at once, and on all of them.
+    /// The fast path if this is the only rule.
+    ///
+    /// It must decide immediately, and on all requests.
     pub(super) fn fast_path(&self, fields: Fields) -> FastPath {
         match (fields, self.cost.is_none()) {
             (Fields::None, true) => FastPath::InlineKey,
@@ -121,7 +129,9 @@ impl HttpRule {
         }
     }
 
-    /// 429 where it is the client's own limit, 503 where too many are at work whoever they are.
+    /// The status of a refusal.
+    ///
+    /// 429 for the client's own limit, 503 if too many requests of all clients are in progress.
     pub(super) fn status(&self, outcome: Outcome) -> StatusCode {
         let usual = match outcome {
             Outcome::Busy if self.key.is_global() => StatusCode::SERVICE_UNAVAILABLE,
@@ -130,7 +140,9 @@ impl HttpRule {
         self.status.unwrap_or(usual)
     }
 
-    /// What clients are told of this decision of the rule, which is the `number`th. `None` if that is nothing.
+    /// The quota to report for a decision of this rule, the `number`th.
+    ///
+    /// `None` if the rule is not reported to clients.
     pub(super) fn left(&self, number: u8, decision: &Decision) -> Option<RuleQuota> {
         let within = match decision.outcome {
             Outcome::RetryAfter(wait) => retry::seconds(wait),
@@ -142,7 +154,7 @@ impl HttpRule {
         self.is_shown().then(left)
     }
 
-    /// What clients are told of the only rule if a request has passed it.
+    /// The quota to report if a request has passed the only rule.
     #[inline]
     pub(super) fn left_of(standing: Remaining) -> RuleQuota {
         let Remaining { limit, remaining, reset_after } = standing;
@@ -153,7 +165,9 @@ impl HttpRule {
         self.expose == Expose::Quota && !self.is_shadow
     }
 
-    /// As clients know it. What the gate said is the limit serves where nobody has said what the quota is.
+    /// The rule as clients see it.
+    ///
+    /// The limit that the gate returned is used if no quota is configured.
     pub(super) fn shown(&self, limit: Option<u64>) -> Option<ShownRule<'_>> {
         let (quota, window) = match (self.quota, limit) {
             (Some(quota), _) => (quota.limit(), Some(seconds_up(quota))),
@@ -163,7 +177,7 @@ impl HttpRule {
         self.is_shown().then_some(ShownRule { name: &self.name, quota, window, unit: self.unit })
     }
 
-    /// Whether clients are told always the same of it: what it is, but not what is left.
+    /// Whether each report of the rule is the same, apart from what remains.
     pub(super) fn is_told_alike(&self) -> bool {
         self.quota.is_some() || !self.is_shown()
     }
@@ -185,7 +199,7 @@ impl HttpRule {
     }
 }
 
-/// A window is a whole number of seconds, and at least one.
+/// The period in whole seconds, rounded up, and at least one.
 fn seconds_up(quota: Quota) -> u64 {
     let period = quota.period();
     period.as_secs().saturating_add(u64::from(period.subsec_nanos() > 0)).max(1)

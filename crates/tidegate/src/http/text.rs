@@ -1,7 +1,8 @@
 //! # Keys as bytes
 //!
-//! Each part of a key is its kind, its length and what it is, so that no two lists of parts are the same bytes. The keys of
-//! one request are written one after the other into one place, which is on the stack unless they are long.
+//! Each part of a key is written as its kind, its length and its value, so that two different lists of parts never have
+//! the same bytes. The keys of one request are written one after the other into one buffer, which is on the stack
+//! unless they are long.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,48 +10,51 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-/// Longer keys are hashed.
+/// Keys with more bytes are hashed.
 const MOST_BYTES: usize = 512;
-/// As much is written without allocating.
+/// The number of bytes that are written without allocation.
 const INLINE: usize = 160;
-/// A length that needs more than a byte follows this one, in four.
+/// Marks a length that needs more than a byte: it follows in four bytes.
 const LONG: u8 = u8::MAX;
 
-/// A key on its way: parts, each with its kind and length. Up to 160 bytes of all keys of a request need no allocation.
+/// A buffer for keys: parts, each with its kind and length.
+///
+/// Up to 160 bytes for all keys of a request need no allocation.
 #[derive(Clone)]
 pub struct KeyText {
     inline: [u8; INLINE],
     length: usize,
-    /// All of it, once it was too long.
+    /// All bytes, once they exceed the inline buffer.
     heap: Vec<u8>,
 }
 
-/// A key of a single part that with its kind and length is at most seven bytes. Handed over in a register, it need not
-/// be written down first.
+/// A key of a single part of at most seven bytes, including its kind and length.
+///
+/// It is passed in a register and need not be written to memory first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineKey(u64);
 
-/// What can be the value of a part: text, bytes, numbers.
+/// A value that can be a part of a key: text, bytes, numbers.
 pub trait KeyValue {
-    /// Writes it.
+    /// Writes the value.
     fn put(&self, key: &mut KeyText);
 }
 
 // === impl KeyText ===
 
 impl KeyText {
-    /// Nothing yet.
+    /// An empty buffer.
     #[must_use]
     pub const fn new() -> Self {
         KeyText { inline: [0; INLINE], length: 0, heap: Vec::new() }
     }
 
-    /// Writes a part of these bytes. For parts of your own.
+    /// Writes a part with these bytes. For custom parts.
     pub fn push(&mut self, bytes: &[u8]) {
         self.part(Kind::Value, |key| key.raw(bytes));
     }
 
-    /// Writes a part of this kind, of whatever `write` writes.
+    /// Writes a part of this kind; `write` writes its value.
     pub(super) fn part(&mut self, kind: Kind, write: impl FnOnce(&mut Self)) {
         self.raw(&[kind as u8, 0]);
         let start = self.length;
@@ -61,7 +65,7 @@ impl KeyText {
         }
     }
 
-    /// The length of a long part that begins here, which makes room for it.
+    /// Writes the length of a long part that begins here, and makes room for it.
     #[cold]
     fn write_long_length(&mut self, start: usize) {
         let length = u32::try_from(self.length - start).unwrap_or(u32::MAX);
@@ -72,7 +76,7 @@ impl KeyText {
         part[1..5].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// Writes a whole part that is known already.
+    /// Writes a whole part that is already encoded.
     #[inline]
     pub(super) fn inline_key(&mut self, part: InlineKey) {
         let (bytes, length) = part.bytes();
@@ -92,7 +96,7 @@ impl KeyText {
         self.length = end;
     }
 
-    /// Where the next byte will be.
+    /// The position of the next byte.
     pub(super) fn mark(&self) -> usize {
         self.length
     }
@@ -101,13 +105,13 @@ impl KeyText {
         &self.bytes()[from..to]
     }
 
-    /// Forgets what was written since.
+    /// Discards everything that was written since `mark`.
     pub(super) fn back_to(&mut self, mark: usize) {
         self.length = mark;
         self.heap.truncate(mark);
     }
 
-    /// Makes a key that began at `mark` a hash of itself if it is long.
+    /// Replaces a key that began at `mark` by its hash if it is long.
     #[inline]
     pub(super) fn shorten(&mut self, mark: usize) {
         if self.length - mark > MOST_BYTES {
@@ -122,7 +126,7 @@ impl KeyText {
         self.part(Kind::Hashed, |key| key.raw(&digest));
     }
 
-    /// What is written.
+    /// The bytes that are written.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -134,17 +138,17 @@ impl KeyText {
     }
 }
 
-// === impl Brief ===
+// === impl InlineKey ===
 
 impl InlineKey {
-    /// A part of this kind: a byte and a number.
+    /// A part of this kind, with a byte and a number as its value.
     #[inline]
     pub(super) fn five(kind: Kind, byte: u8, number: u32) -> Self {
         let value = u64::from(byte) << 16 | u64::from(number.swap_bytes()) << 24;
         InlineKey(kind as u64 | 5 << 8 | value | 7 << 56)
     }
 
-    /// Its bytes, and how many of these they are.
+    /// The bytes, and how many of them are used.
     #[inline]
     pub(super) fn bytes(self) -> ([u8; 8], usize) {
         (self.0.to_le_bytes(), (self.0 >> 56) as usize)
@@ -163,11 +167,11 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// What a part is. No two mean the same, so that none is taken for another.
+/// The kind of a part. Kinds have different bytes, so that no part is taken for another.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// No address.
+    /// A client without an address.
     Address = b'a',
     Address4 = b'4',
     Address6 = b'6',

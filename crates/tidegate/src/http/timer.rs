@@ -1,7 +1,7 @@
-//! # A clock to sleep by
+//! # Timer for delayed requests
 //!
-//! Some are let pass only after a while, by a rule that spreads them. Any clock that tasks can wait by will do; its
-//! type is left out here, as limits are one type.
+//! A rule that spaces requests allows some of them only after a wait. Any clock that tasks can sleep on will do. Its
+//! type is erased here, because limits are one type.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tidegate_core::Micros;
 
 pub(crate) type Sleeping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A clock that tells the time and can be slept by.
+/// A clock that tells the time and that tasks can sleep on.
 pub(crate) trait Timer: Send + Sync {
     #[cfg(feature = "tower")]
     fn now(&self) -> Micros;
@@ -37,7 +37,7 @@ where
 }
 
 impl dyn Timer {
-    /// The steady clock, where it can be slept by.
+    /// The steady clock, if tasks can sleep on it: with the feature `tokio`.
     pub(crate) fn usual() -> Option<Arc<dyn Timer>> {
         #[cfg(feature = "tokio")]
         return Some(Arc::new(crate::clock::SteadyClock::new()));

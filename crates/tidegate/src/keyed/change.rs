@@ -1,7 +1,7 @@
-//! # Another setting for all keys
+//! # Change of the algorithm for all keys
 //!
-//! Every state is held, taken over by the new setting, and let go: in place if it keeps its size, else into another
-//! table. Whoever decides meanwhile waits for the one word it needs. What was promised for later is taken over last.
+//! Every state is locked, migrated to the new version, and unlocked: in place if it keeps its size, otherwise into
+//! another table. A concurrent decision waits only for the one word it needs. Reservations are migrated last.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,10 +14,12 @@ use crate::table::Table;
 use tidegate_core::{Algorithm, Words, WordsMut};
 
 impl<A: Algorithm> Keyed<A> {
-    /// The clock is read when every state is held: before, somebody could still decide at a later instant.
+    /// Makes `algorithm` current and migrates every state.
+    ///
+    /// The clock is read when every state is locked: before that, another thread could still decide at a later instant.
     pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> DecisionTime) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // First, so that whoever holds one of these locks finds no state held for long.
+        // First, so that a thread that has locked a shard does not find a state locked for long.
         let guards = self.reservations.lock_all_shards();
         let old = self.current();
         let when = if algorithm.words() == old.algorithm.words() {
@@ -47,7 +49,7 @@ impl<A: Algorithm> Keyed<A> {
                 paste(next, &adopted(next, &old.algorithm, &copy_of(found, wide), when), wide)
             },
         );
-        changed.into_inner().expect("the setting was put in force")
+        changed.into_inner().expect("the version was pushed")
     }
 
     fn change_table(
@@ -76,19 +78,19 @@ impl<A: Algorithm> Keyed<A> {
     }
 }
 
-/// The state under `next` of what was a state under `old`.
+/// Returns the state under `next` for a state under `old`.
 fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: DecisionTime) -> Vec<u64> {
     let mut state = vec![0; next.words()];
     next.migrate_from(old, was, state.as_mut_slice(), when.for_state(old, was));
     state
 }
 
-/// The words of a slot's state, wherever they lie.
+/// Returns the words of a slot's state, whether it is one word or wide.
 fn copy_of(word: u64, wide: &[crate::sync::AtomicU64]) -> Vec<u64> {
     if wide.is_empty() { vec![word] } else { (0..wide.len()).map(|index| Guarded(wide).get(index)).collect() }
 }
 
-/// Writes a state back, and tells the word of its slot.
+/// Writes a state back, and returns the word of its slot.
 fn paste<A: Algorithm>(algorithm: &A, state: &[u64], wide: &[crate::sync::AtomicU64]) -> u64 {
     if wide.is_empty() {
         return state[0] & !LOCKED;

@@ -1,8 +1,8 @@
-//! # What the clones of a keyed limiter share
+//! # State shared by the clones of a keyed limiter
 //!
-//! The table of all states, the algorithm in force, and what was promised for later. A decision takes the short cut if it
-//! can: the key is there, its state is one word, and the setting is the first. Else it goes the long way, and if somebody
-//! has [reserved](crate::reservation) ahead of the clock, past what is promised.
+//! The clones share the table of all states, the current algorithm, and the reservations. A decision takes the fast
+//! path if it can: the key is in the table, its state is one word, and the version is the first. Otherwise it takes the
+//! slow path, which honours [reservations](crate::reservation) if there are any.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::table::{OnFull, Sketch, Stats, Table};
 use crate::versioned::{Versions, is_slow_path};
 use tidegate_core::{Algorithm, Micros};
 
-/// What the clones of a keyed limiter share.
+/// State shared by the clones of a keyed limiter.
 #[derive(Debug)]
 pub(crate) struct Keyed<A> {
     pub(super) secrets: Secrets,
-    /// The fingerprint of the empty key.
+    /// The fingerprint of the empty key, which is the global key.
     everybodys: u64,
     pub(crate) versions: Versions<Version<A>>,
     pub(super) changing: Mutex<()>,
@@ -30,7 +30,7 @@ pub(crate) struct Keyed<A> {
     pub(super) settings: Settings,
 }
 
-/// What a limiter was told about its bounds.
+/// The configured bounds of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) max_keys: usize,
@@ -45,20 +45,26 @@ impl Default for Settings {
     }
 }
 
-/// An algorithm and the table of its states. Settings whose states have the same size share a table.
+/// An algorithm and the table of its states.
+///
+/// Versions with states of the same size share a table.
 #[derive(Debug)]
 pub(crate) struct Version<A> {
     pub(crate) algorithm: A,
     pub(crate) table: Arc<Table>,
-    /// When it was put in force. Judged at an earlier instant, a state would have owed at the pace of the wrong setting.
+    /// When this version became current.
+    ///
+    /// At an earlier instant, a state would be judged by the rate of the wrong version.
     pub(crate) since: Micros,
 }
 
-/// The number of the setting that a limiter was made with.
+/// The number of the version with which a limiter is created.
 pub(crate) const FIRST: usize = 0;
-/// The cap of a limiter that was not told one.
+/// The default maximum number of keys.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 1 << 22;
-/// So many locks for what is promised, so that threads with different keys seldom meet while somebody waits.
+/// The number of shards for reservations.
+///
+/// So many locks make threads with different keys seldom contend while there are reservations.
 const SHARDS: usize = 64;
 
 impl<A: Algorithm> Keyed<A> {
@@ -83,7 +89,9 @@ impl<A: Algorithm> Keyed<A> {
         Stats { bytes: self.bytes(), ..stats }
     }
 
-    /// The memory of the limiter, with the tables of earlier settings, which are kept.
+    /// Returns the memory of the limiter in bytes.
+    ///
+    /// It includes the tables of earlier versions, which are kept.
     fn bytes(&self) -> usize {
         let (mut bytes, mut before) = (size_of::<Self>() + self.reservations.bytes(), None);
         for Version { table, .. } in self.versions.all() {
@@ -95,23 +103,25 @@ impl<A: Algorithm> Keyed<A> {
         bytes
     }
 
-    /// The fingerprint of a request's key, for policies.
+    /// Returns the fingerprint of a request's key, for policies.
     #[inline]
     pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
         match key.bytes() {
             [] => self.everybodys,
             bytes => match <[u8; 8]>::try_from(bytes) {
-                // Most likely a number, and those are permuted, which is faster and makes no two of them meet.
+                // Most likely a number. Numbers are permuted, which is faster, and no two of them collide.
                 Ok(eight) => self.secrets.fingerprint(&u64::from_le_bytes(eight)),
                 Err(_) => self.secrets.fingerprint(&AsText(bytes)),
             },
         }
     }
 
-    /// The short cut, for whoever may take it. The clock is read while the key's line is on its way from memory.
+    /// Executes an operation on the fast path.
     ///
-    /// Only by the first setting: every instruction here counts, because the fewer there are, the more of the next decision the
-    /// processor begins while it waits for this one's memory.
+    /// The clock is read while the key's cache line is being loaded.
+    ///
+    /// Only for the first version. Every instruction counts here: the fewer there are, the more of the next decision
+    /// the processor starts while it waits for the memory of this one.
     #[inline(always)]
     pub(super) fn apply_fast<V: Operation>(
         &self,
@@ -127,7 +137,7 @@ impl<A: Algorithm> Keyed<A> {
         table.apply_fast(fingerprint, || KeyedStep { algorithm, operation, when: when(), versions, number })
     }
 
-    /// The short cut by a setting that comes with the call.
+    /// Executes an operation on the fast path, by an algorithm that comes with the call.
     #[inline]
     pub(super) fn apply_plan_fast<V: Operation>(
         &self,
@@ -148,7 +158,9 @@ impl<A: Algorithm> Keyed<A> {
         table.apply_fast(fingerprint, step)
     }
 
-    /// The long way, for newcomers, larger states, later settings, and those who did not get through at once.
+    /// Executes an operation on the slow path.
+    ///
+    /// It is for new keys, wide states, later versions, and operations that missed the fast path.
     pub(super) fn apply<V: Operation>(
         &self,
         plan: Option<&A>,
@@ -168,7 +180,7 @@ impl<A: Algorithm> Keyed<A> {
         }
     }
 
-    /// Does it to the state, as long as nobody sets the mark or takes it away.
+    /// Executes an operation as long as the slow-path flag equals `marked`.
     fn apply_while<V: Operation>(
         &self,
         marked: bool,
@@ -194,7 +206,7 @@ impl<A: Algorithm> Keyed<A> {
         }
     }
 
-    /// Carries out a verb that may give back, for one key of a policy.
+    /// Executes an operation that may refund, for one key of a policy.
     pub(crate) fn apply_to<V: Operation>(
         &self,
         key: Key<'_>,

@@ -1,7 +1,7 @@
-//! # A verb on its way to a state
+//! # Step: an operation on its way to a state
 //!
-//! A table knows nothing of verbs, algorithms and clocks; it does a [`Step`] to the state of a key. Here is the step that
-//! carries out a verb, by the algorithm of one setting, and finds out whether that setting is still in force.
+//! A table knows nothing of operations, algorithms and clocks; it runs a [`Step`] on the state of a key. This step
+//! executes an operation by the algorithm of one version, and checks whether that version is still current.
 
 use super::states::Version;
 use crate::operation::{Answer, Operation};
@@ -10,7 +10,7 @@ use crate::table::Step;
 use crate::versioned::Versions;
 use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Wait, Words, WordsMut};
 
-/// A verb, with all it needs to know.
+/// An operation, with everything it needs.
 #[derive(Debug)]
 pub(crate) struct KeyedStep<'a, A, V> {
     pub(crate) algorithm: &'a A,

@@ -1,6 +1,6 @@
-//! Slots and the line for them, two threads: taking, waiting, giving back, giving up and resizing.
+//! Permits and their wait queue, two threads: acquire, wait, release, give up and resize.
 //!
-//! A wake-up that is lost leaves a thread parked for ever, which loom reports as a deadlock.
+//! A lost wake-up leaves a thread parked for ever, which loom reports as a deadlock.
 
 use std::future::poll_fn;
 use std::sync::Arc as StateCell;
@@ -13,7 +13,7 @@ use super::{INTERRUPTIONS, both, model};
 use crate::concurrency::slots::{Acquiring, Slots};
 use crate::wait::block;
 
-/// Slots, and how many of them are at work: never more than there may be.
+/// Permits, and how many of them are in use: never more than `most`.
 struct Site {
     slots: Slots,
     at_work: AtomicU32,
@@ -25,7 +25,7 @@ fn site(limit: u32, most: u32) -> Arc<Site> {
 }
 
 impl Site {
-    /// Has taken `cost` slots; works in them, and gives them back.
+    /// Uses `cost` permits that were acquired, and releases them.
     fn work(&self, cost: u32) {
         let others = self.at_work.fetch_add(cost, Ordering::Relaxed);
         assert!(others + cost <= self.most, "{cost} more than {others}");
@@ -33,17 +33,17 @@ impl Site {
         self.slots.give_back(cost);
     }
 
-    /// Ends the work in a slot that was taken without [`Site::work`].
+    /// Ends the use of a permit that was acquired without [`Site::work`].
     fn work_ends(&self) {
         self.at_work.fetch_sub(1, Ordering::Relaxed);
         self.slots.give_back(1);
     }
 
-    /// As a limiter does it: at once, or waiting in line.
+    /// Acquires permits as a limiter does: immediately, or after waiting in the queue.
     fn acquire(&self, cost: u32) {
         if !self.slots.try_take(cost) {
             let mut place = Acquiring::new(&self.slots, cost);
-            block(poll_fn(|cx| place.poll(cx))).expect("it is its turn some day");
+            block(poll_fn(|cx| place.poll(cx))).expect("the waiter passes eventually");
         }
     }
 
@@ -52,7 +52,7 @@ impl Site {
         self.work(cost);
     }
 
-    /// Joins the line and gives up at once, unless it got through.
+    /// Joins the queue and gives up immediately, unless the permits were granted.
     fn give_up(&self, cost: u32) {
         let mut place = Acquiring::new(&self.slots, cost);
         let first = place.poll(&mut Context::from_waker(Waker::noop()));
@@ -65,7 +65,7 @@ impl Site {
     fn assert_at_rest(&self, limit: u32) {
         let usage = self.slots.usage();
         assert_eq!((usage.limit, usage.in_use, usage.waiting), (limit, 0, 0));
-        assert!(self.slots.try_take(limit), "the bit is clear and everything is there");
+        assert!(self.slots.try_take(limit), "the waiters bit is clear and every permit is free");
     }
 }
 
@@ -86,7 +86,7 @@ fn the_last_slot_is_taken_once() {
         let site = site(1, 1);
         let taken = |site: &Site| site.slots.try_take(1);
         let (one, other) = both(&site, taken, taken);
-        assert!(one != other, "exactly one has it");
+        assert!(one != other, "exactly one gets the permit");
         site.slots.give_back(1);
         site.assert_at_rest(1);
     });
@@ -102,7 +102,7 @@ fn whoever_gives_back_calls_whoever_is_about_to_wait() {
     });
 }
 
-/// The one in line gives up while the slot is handed over to it.
+/// The waiter gives up while the permit is handed over to it.
 #[test]
 fn a_slot_handed_to_somebody_who_gives_up_is_not_lost() {
     model(INTERRUPTIONS, || {
@@ -113,7 +113,7 @@ fn a_slot_handed_to_somebody_who_gives_up_is_not_lost() {
     });
 }
 
-/// Behind a large one that gives up waits a small one for which there was room all the time.
+/// A small request with enough permits waits behind a large one that gives up.
 #[test]
 fn who_gives_up_calls_whoever_was_behind() {
     model(INTERRUPTIONS, || {
@@ -167,7 +167,7 @@ fn a_higher_limit_calls_whoever_is_about_to_wait() {
     });
 }
 
-/// Whichever comes first: afterwards the new limit holds, and nothing was lost or doubled.
+/// The new limit holds after both, in either order, and no permit was lost or doubled.
 #[test]
 fn a_lower_limit_and_a_give_back_meet() {
     model(INTERRUPTIONS, || {
@@ -194,7 +194,7 @@ fn a_pause_that_ends_leaves_nobody_behind() {
     });
 }
 
-/// What is done under a permit is seen by whoever has it next.
+/// What is done under a permit is visible to the next holder of the permit.
 #[test]
 fn the_work_of_one_is_seen_by_the_next() {
     model(INTERRUPTIONS, || {
@@ -202,7 +202,7 @@ fn the_work_of_one_is_seen_by_the_next() {
         let work = StateCell::new(loom::cell::UnsafeCell::new(0));
         let add = |site: &Site, work: &loom::cell::UnsafeCell<u32>| {
             site.acquire(1);
-            work.with_mut(|_| ()); // loom complains if the two could do this at once
+            work.with_mut(|_| ()); // loom reports an error if both threads could do this concurrently
             site.slots.give_back(1);
         };
         let same = work.clone();

@@ -11,7 +11,7 @@ use crate::fingerprint::{AsText, Secrets};
 use crate::gate::Part;
 use crate::policy::{Policy, PolicyBuilder};
 
-/// A moment that never passes.
+/// A clock that stands still.
 #[derive(Clone, Copy)]
 struct Still;
 
@@ -25,12 +25,12 @@ impl Clock for Still {
 
 type Buckets = Policy<TokenBucket, Still>;
 
-/// One word, two at once; slow enough that nothing comes back.
+/// A state of one word with a burst of two, slow enough that nothing is refilled.
 fn narrow() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(2))
 }
 
-/// Two words and a guard, two at once.
+/// A wide state of two words with a burst of two.
 fn wide() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::per_second(999_983).burst(2));
     assert_eq!(bucket.for_clock(ClockKind::Monotonic).words(), 2);
@@ -40,7 +40,9 @@ fn wide() -> TokenBucket {
 const A: RuleId = RuleId(0);
 const B: RuleId = RuleId(1);
 
-/// Two rules, of which this much is used. What is not used at all is not there yet.
+/// Creates two rules with this much used.
+///
+/// A key of which nothing is used is not in the table yet.
 fn policy(rules: [TokenBucket; 2], used: [u32; 2]) -> Arc<Buckets> {
     let built = PolicyBuilder::new().rule("a", rules[0]).rule("b", rules[1]).max_keys(4).build();
     let policy = built.expect("a valid policy").with_clock(Still);
@@ -79,7 +81,7 @@ fn the_last_of_both_goes_to_one_of_two_threads() {
     }
 }
 
-/// One thread wants both, the other only what there is one of.
+/// One thread requests both keys, the other only the key of which one is left.
 #[test]
 fn who_is_refused_by_one_rule_spends_nothing_of_the_other() {
     for rules in [[narrow(), narrow()], [wide(), narrow()]] {
@@ -87,7 +89,7 @@ fn who_is_refused_by_one_rule_spends_nothing_of_the_other() {
             let policy = policy(rules, [0, 1]);
             let (pair, single) =
                 both(&policy, |policy| passes(policy, &there()), |policy| passes(policy, &[Part::of(B)]));
-            assert!(pair != single, "there is one left of B, and none is refused for nothing");
+            assert!(pair != single, "one is left of B, and no request is refused needlessly");
             assert_eq!(left(&policy), [if pair { 1 } else { 2 }, 0]);
         });
     }
@@ -106,7 +108,7 @@ fn newcomers_arrive_once() {
     }
 }
 
-/// Whoever looks sees both charged or neither.
+/// A reader sees both keys charged or neither.
 #[test]
 fn nobody_sees_a_request_half_charged() {
     model(INTERRUPTIONS, || {
@@ -122,8 +124,10 @@ fn nobody_sees_a_request_half_charged() {
     });
 }
 
-/// Nor is anybody refused by what was half charged. Of five, two of A are used and one of B, and two more are taken of
-/// each: who wants all of both waits for A, before and after.
+/// A request is never refused because of a half-made charge.
+///
+/// Of five, two of A and one of B are used, and two more of each are charged. A request for all of both waits for A,
+/// before and after.
 #[test]
 fn nobody_is_refused_by_a_request_half_charged() {
     let five = TokenBucket::new(Quota::per_hour(5));
@@ -142,7 +146,7 @@ fn nobody_is_refused_by_a_request_half_charged() {
     }
 }
 
-/// The same while one of the keys is not there yet.
+/// Like the model before, while one of the keys is not in the table yet.
 #[test]
 fn nobody_sees_a_newcomer_half_charged() {
     for rules in [[narrow(), narrow()], [wide(), narrow()], [narrow(), wide()]] {
@@ -161,7 +165,7 @@ fn nobody_sees_a_newcomer_half_charged() {
     }
 }
 
-/// While the setting of a rule changes, and its table with it, a charge counts once and is not lost.
+/// A charge counts once while the version of a rule changes, and its table with it.
 #[test]
 fn a_request_while_a_rule_changes_counts_once() {
     for (from, to) in [(narrow(), wide()), (wide(), narrow())] {
@@ -178,7 +182,9 @@ fn a_request_while_a_rule_changes_counts_once() {
     }
 }
 
-/// The word of a key that owes nothing is the same under every quota. What is charged to it is not.
+/// The word of a key that owes nothing is the same under every quota.
+///
+/// A charge to it is not.
 #[test]
 fn nobody_is_charged_by_the_quota_before() {
     let ways: [fn(&Buckets) -> bool; 2] = [
@@ -195,17 +201,17 @@ fn nobody_is_charged_by_the_quota_before() {
             assert!(passed);
             let half_a_day = 12 * 3_600 * 1_000_000;
             let owed = policy.peek(&[Part::of(A).cost(0)]).expect("a valid request").reset_after();
-            assert_eq!(owed.as_micros(), half_a_day, "one of two a day is used");
+            assert_eq!(owed.as_micros(), half_a_day, "one of two per day is used");
         });
     }
 }
 
-/// Nor refused by it, for a word that the quota before does not understand.
+/// A request is not refused because the previous quota misreads the new word.
 #[test]
 fn nobody_is_refused_by_the_quota_before() {
     model(2, || {
         let policy = policy([narrow(), narrow()], [1, 1]);
-        // One of two is used. What that owes by the slower quota would be two by the faster.
+        // One of two is used. The debt of that one under the slower quota would be two under the faster.
         let slower = TokenBucket::new(Quota::per_hour(1).burst(2));
         let change = move |policy: &Buckets| policy.change(A, slower).expect("there is such a rule");
         let (passed, ()) = both(&policy, |policy| passes(policy, &there()), change);
@@ -217,7 +223,7 @@ type Timed = Policy<TokenBucket, ManualClock>;
 
 const TWENTY_MINUTES: Duration = Duration::from_secs(1_200);
 
-/// Three an hour for each of a few keys.
+/// Creates a policy of three per hour for each of a few keys.
 fn timed(clock: &ManualClock) -> Timed {
     let built = PolicyBuilder::new().rule("a", Quota::per_hour(3)).max_keys(8).build();
     built.expect("a valid policy").with_clock(clock.clone())
@@ -227,8 +233,9 @@ fn ask(policy: &Timed, key: &str, cost: u32) -> Outcome {
     policy.check(&[Part::of(A).key(key).cost(cost)]).expect("a valid request").decision.outcome
 }
 
-/// Keys that want to live in the same of the 256 lines of a small table as `key`: in a model a fingerprint is always
-/// the same.
+/// Returns keys with the same home line as `key`, out of the 256 lines of a small table.
+///
+/// In a model the fingerprint of a key is always the same.
 fn neighbours(key: &str) -> [String; 4] {
     let secrets = Secrets::draw();
     let line = |key: &str| secrets.fingerprint(&AsText(key.as_bytes())) % 256;
@@ -236,8 +243,9 @@ fn neighbours(key: &str) -> [String; 4] {
     others.take(4).collect::<Vec<_>>().try_into().expect("there are four")
 }
 
-/// A policy in which `key` owes nothing, and three others, who have used all they may, have left no room beside it:
-/// who comes next gets its place.
+/// Creates a policy in which the next new key evicts `key`.
+///
+/// `key` owes nothing, and the other three slots of its line belong to keys that have used their whole quota.
 fn crowded(clock: &ManualClock, key: &str, crowd: &[String]) -> Timed {
     let policy = timed(clock);
     assert_eq!((ask(&policy, key, 1), ask(&policy, key, 0)), (Outcome::Allowed, Outcome::Allowed));
@@ -250,7 +258,7 @@ fn evicted(policy: &Timed) -> u64 {
     policy.stats(A).expect("there is such a rule").evicted
 }
 
-/// Its place goes to another key that has used all it may, while it is found there and judged.
+/// The slot of a key goes to a key without quota left, while the first key is judged.
 #[test]
 fn nobody_is_refused_for_what_another_key_has_used() {
     let [another, crowd @ ..] = neighbours("key");
@@ -262,7 +270,9 @@ fn nobody_is_refused_for_what_another_key_has_used() {
     });
 }
 
-/// The place where everybody's key is remembered to live has gone to another, who may be gone again meanwhile.
+/// The remembered slot of the global key went to another key.
+///
+/// That key may be evicted again meanwhile.
 #[test]
 fn nobody_is_refused_for_what_another_key_had_used() {
     let [another, crowd @ ..] = neighbours("");
@@ -270,20 +280,21 @@ fn nobody_is_refused_for_what_another_key_had_used() {
         let clock = ManualClock::new();
         let policy = Arc::new(crowded(&clock, "", &crowd));
         assert_eq!(ask(&policy, &another, 2), Outcome::Allowed);
-        assert_eq!(evicted(&policy), 1, "the other has taken its place");
+        assert_eq!(evicted(&policy), 1, "the other key has taken its slot");
         let come_back = move |policy: &Timed| {
             clock.advance(2 * TWENTY_MINUTES);
             let _ = ask(policy, "", 1);
         };
         let (outcome, ()) = both(&policy, |policy| ask(policy, "", 2), come_back);
-        // Who read the clock first, and was charged later by the other thread, waits as long as the clock went on.
+        // If this thread read the clock first and was charged after the other, it waits as long as the clock advanced.
         let late = Outcome::RetryAfter(Wait::micros(2 * 1_200_000_000));
         assert!(outcome == Outcome::Allowed || outcome == late, "{outcome:?}");
     });
 }
 
-/// Refused at first by A, and then not: whoever begins again believes nothing that was said before, and the newcomer to C is
-/// charged.
+/// A request that is refused by A and then retried ignores all earlier answers.
+///
+/// The new key of C is charged.
 #[test]
 fn who_begins_again_begins_afresh() {
     model(2, || {
@@ -298,8 +309,9 @@ fn who_begins_again_begins_afresh() {
     });
 }
 
-/// While one thread goes over to other rules, what is charged by the old policy counts in the new one, and the other way
-/// round: of what there is one of, one of them gets it.
+/// A charge by the old policy counts in the reloaded one, and the other way round.
+///
+/// One thread reloads the policy. If one is left, exactly one of the two requests gets it.
 #[test]
 fn a_request_by_the_old_policy_counts_in_the_new_one() {
     for rules in [[narrow(), narrow()], [wide(), narrow()]] {
@@ -312,7 +324,7 @@ fn a_request_by_the_old_policy_counts_in_the_new_one() {
             };
             let (old, (new, seen)) = both(&policy, |policy| passes(policy, &there()), over);
             assert!(old != new, "exactly one passes");
-            assert_eq!(seen, [0, 0], "whoever it was, all is used");
+            assert_eq!(seen, [0, 0], "whichever passed, all quota is used");
             assert_eq!(left(&policy), [0, 0]);
         });
     }

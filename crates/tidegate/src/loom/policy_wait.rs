@@ -1,8 +1,9 @@
-//! Waiting for a policy, two threads: one goes to stand in line, the other does what it waits for.
+//! Waiting for a policy, two threads: one joins the wait queue, the other does what the first waits for.
 //!
-//! Time stands still, so nobody is woken by a clock: a call that is lost leaves a thread waiting for ever, which loom
-//! reports as a deadlock. Threads wait for a bell of their own here and do not park: loom forgets who was unparked while
-//! it was at a lock, and those who stand in line try once more between having left their waker and resting.
+//! Time stands still, so no timer wakes a waiter: a lost wake-up leaves a thread waiting for ever, which loom reports
+//! as a deadlock. Threads wait on a condition variable of their own here and do not park: loom forgets an unpark that
+//! arrives while the thread waits for a lock, and a waiter in the queue tries once more between storing its waker and
+//! going to sleep.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +19,7 @@ use crate::gate::Part;
 use crate::policy::{Policy, PolicyBuilder};
 use crate::wait::Sleep;
 
-/// A moment that never passes, for somebody to wait in.
+/// A clock that stands still, with a sleep that never ends.
 #[derive(Clone, Copy)]
 struct Still;
 
@@ -42,10 +43,10 @@ type Waited = Policy<TokenBucket, Still>;
 
 const RATE: RuleId = RuleId(0);
 const AT_WORK: RuleId = RuleId(1);
-/// The models are large, so threads are interrupted seldom.
+/// The number of preemptions. The models are large, so it is small.
 const INTERRUPTIONS: usize = 2;
 
-/// Two an hour, of which `used` are, and two at work.
+/// Creates a policy with two per hour, of which `used` are used, and two permits.
 fn policy(used: u32) -> Arc<Waited> {
     let rules = PolicyBuilder::new().rule("rate", Quota::per_hour(2)).concurrency("at work", 2).max_keys(4);
     let policy = rules.build().expect("a valid policy").with_clock(Still);
@@ -65,7 +66,7 @@ fn left(policy: &Waited, part: Part<'_>) -> u64 {
     policy.peek(&[part.cost(0)]).expect("a valid request").remaining()
 }
 
-/// Wakes a thread, also one that does not rest yet.
+/// Wakes a thread, also one that does not sleep yet.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -89,20 +90,20 @@ impl Wake for Bell {
     }
 }
 
-/// Waits until it passes, and gives its permits back.
+/// Waits until the request passes, and releases its permits.
 fn wait_for(policy: &Waited, request: &[Part<'_>]) {
     let bell = StateCell::new(Bell::default());
     let waker = Waker::from(bell.clone());
     let mut waits = pin!(policy.acquire(request));
     loop {
         match waits.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(answer) => return drop(answer.expect("it passes some day")),
+            Poll::Ready(answer) => return drop(answer.expect("the request passes eventually")),
             Poll::Pending => bell.wait(),
         }
     }
 }
 
-/// Begins to wait, and gives up; whether it passed before.
+/// Starts to wait and gives up. Returns whether the request passed before.
 fn give_up(policy: &Waited, request: &[Part<'_>]) -> bool {
     let waits = pin!(policy.acquire(request));
     waits.poll(&mut Context::from_waker(Waker::noop())).is_ready()
@@ -111,7 +112,7 @@ fn give_up(policy: &Waited, request: &[Part<'_>]) -> bool {
 fn assert_at_rest(policy: &Waited, rate_left: u64) {
     assert_eq!((policy.waiting(), left(policy, rate(0)), left(policy, at_work(0))), (0, rate_left, 2));
     if rate_left > 0 {
-        assert!(policy.check(&[rate(1)]).expect("a valid request").is_allowed(), "nobody stands there");
+        assert!(policy.check(&[rate(1)]).expect("a valid request").is_allowed(), "the queue is empty");
     }
 }
 
@@ -147,19 +148,19 @@ fn a_higher_limit_calls_whoever_is_about_to_stand_in_line() {
     });
 }
 
-/// There is one for the second, but it stands behind a first that wants two, and gives up.
+/// The second request could pass, but waits behind a first that needs two and gives up.
 #[test]
 fn who_gives_up_calls_whoever_is_behind() {
     model(1, || {
         let policy = policy(1);
         let (passed, ()) =
             both(&policy, |policy| give_up(policy, &[rate(2)]), |policy| wait_for(policy, &[rate(1)]));
-        assert!(!passed, "there is one");
+        assert!(!passed, "only one is left");
         assert_at_rest(&policy, 0);
     });
 }
 
-/// The same at the line for permits.
+/// Like the model before, in the queue for permits.
 #[test]
 fn who_gives_up_calls_whoever_is_behind_for_a_permit() {
     model(INTERRUPTIONS, || {
@@ -170,20 +171,22 @@ fn who_gives_up_calls_whoever_is_behind_for_a_permit() {
             |policy| give_up(policy, &[at_work(2)]),
             |policy| wait_for(policy, &[at_work(1), rate(1)]),
         );
-        assert!(!passed, "there is one");
+        assert!(!passed, "only one is left");
         drop(busy);
         assert_at_rest(&policy, 0);
     });
 }
 
-/// Somebody only checks while another comes to stand in line and goes. What is left says who was charged.
+/// A check races with a waiter that joins and leaves the queue.
+///
+/// The remaining quota shows which was charged.
 #[test]
 fn who_stands_in_line_and_goes_has_charged_nothing_and_hidden_nothing() {
     model(1, || {
         let policy = policy(1);
         let check = |policy: &Waited| policy.check(&[rate(1)]).expect("a valid request").is_allowed();
         let (passed, checked) = both(&policy, |policy| give_up(policy, &[rate(2)]), check);
-        assert!(!passed, "there is one");
+        assert!(!passed, "only one is left");
         assert_at_rest(&policy, u64::from(!checked));
     });
 }

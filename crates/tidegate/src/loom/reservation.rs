@@ -1,7 +1,7 @@
-//! One state, two threads: one reserves ahead of the clock, the other decides.
+//! One state, two threads: one makes a reservation, the other decides.
 //!
-//! Nine of ten are used and nothing comes back within the hour. Whatever the order of the two, it must be one: a
-//! decision is made before the reservation, which then waits longer, or after it, and then it is held back.
+//! Nine of ten are used and nothing is refilled within the hour. The two must be ordered, in any order: the decision is
+//! made before the reservation, which then waits longer, or after it, and then the decision is held back.
 
 use loom::sync::Arc;
 use std::task::Waker;
@@ -13,19 +13,19 @@ use crate::reservation::{AcquireRequest, Joined, Progress, Ticket, cancel, join,
 use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
 
 const START: DecisionTime = DecisionTime { now: Micros::ZERO, clock: ClockKind::Monotonic };
-/// What one token takes, at ten an hour.
+/// The refill time of one token, at ten per hour.
 const TOKEN: u64 = 360_000_000;
 
 fn bucket(quota: Quota) -> TokenBucket {
     TokenBucket::new(quota).for_clock(ClockKind::Monotonic)
 }
 
-/// One word.
+/// A limiter with a state of one word.
 fn narrow() -> TokenBucket {
     bucket(Quota::per_hour(10))
 }
 
-/// The same in two words, because of a second rule that never binds.
+/// The same limiter with a state of two words, because of a second rule that never binds.
 type Both = (TokenBucket, TokenBucket);
 
 fn nine_used<A: Algorithm>(algorithm: A) -> Arc<StateCell<A>> {
@@ -40,9 +40,9 @@ fn check<A: Algorithm>(shared: &StateCell<A>) -> Decision {
 
 fn reserve<A: Algorithm>(shared: &StateCell<A>, cost: u32) -> Ticket {
     let acquire_request = AcquireRequest { cost, deadline: Micros::MAX };
-    match join(shared, None, SOLE_KEY, acquire_request, None, || START).expect("promised") {
+    match join(shared, None, SOLE_KEY, acquire_request, None, || START).expect("the request is scheduled") {
         Joined::Later(ticket) => ticket,
-        Joined::Now(_) => panic!("there is too little for it"),
+        Joined::Now(_) => panic!("too little quota is left for it"),
     }
 }
 
@@ -77,7 +77,7 @@ fn a_decision_comes_before_a_reservation_or_is_held_back() {
     reserve_meets_check::<Both>(|| (narrow(), bucket(Quota::per_hour(20))));
 }
 
-/// The window that is charged ahead has room, and a decision that has not seen the mark would find it there.
+/// The reserved window has room. A decision that missed the slow-path flag would find it.
 #[test]
 fn a_decision_does_not_pass_in_a_window_to_come() {
     model(INTERRUPTIONS, || {
@@ -97,7 +97,7 @@ fn a_reservation_that_is_given_back_takes_nothing_from_a_decision_and_adds_nothi
         let ((), checked) = both(&shared, there_and_back, check);
         let left = shared.apply(&Peek(0), START).remaining();
         assert_eq!(left, 1 - u64::from(checked.is_allowed()));
-        assert!(!crate::reservation::StateStore::is_slow_path(&*shared), "nobody is ahead any more");
+        assert!(!crate::reservation::StateStore::is_slow_path(&*shared), "there is no reservation any more");
     });
 }
 
@@ -107,7 +107,7 @@ fn a_cost_that_is_forced_meanwhile_is_not_lost() {
         let shared = nine_used(narrow());
         let there_and_back = |shared: &StateCell<_>| give_back(shared, reserve(shared, 2));
         both(&shared, there_and_back, |shared| shared.apply(&Force(1), START).is_allowed());
-        // Forced before or after, it is one of ten; forced in between, it stands at the reserved instant.
+        // Forced before or after, it is one of ten. Forced in between, it is charged at the reserved instant.
         let retry = retry(&shared);
         assert!(retry == TOKEN || retry == 2 * TOKEN, "{retry}");
     });
@@ -124,7 +124,7 @@ fn two_reservations_get_two_instants() {
     });
 }
 
-/// The one whose agenda ends takes the mark away, while the other begins one.
+/// One schedule ends and clears the slow-path flag, while another begins.
 #[test]
 fn the_mark_stays_while_anybody_is_ahead() {
     model(INTERRUPTIONS, || {
@@ -149,11 +149,11 @@ fn a_change_of_the_quota_keeps_what_is_being_promised() {
             both(&shared, |shared| reserve(shared, 2), move |shared| shared.change(twice(), || START));
         let ready = ticket.ready().get();
         assert!(ready == TOKEN || ready == TOKEN / 2, "by the old quota or by the new: {ready}");
-        assert!(!check(&shared).is_allowed(), "it has been promised");
+        assert!(!check(&shared).is_allowed(), "the quota is reserved");
     });
 }
 
-/// Who moves up finds out: the waiter behind is woken, or looks after the other has left.
+/// A waiter that moves up notices it: it is woken, or it polls after the other has left.
 #[test]
 fn who_waits_behind_somebody_who_leaves_moves_up() {
     model(INTERRUPTIONS, || {
@@ -165,7 +165,7 @@ fn who_waits_behind_somebody_who_leaves_moves_up() {
             move |shared| give_back(shared, first),
             move |shared| {
                 join(shared, None, SOLE_KEY, acquire_request, Some(Waker::noop().clone()), || START)
-                    .expect("promised")
+                    .expect("the request is scheduled")
             },
         );
         if let Joined::Later(ticket) = ticket {

@@ -1,7 +1,7 @@
-//! Keys without a slot, two threads: charges to shared cells, moving in, and a change of the setting.
+//! Keys without a slot, two threads: charges to shared cells, insertion, and a change of version.
 //!
 //! The state is a count that never runs out. In two words it carries from one to the other at 2, so that words of two
-//! different moments make a count that never was.
+//! different moments make a count that never existed.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,14 +11,14 @@ use super::{INTERRUPTIONS, both, model};
 use crate::state_cell::Guarded;
 use crate::table::{OnFull, Sketch, Step, Table};
 
-/// Two keys of one segment and one of another. On a single column they share all cells.
+/// Two keys of one segment and one of another. In a single column they share all cells.
 const KEYS: [u64; 2] = [4, 8];
 const ELSEWHERE: u64 = 1 << 63 | 4;
-/// Who has the only slot, up to the instant at which it is idle.
+/// The key that occupies the only slot, until it is idle.
 const RESIDENT: u64 = 12;
 const IDLE: u64 = 10;
 
-/// The count of a key that never owes so little that it could be let go.
+/// The count of a key that never becomes idle.
 fn read<S: Words + ?Sized>(state: &S, words: usize) -> u64 {
     if words == 1 { state.get(0) } else { 2 * state.get(0) + state.get(1) }
 }
@@ -31,7 +31,7 @@ fn write<S: WordsMut + ?Sized>(state: &mut S, words: usize, count: u64) {
     state.set(1, count % 2);
 }
 
-/// Charges `cost`, if that makes no more than `limit`, at `now`. The resident's count is 1.
+/// Charges `cost` at `now`, if the count stays within `limit`. The resident's count is 1.
 #[derive(Clone, Copy)]
 struct Charge<'a> {
     cost: u64,
@@ -46,7 +46,7 @@ fn charge<'a>(words: usize) -> Charge<'a> {
 }
 
 impl Step for Charge<'_> {
-    /// The count, if it passed.
+    /// The count, if the request passed.
     type Answer = Option<u64>;
 
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Option<u64> {
@@ -89,16 +89,16 @@ impl Step for Charge<'_> {
 }
 
 fn decide(table: &Table, key: u64, step: &Charge<'_>) -> bool {
-    table.apply(key, step).expect("the setting does not change").is_some()
+    table.apply(key, step).expect("the version does not change").is_some()
 }
 
-/// What a key is taken to have used.
+/// Returns what the table assumes that a key has used.
 fn used(table: &Table, key: u64, words: usize) -> u64 {
     let look = Charge { cost: 0, limit: 99, ..charge(words) };
-    table.apply(key, &look).flatten().expect("nothing always passes")
+    table.apply(key, &look).flatten().expect("a cost of 0 always passes")
 }
 
-/// A table of one slot, which is taken, and a sketch of a single column.
+/// Creates a table of one slot, which is taken, and a sketch of a single column.
 fn full(words: usize) -> Table {
     let sketch = Sketch::of_width(1, words, OnFull::Sketch);
     let table = Table::of_segments(2, 0, 1, words, 2).with_sketch(sketch);
@@ -125,7 +125,9 @@ fn of_two_threads_that_want_a_key_s_last_one_gets_it() {
     });
 }
 
-/// Under different locks. The cells are made before: how they come to be seen is a `OnceLock`'s business.
+/// Two keys under different locks.
+///
+/// The cells exist before: publishing them is left to the `OnceLock`.
 #[test]
 fn no_charge_to_a_shared_cell_is_lost() {
     model_each(|words| {
@@ -136,7 +138,7 @@ fn no_charge_to_a_shared_cell_is_lost() {
         assert_eq!(both(&table, once(KEYS[0]), once(ELSEWHERE)), (true, true));
         for key in [KEYS[0], ELSEWHERE] {
             let used = used(&table, key, words);
-            assert!((2..=3).contains(&used), "at least the first and its own, at most all: {used}");
+            assert!((2..=3).contains(&used), "at least the first charge and its own, at most all: {used}");
         }
     });
 }
@@ -149,13 +151,14 @@ fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
         let table = Arc::new(table);
         let last = move |key| move |table: &Table| decide(table, key, &Charge { limit: 2, ..charge(words) });
         let (one, other) = both(&table, last(KEYS[0]), last(ELSEWHERE));
-        assert!(one || other, "one of them, at least");
+        assert!(one || other, "at least one of them passes");
         assert!(KEYS.iter().all(|key| used(&table, *key, words) == 2));
     });
 }
 
-/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0): of both halves at different moments nothing would seem
-/// used.
+/// A count of 1 becomes 2, in two words (0, 1) becomes (1, 0).
+///
+/// Halves read at different moments would look unused.
 #[test]
 fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
     model_each(|words| {
@@ -171,7 +174,7 @@ fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
     });
 }
 
-/// For one of the threads the resident is idle, so the key moves in; for the other it is not.
+/// For one thread the resident is idle, so the key is inserted; for the other it is not.
 #[test]
 fn a_key_that_moves_in_takes_along_what_it_used_a_moment_ago() {
     model_each(|words| {

@@ -16,7 +16,7 @@ fn bucket(quota: Quota) -> TokenBucket {
     TokenBucket::new(quota).for_clock(ClockKind::Monotonic)
 }
 
-/// Ten at once; slow enough that nothing comes back. One word.
+/// A burst of ten, slow enough that nothing is refilled. One word.
 fn hourly() -> TokenBucket {
     bucket(Quota::per_hour(10))
 }
@@ -26,7 +26,7 @@ fn daily() -> TokenBucket {
     bucket(Quota::per_day(10))
 }
 
-/// Two words, because of its many q-ths; 10 at once.
+/// Two words, because of its many q-ths; a burst of 10.
 fn wide() -> TokenBucket {
     let bucket = bucket(Quota::per_second(999_983).burst(10));
     assert_eq!(bucket.words(), 2);
@@ -39,7 +39,7 @@ fn shared(algorithm: TokenBucket, used: u32) -> Arc<StateCell<TokenBucket>> {
     Arc::new(shared)
 }
 
-/// One check, the way a limiter does it.
+/// Makes one check, as a limiter does.
 fn passes(shared: &StateCell<TokenBucket>) -> bool {
     let fast_path = shared.apply_fast(&Check(1), START.now);
     fast_path.unwrap_or_else(|| shared.apply(&Check(1), START)).is_allowed()
@@ -73,7 +73,7 @@ fn no_charge_is_lost_between_two_threads() {
     }
 }
 
-/// Every pair of layouts, to and fro: a charge counts once, under whichever quota it is made.
+/// A charge counts once, under whichever quota it is made, for every pair of layouts.
 #[test]
 fn a_charge_while_the_quota_changes_counts_once() {
     for (from, to) in
@@ -100,13 +100,15 @@ fn a_charge_that_meets_two_changes_counts_once() {
         assert_eq!(
             left(&shared),
             6,
-            "a word that is back to what it was has not been waiting for the charge"
+            "the charge is not applied to a word that has merely returned to its old value"
         );
     });
 }
 
-/// One token of a daily quota is worth more than the whole hourly one: a thread that judged the new word by the old
-/// quota would refuse, and one that judged an old word by a new quota would let too much pass.
+/// A change of the quota never lets a thread misread the word.
+///
+/// One token of a daily quota is worth more than the whole hourly one. A thread that judged the new word by the old
+/// quota would refuse, and a thread that judged an old word by a new quota would admit too much.
 #[test]
 fn nobody_is_refused_by_the_state_of_another_quota() {
     model(INTERRUPTIONS, || {
@@ -138,18 +140,19 @@ fn two_changes_at_once_are_made_one_after_the_other() {
     });
 }
 
-/// One token in five microseconds, and three at once.
+/// One token per five microseconds, and a burst of three.
 fn slow() -> TokenBucket {
     bucket(Quota::every(Duration::from_micros(5)).burst(3))
 }
 
-/// One token in a microsecond, and twenty at once.
+/// One token per microsecond, and a burst of twenty.
 fn fast() -> TokenBucket {
     bucket(Quota::every(Duration::from_micros(1)).burst(20))
 }
 
-/// The clock moves on, somebody takes everything, and the pace is raised. Were the change made as of before, what has just
-/// been taken would be forgiven at the new pace.
+/// The clock advances, a request takes everything, and the rate is raised.
+///
+/// If the change were made as of an earlier instant, the charge that was just made would be refilled at the new rate.
 #[test]
 fn a_change_is_made_no_earlier_than_what_was_decided_before_it() {
     let at = |now| DecisionTime { now: Micros::new(now), ..START };
@@ -163,7 +166,7 @@ fn a_change_is_made_no_earlier_than_what_was_decided_before_it() {
             },
             move |(shared, clock)| shared.change(fast(), || at(clock.fetch_add(0, Ordering::SeqCst))),
         );
-        assert!(passed, "at 15 everything is there again");
+        assert!(passed, "at 15 the bucket is full again");
         let left = both_of_us.0.apply(&Peek(0), at(15)).remaining();
         assert_eq!(left, 17);
     });

@@ -1,6 +1,6 @@
-//! Many keys, two threads: newcomers, evictions, divisions and changes of the setting.
+//! Many keys, two threads: insertions, evictions, divisions and changes of version.
 //!
-//! The state is the simplest that can be idle: how much was charged, and until when that counts.
+//! The state is the simplest that can be idle: how much was charged, and the instant until which that counts.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,11 +10,12 @@ use super::{INTERRUPTIONS, both, model};
 use crate::state_cell::Guarded;
 use crate::table::{Step, Table};
 
-/// A stay lasts so long after each charge.
+/// A state is idle this long after its last charge.
 const STAY: u64 = 10;
 
-/// Keys that stay when the table divides, and keys that move out. They all want to live in the first line, so that
-/// they come after each other in the same slots.
+/// Keys that stay when the table divides, and keys that move to the new segment.
+///
+/// All of them have the first line as their home, so that they use the same slots one after the other.
 const LOW: [u64; 2] = [4, 8];
 const HIGH: [u64; 3] = [1 << 63 | 4, 1 << 63 | 8, 1 << 63 | 12];
 
@@ -42,12 +43,12 @@ impl Stay {
         }
     }
 
-    /// The state of a held slot.
+    /// Returns the state of a locked slot.
     fn found(word: u64, wide: &[AtomicU64]) -> Self {
         if wide.is_empty() { Stay::read(&[word], 1) } else { Stay::read(&Guarded(wide), 2) }
     }
 
-    /// Writes the state of a held slot, and tells its word.
+    /// Writes the state of a locked slot, and returns its word.
     fn put(self, wide: &[AtomicU64]) -> u64 {
         if wide.is_empty() {
             let mut state = [0];
@@ -69,14 +70,16 @@ impl Stay {
     }
 }
 
-/// Charges `cost`, if that makes no more than `limit`, at `now`. To charge nothing is to give everything back.
+/// Charges `cost` at `now`, if the count stays within `limit`.
+///
+/// A cost of 0 refunds everything.
 #[derive(Clone, Copy)]
 struct Charge<'a> {
     cost: u64,
     limit: u64,
     now: u64,
     words: usize,
-    /// The number in force, and the number this is for.
+    /// The number of the current version, and of the version that this step is for.
     setting: Option<(&'a AtomicUsize, usize)>,
 }
 
@@ -127,7 +130,7 @@ impl Step for Charge<'_> {
     }
 }
 
-/// Reads what is charged to a key.
+/// Reads the count of a key.
 struct Look {
     words: usize,
 }
@@ -164,25 +167,27 @@ impl Step for Look {
     }
 }
 
-/// One decision, the way a keyed limiter makes it. `None` if the setting changed.
+/// Makes one decision, as a keyed limiter does. Returns `None` if the version changed.
 fn try_decide(table: &Table, key: u64, step: &Charge<'_>) -> Option<Answer> {
     table.apply_fast(key, || *step).or_else(|| table.apply(key, step))
 }
 
 fn decide(table: &Table, key: u64, step: &Charge<'_>) -> Answer {
-    try_decide(table, key, step).expect("the setting does not change")
+    try_decide(table, key, step).expect("the version does not change")
 }
 
 fn count(table: &Table, key: u64, words: usize) -> u64 {
-    table.apply(key, &Look { words }).expect("the setting does not change")
+    table.apply(key, &Look { words }).expect("the version does not change")
 }
 
-/// A table of two lines, the fewest there can be, which is never divided.
+/// Creates a table of two lines, the minimum, which never divides.
 fn two_lines(max_keys: usize, words: usize) -> Table {
     Table::of_segments(1, 0, max_keys, words, 2)
 }
 
-/// A table of two lines that is about to divide: of its eight slots seven are taken.
+/// Creates a table of two lines that is about to divide.
+///
+/// Seven of its eight slots are taken.
 fn nearly_full(words: usize) -> Table {
     let table = Table::of_segments(1, 1, 16, words, 2);
     let others = (0..).map(|n| 100 + n).take(4);
@@ -193,7 +198,9 @@ fn nearly_full(words: usize) -> Table {
     table
 }
 
-/// A table whose root of two lines is about to be replaced by one of four: of its eight slots seven are taken.
+/// Creates a table with a root of two lines that is about to be replaced by one of four.
+///
+/// Seven of its eight slots are taken.
 fn nearly_full_root(words: usize) -> Table {
     let table = Table::of_root(2, 16, words);
     let others = (0..).map(|n| 100 + n).take(4);
@@ -203,12 +210,14 @@ fn nearly_full_root(words: usize) -> Table {
     table
 }
 
-/// Runs a model with states of one word and with larger ones.
+/// Runs a model with states of one word and with wide states.
 fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
     model_within(INTERRUPTIONS, run);
 }
 
-/// The same for a larger model, with fewer interruptions.
+/// Runs a model with states of one word and with wide states.
+///
+/// A larger model takes fewer preemptions, to end in time.
 fn model_within(interruptions: usize, run: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for words in [1, 2] {
         model(interruptions, move || run(words));
@@ -226,7 +235,7 @@ fn a_key_brought_by_two_threads_lives_in_one_slot() {
     });
 }
 
-/// Nothing is there yet: each of them may be the one that makes the root.
+/// The table is empty: each of the two threads may be the one that allocates the root.
 #[test]
 fn the_first_keys_of_two_threads_are_both_kept() {
     model_each(|words| {
@@ -242,7 +251,9 @@ fn the_first_keys_of_two_threads_are_both_kept() {
     });
 }
 
-/// One makes the root; the other may be late to make it, when it has been filled and replaced.
+/// One thread allocates the root.
+///
+/// The other may be late to do so, when it was filled and replaced.
 #[test]
 fn a_root_is_not_made_again_when_it_was_replaced() {
     model_within(1, |words| {
@@ -303,8 +314,9 @@ fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
     });
 }
 
-/// The one who stays was idle, and is charged while another wants its slot: either the charge came first and the slot is not free,
-/// or the slot was free and the charge finds no room.
+/// An idle key is charged while another key needs its slot.
+///
+/// Either the charge comes first and the slot is not free, or the slot is free and the charge finds no room.
 #[test]
 fn a_key_is_charged_or_makes_room_but_never_both() {
     model_each(|words| {
@@ -353,7 +365,9 @@ fn a_key_at_its_limit_is_refused_while_its_segment_divides() {
     });
 }
 
-/// Four lines, of which two are crowded with keys that move out; who had to live far from home is brought there when they do.
+/// A division moves keys that are stored away from their home back to it.
+///
+/// Of four lines two are crowded with keys that move to the new segment.
 #[test]
 fn a_key_is_charged_once_while_it_is_brought_home() {
     let far = 100;
@@ -391,7 +405,9 @@ fn newcomers_find_their_places_while_the_segment_divides() {
     });
 }
 
-/// The slot goes from one key to another that is at its limit, and back. The first key never is.
+/// The slot goes from one key to another that is at its limit, and back.
+///
+/// The first key never is.
 #[test]
 fn nobody_is_refused_for_what_another_key_has_used() {
     model_each(|words| {
@@ -425,7 +441,9 @@ fn the_last_room_goes_to_one_of_two_newcomers() {
     });
 }
 
-/// In two segments, so that no lock keeps them apart: one makes room, and one of the two gets it.
+/// One of two new keys evicts an idle key, and one of the two gets the slot.
+///
+/// They are in two segments, so that no lock separates them.
 #[test]
 fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
     model_each(|words| {
@@ -442,7 +460,7 @@ fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
     });
 }
 
-/// Each holds the lock of its own segment and would like to look into the other's.
+/// Each thread has locked its own segment and tries to sweep the other's.
 #[test]
 fn newcomers_without_room_do_not_wait_for_each_other() {
     model_each(|words| {
@@ -459,8 +477,9 @@ fn newcomers_without_room_do_not_wait_for_each_other() {
     });
 }
 
-/// One looks for an idle key everywhere, in vain, while another gives back everything in a segment that may have been looked
-/// into already. The next to look must find it.
+/// A key that is refunded during a scan for idle keys is found by the next scan.
+///
+/// Its segment may be scanned already when it is refunded.
 #[test]
 fn who_becomes_idle_early_is_not_overlooked() {
     model_each(|words| {
@@ -480,7 +499,9 @@ fn who_becomes_idle_early_is_not_overlooked() {
     });
 }
 
-/// A table whose setting changes, and the table it changes to if the states of the next setting need another.
+/// A table that changes its version.
+///
+/// The second table is used if the states of the next version have another size.
 struct Changing {
     tables: [Table; 2],
     current: AtomicUsize,
@@ -497,7 +518,9 @@ impl Changing {
         Changing { tables: words.map(|words| two_lines(2, words)), current: AtomicUsize::new(0) }
     }
 
-    /// A charge, under whichever setting is in force. Under the second a unit counts ten times.
+    /// Charges a key under the current version.
+    ///
+    /// Under the second version a unit counts ten times.
     fn decide(&self, key: u64, units: [u64; 2], words: [usize; 2], tables: [usize; 2]) -> Answer {
         loop {
             let number = self.current.load(Ordering::Acquire);
@@ -510,7 +533,7 @@ impl Changing {
         }
     }
 
-    /// Every count is given to `next`.
+    /// Converts every count with `next`.
     fn change_in_place(&self, next: fn(u64) -> u64) {
         self.tables[0].convert(
             || self.current.store(1, Ordering::Release),
@@ -578,7 +601,9 @@ fn the_first_key_while_the_setting_changes_counts_once() {
     }
 }
 
-/// One is one under both settings, two is twenty: the charge cannot tell from the word alone that it comes too late.
+/// One is one under both versions, two is twenty.
+///
+/// The charge cannot tell from the word alone that it comes too late.
 #[test]
 fn a_word_that_a_change_left_as_it_was_is_not_charged_by_the_old_setting() {
     model_each(|words| {

@@ -1,6 +1,8 @@
-//! The purse of a lease, which belongs to a crate that loom cannot build: somebody spends while it is emptied and filled anew.
+//! The token cache of a lease, two threads: one spends while the other empties and refills it.
+//!
+//! It belongs to a crate that loom cannot build, so its file is included here.
 
-#[allow(dead_code, reason = "not all of it is looked at here")]
+#[allow(dead_code, reason = "the models do not use all of it")]
 #[path = "../../../tidegate-redis/src/lease/token_cache.rs"]
 mod token_cache;
 
@@ -17,7 +19,9 @@ fn filled(tokens: u32, until: u64) -> Arc<TokenCache> {
     Arc::new(token_cache)
 }
 
-/// Empties it, and fills it with as many others, so that it looks the same; tells what there was.
+/// Empties the cache, and refills it with as many tokens, so that it looks the same.
+///
+/// Returns what was left.
 fn fill_anew(token_cache: &TokenCache, tokens: u32, until: u64) -> u32 {
     let left = token_cache.empty();
     token_cache.fill(Refilling { tokens, until, ..Refilling::default() });
@@ -33,7 +37,7 @@ fn two_who_spend_take_no_more_than_there_is() {
             |token_cache| token_cache.spend(2, NOW),
             |token_cache| token_cache.spend(2, NOW),
         );
-        assert_ne!(one.is_some(), other.is_some(), "one of them finds too little");
+        assert_ne!(one.is_some(), other.is_some(), "one of them finds too few tokens");
         assert_eq!(token_cache.empty(), 1);
     });
 }
@@ -60,8 +64,8 @@ fn nobody_spends_from_one_filling_by_the_end_of_another() {
             );
             let (of_first, of_second) = (5 - left, 5 - token_cache.empty());
             assert_eq!(of_first + of_second, if spent.is_some() { 2 } else { 0 });
-            assert!(first > NOW || of_first == 0, "the first was over");
-            assert!(second > NOW || of_second == 0, "the second was");
+            assert!(first > NOW || of_first == 0, "the first grant was expired");
+            assert!(second > NOW || of_second == 0, "the second grant was expired");
         });
     }
 }

@@ -1,20 +1,22 @@
-//! # All or nothing
+//! # All-or-nothing commit
 //!
-//! Decides on a request whose parts lie anywhere: each in the table of its rule, under a key of its own. The steps, and why
-//! nobody ever waits for a word while holding another, are told where a state is [claimed](crate::table::Claim). Here is
-//! their order:
+//! Decides a request. Its parts are stored in different tables, each under its own key. The protocol of a single
+//! state, and why no thread ever waits for a word while it holds another, is documented at
+//! [`Claim`](crate::table::Claim). This module defines the order of the steps:
 //!
 //! ```text
-//!   judge the words ─► make room ─► lock_bit and judge the larger states ─► lock_bit the words ─► take the permits ─► charge
-//!        └───────────────┴────────────────────┴── one refuses: let go ──────────────────────────┘
+//!   judge the words ─► make room ─► lock and judge the wide states ─► lock the words ─► take the permits ─► charge
+//!       └──────────────────┴──────────────────┴── one part refuses: unlock ────────────────────┘
 //! ```
 //!
-//! From the last hold on nothing can fail any more but the permits, which are one atomic step each. So there is a moment
-//! at which everything is charged at once; before it nothing is, and a refusal has touched nothing.
+//! After the last word is locked, only the permits can still fail, and each of them is a single atomic step. So there
+//! is one moment at which all parts are charged together. Before it nothing is charged, and a refusal changes no
+//! state.
 //!
-//! What is everybody's is held last, and only for a few instructions: it is what all threads meet at.
+//! The word of a global key is locked last and only for a few instructions, because all threads contend for it.
 //!
-//! A state at which somebody stands in [line](super::wait_queues) who came before refuses, too, whatever is left there.
+//! A state also refuses a request, whatever quota it has left, while an earlier waiter is in its
+//! [queue](super::wait_queues).
 
 use super::participant::{Mode, Participant};
 use super::wait_queues::WaitQueues;
@@ -23,7 +25,9 @@ use crate::state_cell::DecisionTime;
 use crate::table::Locks;
 use tidegate_core::{Algorithm, Decision};
 
-/// Decides on all parts together. Afterwards each knows its own decision, and has its permit if there is one to have.
+/// Decides all parts of a request together.
+///
+/// Afterwards each part has its own decision. If the request is allowed, each concurrency part has its permit.
 pub(super) fn decide<A: Algorithm>(
     participants: &mut [Participant<'_, A>],
     mode: Mode,
@@ -41,7 +45,7 @@ pub(super) fn decide<A: Algorithm>(
     }
 }
 
-/// The decision, or `None` if somebody else was in the way and all must begin again.
+/// Tries once to decide; `None` if another thread interfered and all parts must start again.
 #[inline]
 fn attempt<A: Algorithm>(
     participants: &mut [Participant<'_, A>],
@@ -53,7 +57,8 @@ fn attempt<A: Algorithm>(
     for participant in &mut *participants {
         participant.judge(mode, when)?;
     }
-    // After they were judged, by the settings in force: who comes to stand in line later changes their numbers.
+    // After judging: a request that joins a queue later sets the slow-path flag, so the version number no longer
+    // matches.
     if queues.waiting() > 0 {
         participants.iter_mut().for_each(|participant| participant.yield_to(queues, mode));
     }
@@ -83,17 +88,17 @@ fn attempt<A: Algorithm>(
             .then_some(decision);
     }
     participants.iter_mut().for_each(|participant| participant.charge(&mut locks));
-    Some(strictest(participants)) // once more: a word that is everybody's may have been judged again
+    Some(strictest(participants)) // again: the word of a global key may have been judged a second time
 }
 
-/// The decision of the binding rule.
+/// Returns the decision of the binding rule.
 #[inline]
 fn strictest<A: Algorithm>(participants: &[Participant<'_, A>]) -> Decision {
-    let (first, others) = participants.split_first().expect("a request has a part");
+    let (first, others) = participants.split_first().expect("a request has at least one part");
     others.iter().fold(first.decision(), |strictest, participant| strictest.and(participant.decision()))
 }
 
-/// Holds each word, those that everybody needs last.
+/// Locks each word; the words of global keys come last because all threads contend for them.
 #[inline]
 fn lock_words<A: Algorithm>(participants: &mut [Participant<'_, A>], mode: Mode) -> bool {
     let mut lock_bit = |everybodys| {

@@ -1,22 +1,24 @@
-//! # The short cut
+//! # Fast path of a policy
 //!
-//! Nearly always every key of a request is here already, and every state is one word. Then the request is a few loads and
-//! one compare-and-swap per key, and what the [long way](super::commit) keeps in mind for every other case need not be. It
-//! goes by the same rules: judge copies, hold all words or none, let go.
+//! Nearly always every key of a request is already in its table and every state is a single word. Then the request
+//! needs a few loads and one compare-and-swap per key, without the bookkeeping that the [slow path](super::commit)
+//! needs for all other cases. The protocol is the same: judge copies, lock all words or none, unlock.
 //!
 //! ```text
-//!   judge one's own words ──► lock_bit them ──► judge what is everybody's, and lock_bit it ──► write all, let go
-//!                │                              │       └── lost: judge that one again
-//!                └── one refuses ───────────────┴──► look whether all is still so, and say by whom
+//!   judge the per-key words ──► lock them ──► judge the global word and lock it ──► write all, unlock
+//!                │                              │       └── lost the race: judge that word again
+//!                └── one part refuses ──────────┴──► verify that nothing has changed, and report which rule refused
 //! ```
 //!
-//! What is everybody's is where threads meet: its cache line goes from processor to processor, and that takes longer than the
-//! rest of the decision. So it comes last, and is not looked at before everything else is done, not even to find it: where it
-//! was found last is remembered, and whether it still lives there is seen when it is held. Whoever loses it to another thread
-//! has lost that word only; the words that nobody else wants stay held.
+//! The word of the global key is where threads contend: its cache line moves from processor to processor, which takes
+//! longer than the rest of the decision. So the word comes last and is not touched before everything else is done, not
+//! even to look it up: its last known location is remembered, and the check that the key is still there happens once
+//! the word is locked. A thread that loses the race for the global word retries only that word; the uncontended words
+//! stay locked.
 //!
-//! Every instruction counts here. So loops are plain and have a fixed length, for the compiler to unroll; and what was found is
-//! handed to functions that are called seldom as a copy, so that for all the others it need not lie in memory.
+//! Every instruction counts here. So loops are plain and have a fixed length, which lets the compiler unroll them.
+//! Rarely called functions take the lookup results by value, so that on the common path these need not be spilled to
+//! memory.
 
 use super::participant::TRIES;
 use super::{Limit, Limits};
@@ -27,7 +29,7 @@ use crate::sync::Ordering;
 use crate::table::Location;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome};
 
-/// One part of a request, and where its state is.
+/// One part of a request, and the location of its state.
 #[derive(Debug)]
 struct Found<'a, A> {
     keyed: &'a Keyed<A>,
@@ -36,10 +38,10 @@ struct Found<'a, A> {
     part: &'a Part<'a>,
 }
 
-/// What a word was, what is to become of it, and how much is left then.
+/// A word as it was read, the word to write, and the quota that remains after that.
 ///
-/// No decision: building one for each part takes longer than deciding. Only that of the binding part is told, and the same
-/// word always gives the same decision.
+/// It holds no [`Decision`]: building one for each part takes longer than deciding. Only the decision of the binding
+/// part is reported, and it can be derived again, because the same word always gives the same decision.
 #[derive(Clone, Copy)]
 struct Judged {
     word: u64,
@@ -49,7 +51,7 @@ struct Judged {
 
 const NOT_JUDGED: Judged = Judged { word: 0, next: 0, remaining: 0 };
 
-/// The part of an allowed request that has the least left, and the word that it was charged to.
+/// The part of an allowed request with the least quota left, and its word after the charge.
 pub(super) struct Binding<'a, A> {
     keyed: &'a Keyed<A>,
     part: &'a Part<'a>,
@@ -59,16 +61,18 @@ pub(super) struct Binding<'a, A> {
 
 /// Why a request was not charged.
 enum NotCharged {
-    /// One of its parts would refuse.
+    /// At least one part refuses the request.
     Refused,
-    /// Somebody else was faster.
+    /// Another thread won the race for a word.
     Lost,
 }
 
-/// Charges a valid request, or refuses it, or gives `None` to go the long way, with nothing done.
+/// Charges or refuses a valid request.
 ///
-/// What is allowed, as nearly all is, comes back as few numbers: a decision is large, and each time it is handed on it is
-/// written and read again.
+/// `Err(None)` means that the request needs the slow path; nothing has changed then.
+///
+/// An allowed request, by far the most frequent case, returns a few numbers instead of a decision: a decision is large,
+/// and each hand-over writes and reads it again.
 #[inline(always)]
 pub(super) fn check<'a, A: Algorithm, const N: usize>(
     limits: &'a Limits<A>,
@@ -76,7 +80,7 @@ pub(super) fn check<'a, A: Algorithm, const N: usize>(
     now: impl FnOnce() -> Micros,
 ) -> Result<Binding<'a, A>, Option<Decision>> {
     let parts = global_key_last(request);
-    // Every place is that of the first part until its own is found: so there is never a place that is none.
+    // Every entry starts as the location of the first part until its own is found: so no entry is ever empty.
     let mut found = [Found::find(limits, parts[0]).ok_or(None)?; N];
     for n in 1..N {
         found[n] = Found::find(limits, parts[n]).ok_or(None)?;
@@ -88,7 +92,7 @@ pub(super) fn check<'a, A: Algorithm, const N: usize>(
     }
 }
 
-/// The parts, with one that is everybody's at the end if there is one.
+/// Orders the parts so that a part with the global key, if there is one, comes last.
 #[inline(always)]
 fn global_key_last<'a, const N: usize>(request: &'a [Part<'a>; N]) -> [&'a Part<'a>; N] {
     let mut parts = request.each_ref();
@@ -100,7 +104,7 @@ fn global_key_last<'a, const N: usize>(request: &'a [Part<'a>; N]) -> [&'a Part<
     parts
 }
 
-/// What becomes of a request that was not charged at once: it is refused, or tried again for a while.
+/// Refuses a request that was not charged at first, or retries it up to `TRIES` times.
 #[inline(never)]
 fn at_last<A: Algorithm, const N: usize>(
     found: [Found<'_, A>; N],
@@ -126,7 +130,9 @@ fn at_last<A: Algorithm, const N: usize>(
     None
 }
 
-/// The refusal of a request; `Some(None)` if what it is judged by does not stay so meanwhile, `None` if this takes the long way.
+/// Returns the refusal of a request.
+///
+/// `Some(None)` if a word changes while the parts are judged; `None` if the decision needs the slow path.
 fn refusal<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros) -> Option<Option<Decision>> {
     let words = found.each_ref().map(|found| found.place.word().load(Ordering::Acquire));
     if words.iter().any(|word| word & LOCKED != 0) {
@@ -138,7 +144,7 @@ fn refusal<A: Algorithm, const N: usize>(found: &[Found<'_, A>; N], now: Micros)
     Some(still.then_some(decision))
 }
 
-/// Charges all or nothing.
+/// Charges all parts or none.
 #[inline(always)]
 fn charge<'a, A: Algorithm, const N: usize>(
     found: &[Found<'a, A>; N],
@@ -149,7 +155,7 @@ fn charge<'a, A: Algorithm, const N: usize>(
         judged[n] = found[n].judge(now)?;
     }
     if !found[N - 1].is_global_key() {
-        found[N - 1].judge(now)?; // refused before anything is held
+        found[N - 1].judge(now)?; // a refusal here comes before any word is locked
     }
     for n in 0..N - 1 {
         if !try_lock_bit(found[n].place.word(), judged[n].word) {
@@ -176,7 +182,7 @@ fn charge<'a, A: Algorithm, const N: usize>(
     Ok(binding(found, &judged, now))
 }
 
-/// Lets go of the first of the words, as they were.
+/// Unlocks the first `held` words and restores their old values.
 #[cold]
 #[inline(never)]
 fn unlock<A: Algorithm, const N: usize>(found: [Found<'_, A>; N], judged: [Judged; N], held: usize) {
@@ -185,7 +191,7 @@ fn unlock<A: Algorithm, const N: usize>(found: [Found<'_, A>; N], judged: [Judge
     }
 }
 
-/// Who has the least left.
+/// Returns the part with the least quota left.
 #[inline(always)]
 fn binding<'a, A: Algorithm, const N: usize>(
     found: &[Found<'a, A>; N],
@@ -204,7 +210,7 @@ fn binding<'a, A: Algorithm, const N: usize>(
     binding
 }
 
-/// The same by every criterion, where several have as little left.
+/// Returns the strictest part by every criterion, where several have equally little left.
 #[cold]
 #[inline(never)]
 fn strictest<'a, A: Algorithm, const N: usize>(
@@ -213,10 +219,10 @@ fn strictest<'a, A: Algorithm, const N: usize>(
     now: Micros,
 ) -> Binding<'a, A> {
     let bindings = found.iter().zip(judged).map(|(found, judged)| found.binding(judged.next, now));
-    bindings.reduce(Binding::and).expect("a request has a part")
+    bindings.reduce(Binding::and).expect("a request has at least one part")
 }
 
-/// Holds a word that others want too, as often as they are faster.
+/// Locks a contended word, with up to `TRIES` attempts while other threads are faster.
 #[cold]
 #[inline(never)]
 fn lock_last<A: Algorithm>(found: Found<'_, A>, now: Micros) -> Result<Judged, NotCharged> {
@@ -232,13 +238,15 @@ fn lock_last<A: Algorithm>(found: Found<'_, A>, now: Micros) -> Result<Judged, N
 }
 
 impl<A: Algorithm> Binding<'_, A> {
-    /// The stricter of the two.
+    /// Returns the stricter of the two.
     fn and(self, other: Self) -> Self {
         let (ours, theirs) = (self.decision(), other.decision());
         if ours.and(theirs) == ours { self } else { other }
     }
 
-    /// What was decided: what there is to say about a word just charged is what there is to say about it at all.
+    /// Returns the decision of the charge.
+    ///
+    /// A peek of cost 0 at the word just charged gives the same numbers as the charge itself.
     #[inline(always)]
     pub(super) fn decision(&self) -> Decision {
         let algorithm = &self.keyed.versions.get(FIRST).algorithm;
@@ -295,14 +303,14 @@ impl<'a, A: Algorithm> Found<'a, A> {
         }
     }
 
-    /// Judges the word and holds it.
+    /// Judges the word and locks it; fails if another thread is faster.
     #[inline(always)]
     fn try_lock_bit(&self, now: Micros) -> Result<Judged, NotCharged> {
         let judged = self.judge(now)?;
         if try_lock_bit(self.place.word(), judged.word) { Ok(judged) } else { Err(NotCharged::Lost) }
     }
 
-    /// The same, and if others are faster, again.
+    /// Judges the word and locks it; retries while other threads are faster.
     #[inline(always)]
     fn lock_bit(&self, now: Micros) -> Result<Judged, NotCharged> {
         match self.try_lock_bit(now) {
@@ -316,18 +324,18 @@ impl<'a, A: Algorithm> Found<'a, A> {
         Binding { keyed: self.keyed, part: self.part, word, now }
     }
 
-    /// What there is to say about a word, if the short cut knows it and nothing has to be written for it.
+    /// Returns the decision about a word if the fast path supports it and it writes nothing.
     fn plain(&self, word: u64, now: Micros) -> Option<Decision> {
         let (next, decision) = self.decide(word, now)?;
         let plain = match decision.outcome {
             Outcome::Allowed => true,
-            // A refusal that writes is one after the clock stepped back.
+            // A refusal writes only after the clock has stepped back.
             _ => !decision.is_allowed() && next == word,
         };
         plain.then(|| decision.of_rule(self.part.rule))
     }
 
-    /// Whether the key does not live any more where it was found, or remembered to have been.
+    /// Whether the key is no longer at the location where it was found or remembered.
     fn is_gone(&self) -> bool {
         let gone = self.place.owner() != self.fingerprint;
         if gone && self.is_global_key() {
@@ -336,13 +344,13 @@ impl<'a, A: Algorithm> Found<'a, A> {
         gone
     }
 
-    /// Whether what is held is what was looked for.
+    /// Whether the locked word still belongs to the key and the first version of the rule.
     #[inline]
     fn is_ours(&self) -> bool {
         self.place.owner() == self.fingerprint && self.keyed.versions.current() == FIRST
     }
 
-    /// Whether what was judged is still so.
+    /// Whether the judged word is unchanged and still belongs to the key and the first version.
     #[inline]
     fn is_still(&self, word: u64) -> bool {
         self.place.is_still(self.fingerprint, word) && self.keyed.versions.current() == FIRST

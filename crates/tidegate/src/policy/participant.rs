@@ -1,7 +1,7 @@
 //! # One part of a request while it is decided
 //!
-//! Either a state in the table of its rule, or a place among those at work. The order of events is
-//! [elsewhere](super::commit); here is what each of them means for one part.
+//! A participant is either a state in the table of its rule or a permit of a concurrency limit.
+//! [`commit`](super::commit) defines the order of the steps; this module defines what each step does to one part.
 
 use std::sync::Arc;
 
@@ -15,21 +15,24 @@ use crate::state_cell::DecisionTime;
 use crate::table::{Claim, Locks};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Wait};
 
-/// What a request is made for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// To pass.
+    /// Charge the request if all parts allow it.
     Charge,
-    /// To pass, and to know of each part what it had to say.
+    /// Charge the request if all parts allow it, and record the decision of every part.
     Explain,
-    /// To know whether it would.
+    /// Report whether the request would be allowed, without charging.
     Look,
-    /// To pass now: who has a turn later is refused until then. By somebody who waits, with its number if it is in line.
+    /// Charge the request only if it may pass now, on behalf of a waiter.
+    ///
+    /// `AllowedAfter` counts as a refusal until that instant. `number` is the queue number of the waiter, once it is in
+    /// a queue.
     Pass { number: Option<u64> },
 }
 
 impl Mode {
-    /// Whether a decision is what was wished for.
+    /// Whether `decision` satisfies the request.
     pub(super) fn is_met_by(self, decision: &Decision) -> bool {
         match self {
             Mode::Pass { .. } => decision.outcome == Outcome::Allowed,
@@ -37,12 +40,12 @@ impl Mode {
         }
     }
 
-    /// Whether an observer is shown each decision. Of those who wait it is shown what came of it.
+    /// Whether the observer is shown this decision. For a waiter, the observer is shown the final outcome only.
     pub(super) fn is_observed(self) -> bool {
         matches!(self, Mode::Charge | Mode::Explain)
     }
 
-    /// The number in line of whoever has one.
+    /// The queue number of a waiter that has one.
     fn number(self) -> Option<u64> {
         match self {
             Mode::Pass { number } => number,
@@ -51,7 +54,7 @@ impl Mode {
     }
 }
 
-/// How often others may be faster at a word that is everybody's before all must begin again.
+/// How often other threads may win the race for a global word before all parts start again.
 pub(super) const TRIES: usize = 8;
 
 #[derive(Debug)]
@@ -59,14 +62,14 @@ pub(super) struct Participant<'a, A> {
     rule: RuleId,
     cost: u32,
     everybodys: bool,
-    /// What this part alone was told by its state.
+    /// The decision of this part's own state, without regard to queues.
     own: Option<Decision>,
-    /// Somebody else comes first there, and will try again at this instant.
+    /// An earlier waiter is in the queue of this state and will try again at this instant.
     behind: Option<Micros>,
     of: ParticipantKind<'a, A>,
 }
 
-/// What kind of limit it is.
+/// The kind of limit of a part.
 #[derive(Debug)]
 enum ParticipantKind<'a, A> {
     Rate {
@@ -82,7 +85,7 @@ enum ParticipantKind<'a, A> {
     },
 }
 
-/// A rate, as it is at this attempt.
+/// A rate limit as seen by one attempt.
 #[derive(Debug)]
 struct Attempt<'a, A> {
     version: &'a Version<A>,
@@ -92,7 +95,7 @@ struct Attempt<'a, A> {
 }
 
 impl<'a, A: Algorithm> Participant<'a, A> {
-    /// At a rate. Has memory send what will be needed.
+    /// Creates a participant of a rate limit, and prefetches its place in the table.
     #[inline]
     pub(super) fn rate(part: &Part<'_>, keyed: &'a Keyed<A>) -> Self {
         let fingerprint = keyed.fingerprint_of(part.key);
@@ -100,7 +103,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         Participant::new(part, ParticipantKind::Rate { keyed, fingerprint, now: None })
     }
 
-    /// At a limit on how many are at work.
+    /// Creates a participant of a concurrency limit.
     pub(super) fn concurrency(part: &Part<'_>, keys: &'a Arc<Keys>) -> Self {
         let fingerprint = keys.fingerprint_of(part.key);
         Participant::new(
@@ -119,7 +122,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         self.everybodys
     }
 
-    /// What this part alone was told. The binding one's is the request's.
+    /// The decision of this part alone. The decision of the binding part is the decision of the request.
     #[inline]
     pub(super) fn decision(&self) -> Decision {
         match self.behind {
@@ -128,10 +131,10 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// What its state said, whoever stands in line there.
+    /// The decision of the state itself, regardless of waiters in its queue.
     #[inline]
     pub(super) fn own(&self) -> Decision {
-        self.own.expect("every part is judged before anybody asks")
+        self.own.expect("every part is judged before its decision is read")
     }
 
     pub(super) fn cost(&self) -> u32 {
@@ -143,14 +146,14 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         self.own = Some(decision.of_rule(self.rule));
     }
 
-    /// Where one stands in line for it.
+    /// Identifies the queue of this part's state.
     pub(super) fn queue_id(&self) -> QueueId {
         let (ParticipantKind::Rate { fingerprint, .. } | ParticipantKind::Concurrency { fingerprint, .. }) =
             self.of;
         QueueId { rule: self.rule, fingerprint }
     }
 
-    /// Comes to where its permits come back, if it is about permits.
+    /// Pins the key that this part takes its permits from; `None` for a rate limit.
     pub(super) fn key_guard(&self) -> Option<Result<KeyGuard, Refused>> {
         match &self.of {
             ParticipantKind::Rate { .. } => None,
@@ -158,7 +161,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// Looks whether somebody stands in line at its state who came before.
+    /// Records whether an earlier waiter is in the queue of this state.
     #[cold]
     pub(super) fn yield_to(&mut self, queues: &WaitQueues, mode: Mode) {
         if self.cost > 0 {
@@ -166,7 +169,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// What there is to say to somebody who has to let others pass first, who will try again at `again`.
+    /// The decision for a request behind an earlier waiter, which tries again at `again`.
     fn held_back(&self, again: Micros) -> Decision {
         let own = self.own();
         let own_wait = match own.outcome {
@@ -176,7 +179,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         };
         let outcome = match self.of {
             ParticipantKind::Concurrency { .. } => Outcome::Busy,
-            // At least a moment: the other may be late.
+            // At least 1 µs: the earlier waiter may be late.
             ParticipantKind::Rate { .. } => {
                 Outcome::RetryAfter(Wait::micros(own_wait.max(again.since(own.at())).max(1)))
             }
@@ -186,7 +189,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         held_back.of_rule(self.rule)
     }
 
-    /// Looks at what can be seen without holding anything. `None`: all must begin again.
+    /// Judges what can be read without a lock. `None`: all parts must start again.
     #[inline]
     pub(super) fn judge(&mut self, mode: Mode, when: DecisionTime) -> Option<()> {
         let decision = match &mut self.of {
@@ -202,7 +205,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
                 Some(judge_permit(keys, *fingerprint, key_guard, self.cost, when.now))
             }
         };
-        // Whatever was said at an earlier attempt is not so any more.
+        // Decisions of an earlier attempt are stale.
         self.own = decision.map(|decision| decision.of_rule(self.rule));
         self.behind = None;
         Some(())
@@ -212,12 +215,12 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         matches!(&self.of, ParticipantKind::Rate { now: Some(now), .. } if now.claim.is_new())
     }
 
-    /// Whether nothing speaks against it so far.
+    /// Whether nothing has refused this part so far.
     pub(super) fn may_pass(&self) -> bool {
         self.behind.is_none() && self.own.is_none_or(|own| own.is_allowed())
     }
 
-    /// Sets a place aside, if there is none yet. `None`: all must begin again.
+    /// Reserves a table slot for a new key. `None`: all parts must start again.
     pub(super) fn make_room(&mut self, locks: &mut Locks<'a>) -> Option<()> {
         if let ParticipantKind::Rate { keyed, now: Some(now), .. } = &mut self.of
             && now.claim.is_new()
@@ -228,7 +231,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         Some(())
     }
 
-    /// Holds and judges a state that could not be looked at before. `None`: all must begin again.
+    /// Locks and judges a wide state, which cannot be judged without its lock. `None`: all parts must start again.
     #[inline]
     pub(super) fn lock_wide(&mut self) -> Option<()> {
         if let ParticipantKind::Rate { keyed, now: Some(now), .. } = &mut self.of {
@@ -240,7 +243,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         Some(())
     }
 
-    /// Holds the word that was judged. `false`: all must begin again.
+    /// Locks the word that was judged. `false`: all parts must start again.
     #[inline]
     pub(super) fn lock_word(&mut self, mode: Mode) -> bool {
         let (everybodys, cost) = (self.everybodys, self.cost);
@@ -249,8 +252,10 @@ impl<'a, A: Algorithm> Participant<'a, A> {
             || everybodys && now.claim.is_judged() && self.lock_last(mode)
     }
 
-    /// Holds a word that others want too and have changed meanwhile, if it still lets the request pass. Beginning again
-    /// would lose it again: the other words take longer than it stays the same.
+    /// Locks a word that other threads have changed, if it still allows the request.
+    ///
+    /// Starting again with all parts would lose the race again: the other words take longer than this word stays
+    /// unchanged.
     #[cold]
     fn lock_last(&mut self, mode: Mode) -> bool {
         let mut backoff = Backoff::new();
@@ -272,7 +277,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         false
     }
 
-    /// Takes a permit if this is what it is about. `false` if there is none any more, which is then the decision.
+    /// Takes a permit if this part is a concurrency limit. `false` if none is free; the decision is then that refusal.
     #[inline]
     pub(super) fn take_permit(&mut self) -> bool {
         let ParticipantKind::Concurrency { key_guard, permit, .. } = &mut self.of else { return true };
@@ -294,7 +299,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         drop(self.permit());
     }
 
-    /// The permit that was taken.
+    /// Returns the permit that was taken.
     pub(super) fn permit(&mut self) -> Option<KeyedPermit> {
         match &mut self.of {
             ParticipantKind::Concurrency { permit, .. } => permit.take(),
@@ -302,7 +307,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// Charges what is held, and lets go of it.
+    /// Charges the locked state and unlocks it.
     #[inline]
     pub(super) fn charge(&mut self, locks: &mut Locks<'a>) {
         if let ParticipantKind::Rate { keyed, now: Some(now), .. } = &mut self.of {
@@ -310,10 +315,10 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// Ends a request that charges nothing. `false` if this part was judged by what is not there any more.
+    /// Finishes a request that charges nothing. `false` if the state that this part was judged by has changed.
     pub(super) fn leave(&mut self, mode: Mode, locks: &mut Locks<'a>) -> bool {
         if self.behind.is_some() {
-            return true; // refused by no state
+            return true; // refused by the queue, not by the state
         }
         let refused = !self.may_pass();
         match (&mut self.of, mode) {
@@ -328,8 +333,9 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         }
     }
 
-    /// Of a refused request: what there is for a part that would have let it pass, and was not charged. `false`: all must
-    /// begin again.
+    /// Reports the quota of a part that allowed the request while another part refused it.
+    ///
+    /// This part was not charged. `false`: all parts must start again.
     pub(super) fn tell_as_found(&mut self, locks: &mut Locks<'a>) -> bool {
         let found = match &mut self.of {
             ParticipantKind::Rate { keyed, now: Some(now), .. } => {
@@ -349,7 +355,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         known
     }
 
-    /// Lets go of whatever is held, as it was.
+    /// Releases all locks and restores the old values.
     #[inline]
     pub(super) fn unlock(&mut self) {
         match &mut self.of {
@@ -359,10 +365,10 @@ impl<'a, A: Algorithm> Participant<'a, A> {
     }
 }
 
-// === impl Now ===
+// === impl Attempt ===
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
-    /// Does something to the claim by a step that carries out `operation`.
+    /// Applies `act` to the claim, with a step that carries out `operation`.
     #[inline]
     fn with_step<V: Operation, R>(
         &mut self,
@@ -392,7 +398,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
 
 // === permits ===
 
-/// Comes to the key, and looks whether there is a permit.
+/// Pins the key and checks whether a permit is free.
 fn judge_permit(
     keys: &Arc<Keys>,
     fingerprint: u64,

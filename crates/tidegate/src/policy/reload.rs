@@ -1,21 +1,21 @@
-//! # One set of rules after another
+//! # Reload: replacing the rules of a policy
 //!
-//! A file is read again: a rule is new, one is gone, one has another quota. The simplest way makes a policy of the
-//! new rules and forgets the old one, and with it everything that was used: a fresh burst for everybody, each time.
-//! Changing the old policy in place keeps what was used, but its rules cannot become more or fewer, and their numbers
-//! mean something to those who are asking at the moment.
+//! A configuration file is read again: a rule was added, one was removed, one has another quota. The simplest solution
+//! builds a policy from the new rules and drops the old one. It also drops all recorded usage, so that every key gets a
+//! fresh burst at each reload. Changing the old policy in place keeps the usage, but the number of its rules is fixed,
+//! and requests in progress refer to rules by number.
 //!
-//! So a new policy is made, and rules that are in both *share their states*:
+//! So a reload builds a new policy, and rules that are in both policies *share their states*:
 //!
 //! ```text
-//!   old   │ everybody │ user │ search │          who is still asking here
-//!              ▲          ▲                      charges the same states
+//!   old   │  global   │ user │ search │          requests that still use the old policy
+//!              ▲          ▲                      charge the same states
 //!              │          │
-//!   new   │ everybody │ user │ uploads │         as who is asking here already
+//!   new   │  global   │ user │ uploads │         as requests that already use the new one
 //! ```
 //!
-//! There is no moment at which a state belongs to neither or is copied, so nothing is lost and nothing is counted
-//! twice, however many are deciding meanwhile. A rule with another setting is [changed](Policy::change), for both.
+//! A state is never copied and always belongs to a policy. So no usage is lost or counted twice, however many threads
+//! decide during the reload. A rule with another setting is [changed](Policy::change) for both policies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +26,9 @@ use crate::clock::Clock;
 use tidegate_core::{Algorithm, RuleId};
 
 impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
-    /// A policy of other rules, in which those that have the name of a rule of this one go on with its states. What
-    /// was used stays used, and permits that are held stay held.
+    /// Builds a policy of other rules that keeps the states of rules with the same name.
+    ///
+    /// Recorded usage is kept, and permits stay held.
     ///
     /// ```
     /// use tidegate::{ManualClock, Part, Policy, Quota};
@@ -44,18 +45,18 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// This policy and its clones can still be asked, and charge the same states: nothing is lost while callers go
-    /// over to the new one. A rule that goes on with another setting has it for both from now on, as after
-    /// [`change`](Policy::change) or [`resize`](Policy::resize); one after the other, so a request in between may
-    /// meet the new setting of one rule and the old one of another. Rules that go on keep the bound on their keys
-    /// that they were made with. A rule that counted what passes and now counts who is at work, or the other way
-    /// round, begins anew.
+    /// This policy and its clones still work, and charge the same states: no usage is lost while callers switch to the
+    /// new policy. If a kept rule has another setting, that setting applies to both policies from now on, as after
+    /// [`change`](Policy::change) or [`resize`](Policy::resize). Rules are changed one after another, so a request
+    /// during the reload may see the new setting of one rule and the old setting of another. Kept rules also keep their
+    /// original bound on keys. A rule that changes from a rate limit to a concurrency limit, or the other way round,
+    /// starts with no usage.
     ///
-    /// Who waits for this policy goes on waiting for it, in no line with those who wait for the new one.
+    /// Waiters of this policy keep waiting in its own queues, which are separate from the queues of the new policy.
     ///
     /// # Errors
     ///
-    /// [`InvalidPolicy`] if these rules are none. Then nothing has changed.
+    /// [`InvalidPolicy`] if `next` is not a valid policy. Nothing has changed then.
     pub fn reload(&self, next: PolicyBuilder<A>) -> Result<Self, InvalidPolicy> {
         next.validate()?;
         let Bounds { max_keys, max_waiting } = next.bounds;
@@ -72,7 +73,7 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
         Ok(Policy { shared: Arc::new(shared), clock: self.clock.clone(), observer: self.observer.clone() })
     }
 
-    /// The states of a rule of this policy, under a setting that may be another.
+    /// Returns the states of a rule of this policy, under a setting that may differ.
     fn carry_over(&self, rule: RuleId, kind: Kind<A>, max_keys: usize) -> Limit<A> {
         match (self.shared.limit(rule), kind) {
             (Limit::Rate(keyed), Kind::Rate(algorithm)) => {

@@ -1,22 +1,23 @@
-//! # Those who wait for a policy
+//! # Wait queues of a policy
 //!
-//! A limiter promises a turn by charging its state ahead of the clock. Over several states that would be wrong: alice, who
-//! waits an hour for her own bucket, would have everybody's charged an hour ahead, and nobody could pass before. So who waits
-//! for a policy has charged nothing. It stands in line at the state that refused it:
+//! A single limiter grants a reservation by charging its state ahead of the clock. Over several states that would be
+//! wrong: if alice waits an hour for her own bucket, the global bucket would be charged an hour ahead, and no other
+//! request could pass before. So a waiter of a policy charges nothing. It waits in the queue of the state that refused
+//! it:
 //!
 //! ```text
-//!   everybody        ◄─ 7 ◄─ 9          each by its number, in the order in which they began to wait
+//!   global           ◄─ 7 ◄─ 9          waiters by number, in the order in which they began to wait
 //!   user, "alice"    ◄─ 3 ◄─ 5 ◄─ 8     3 tries again when alice's bucket has enough for it
-//!   at work          ◄─ 4               4 tries again when a permit comes back
+//!   concurrency      ◄─ 4               4 tries again when a permit is returned
 //! ```
 //!
-//! The rule is one sentence: *nobody takes from a state at which somebody with a lower number stands.* Who only checks has no
-//! number, and gives way to everybody. So the first of a line is not starved by those who want less, and whoever tries again
-//! asks for everything in one step, as a check does.
+//! There is one rule: *a request takes nothing from a state while a waiter with a lower number is in its queue.* A
+//! plain check has no number and yields to every waiter. So requests of lower cost cannot starve the first waiter of a
+//! queue. A retry asks for all parts in one step, as a check does.
 //!
-//! Those who have not waited must not pay for those who do. The number of a rule's setting, which every decision reads,
-//! carries a [mark](crate::versioned) while there is a line at any of the rule's states; who finds it goes the long way, and
-//! that is where lines are looked at.
+//! Requests that do not wait must not pay for queues. The version number of a rule, which every decision reads, carries
+//! a [slow-path flag](crate::versioned) while any state of the rule has a queue. A decision that finds the flag takes
+//! the slow path, and only the slow path looks at queues.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -25,19 +26,21 @@ use super::{Limit, Limits};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 use tidegate_core::{Algorithm, Micros, RuleId};
 
-/// A state: that of one key under one rule.
+/// Identifies the queue of one state: one key under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueueId {
     pub(super) rule: RuleId,
     pub(super) fingerprint: u64,
 }
 
-/// All the lines of a policy, in cache lines of their own: who comes and goes there must not slow down those who decide.
+/// All wait queues of a policy.
+///
+/// Aligned to cache lines of its own, so that waiters that come and go do not slow down decisions.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct WaitQueues {
     standing: Mutex<Waiter>,
-    /// How many wait. Changed under the lock only.
+    /// The number of waiters. Changed only under the lock.
     waiting: AtomicUsize,
     max_waiting: usize,
 }
@@ -45,7 +48,7 @@ pub(super) struct WaitQueues {
 #[derive(Debug, Default)]
 struct Waiter {
     waiters: BTreeMap<u64, Waker>,
-    /// By state, who stands there, and when it will try again as far as that is known.
+    /// For each state, the waiters in its queue, and when each will try again as far as known.
     queues: BTreeMap<QueueId, BTreeMap<u64, Micros>>,
     next: u64,
 }
@@ -59,13 +62,13 @@ impl WaitQueues {
         self.max_waiting
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// A number, and how to reach whoever has it. `None` if too many wait.
+    /// Registers a waiter and returns its number; `None` if too many wait.
     pub(super) fn enter(&self, waker: &Waker) -> Option<u64> {
         let mut standing = lock(&self.standing);
         if standing.waiters.len() >= self.max_waiting {
@@ -78,16 +81,16 @@ impl WaitQueues {
         Some(number)
     }
 
-    /// Gives a number up. Its holder stands nowhere any more.
+    /// Removes the registration of a waiter, which must be in no queue any more.
     pub(super) fn exit(&self, number: u64) {
         let mut standing = lock(&self.standing);
         let waker = standing.waiters.remove(&number);
         self.waiting.store(standing.waiters.len(), Ordering::Release);
         drop(standing);
-        drop(waker); // without the lock: it may run anything
+        drop(waker); // without the lock: dropping a waker may run arbitrary code
     }
 
-    /// Whether `number` is first wherever it stands. If not, `waker` is who will be woken when that may have changed.
+    /// Whether `number` is first in all of its queues. If not, `waker` is woken when that may have changed.
     pub(super) fn is_first(&self, number: u64, spots: impl Iterator<Item = QueueId>, waker: &Waker) -> bool {
         let mut standing = lock(&self.standing);
         let known = standing.waiters.get_mut(&number).filter(|known| !known.will_wake(waker));
@@ -100,14 +103,18 @@ impl WaitQueues {
         first
     }
 
-    /// When the first who stands at `queue_id` will try again, if that is somebody to whom the holder of `number`, or who has
-    /// none, must give way.
+    /// When the first waiter at `queue_id` tries again, if the request must yield to it.
+    ///
+    /// A request with a `number` yields to waiters with lower numbers. A request without a number yields to every
+    /// waiter.
     pub(super) fn first_before(&self, queue_id: QueueId, number: Option<u64>) -> Option<Micros> {
         let (first, again) = lock(&self.standing).first(queue_id)?;
         number.is_none_or(|number| first < number).then_some(again)
     }
 
-    /// Wakes the first at each of a rule's states, or at one of them: something was given back there.
+    /// Wakes the first waiter of one state, or of each state of a rule.
+    ///
+    /// Called when quota may have become available there.
     pub(super) fn call(&self, rule: RuleId, fingerprint: Option<u64>) {
         let (least, most) = fingerprint.map_or((0, u64::MAX), |one| (one, one));
         let spots = QueueId { rule, fingerprint: least }..=QueueId { rule, fingerprint: most };
@@ -136,7 +143,7 @@ impl Waiter {
 }
 
 impl<A: Algorithm> Limits<A> {
-    /// Takes `number`'s place in the line at `queue_id`, or says anew when its holder will try again.
+    /// Adds waiter `number` to the queue at `queue_id`, or updates when it will try again.
     pub(super) fn enqueue(&self, number: u64, queue_id: QueueId, again: Micros) {
         let mut standing = lock(&self.queues.standing);
         if let Limit::Rate(keyed) = self.limit(queue_id.rule)
@@ -147,7 +154,7 @@ impl<A: Algorithm> Limits<A> {
         standing.queues.entry(queue_id).or_default().insert(number, again);
     }
 
-    /// Gives up `number`'s place in the line at `queue_id`, and calls whoever is first there now.
+    /// Removes waiter `number` from the queue at `queue_id`, and wakes the new first waiter.
     pub(super) fn dequeue(&self, number: u64, queue_id: QueueId) {
         let next = self.remove(number, queue_id);
         if let Some(next) = next {
@@ -174,7 +181,7 @@ impl<A: Algorithm> Limits<A> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    //! Who decides takes the long way only as long as somebody stands in line at the same rule.
+    //! Decisions take the slow path only while a waiter is in a queue of the same rule.
 
     use super::super::{Limit, Policy};
     use crate::clock::ManualClock;
@@ -213,12 +220,12 @@ mod tests {
             clock.advance(Duration::from_secs(3_600));
             assert!(policy.check(&[fast]).is_ok_and(|admission| admission.is_allowed()));
             assert!(first.as_mut().poll(&mut cx).is_pending());
-            assert_eq!(marks(&policy), [true, true], "it stands at the other, and keeps its place");
+            assert_eq!(marks(&policy), [true, true], "the waiter is queued at both rules");
             clock.advance(Duration::from_secs(1));
             assert!(first.as_mut().poll(&mut cx).is_ready());
-            assert_eq!(marks(&policy), [true, false], "somebody stands at another key");
+            assert_eq!(marks(&policy), [true, false], "another key of the rule still has a waiter");
         }
-        assert_eq!(marks(&policy), [false, false], "the other has left");
+        assert_eq!(marks(&policy), [false, false], "no waiters are left");
         assert!(policy.shared.queues.standing.lock().is_ok_and(|standing| standing.queues.is_empty()));
     }
 }

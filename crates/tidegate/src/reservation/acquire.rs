@@ -1,7 +1,7 @@
-//! # Waiting for one's turn
+//! # Waiting for a scheduled instant
 //!
-//! Who waits has an instant, and sleeps until then. The instant may move closer when others leave: then the sleeper is
-//! woken, looks again, and sleeps for less. A wait that is dropped gives its turn back.
+//! A waiter has an instant, and sleeps until then. The instant may move closer when other waiters leave: then the
+//! waiter is woken, polls again, and sleeps for less. A wait that is dropped is cancelled, and its charge is refunded.
 
 use std::task::Waker;
 
@@ -11,25 +11,31 @@ use crate::state_cell::DecisionTime;
 use crate::wait::{Park, Sleep, block_on, steady_now, wait_on};
 use tidegate_core::{Decision, Micros, Wait};
 
-/// Somebody who waits, and gives up by being dropped.
+/// A waiter. Dropping it cancels the wait.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a, H: StateStore, C: Clock> {
     store: &'a H,
     clock: &'a C,
-    /// What it is promised by, if not by the algorithm in force. In line it goes with the promise.
+    /// The algorithm to charge by, if not the current one.
+    ///
+    /// Moves into the schedule with the charge.
     plan: Option<H::Algorithm>,
     fingerprint: u64,
     acquire_request: AcquireRequest,
     ticket: Option<Ticket>,
 }
 
-/// An instant that was promised for good, and is given back by being dropped before.
+/// A fixed instant, charged in advance.
+///
+/// Dropping it before that instant refunds the charge.
 #[derive(Debug)]
 pub(crate) struct Reservation<'a, H: StateStore, C: Clock> {
     store: &'a H,
     clock: &'a C,
     fingerprint: u64,
-    /// Until it is kept or given back; there is none if its instant was there at once.
+    /// Present until the reservation is kept or cancelled.
+    ///
+    /// `None` if the request passed immediately.
     ticket: Option<Ticket>,
     asked: Micros,
     ready: Micros,
@@ -43,7 +49,7 @@ fn when<C: Clock>(clock: &C) -> DecisionTime {
 // === impl Waiting ===
 
 impl<'a, H: StateStore, C: Clock> Waiting<'a, H, C> {
-    /// Not in line yet; that comes with the first look.
+    /// Creates a waiter that is not in the queue yet. The first poll enqueues it.
     pub(crate) fn new(
         store: &'a H,
         clock: &'a C,
@@ -74,7 +80,7 @@ impl<'a, H: StateStore, C: Clock> Waiting<'a, H, C> {
         poll
     }
 
-    /// Blocks this thread until it is its turn.
+    /// Blocks this thread until the request passes.
     pub(crate) fn block(mut self) -> Result<Decision, WaitRefused>
     where
         C: Park,
@@ -82,7 +88,7 @@ impl<'a, H: StateStore, C: Clock> Waiting<'a, H, C> {
         block_on(self.clock, |waker| self.poll(waker))
     }
 
-    /// Waits, as a task, until it is its turn.
+    /// Waits, as a task, until the request passes.
     pub(crate) async fn wait(mut self) -> Result<Decision, WaitRefused>
     where
         C: Sleep,
@@ -99,10 +105,10 @@ impl<H: StateStore, C: Clock> Drop for Waiting<'_, H, C> {
     }
 }
 
-// === impl Promised ===
+// === impl Reservation ===
 
 impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
-    /// Promises the first turn for `acquire_request`.
+    /// Reserves the first possible instant for `acquire_request`.
     pub(crate) fn new(
         store: &'a H,
         clock: &'a C,
@@ -119,7 +125,9 @@ impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
         }
     }
 
-    /// What passed at once: there is nothing to wait for, and nothing to give back.
+    /// Wraps a request that passed immediately.
+    ///
+    /// There is nothing to wait for, and nothing to refund.
     pub(crate) fn now(store: &'a H, clock: &'a C, decision: Decision) -> Self {
         let (asked, ready) = (decision.at(), decision.at());
         Reservation { store, clock, fingerprint: 0, ticket: None, asked, ready, decision }
@@ -137,7 +145,7 @@ impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
         self.decision
     }
 
-    /// Makes it count, whenever the handle goes.
+    /// Makes the reservation count even when the handle is dropped.
     pub(crate) fn keep(mut self) -> Decision {
         if let Some(ticket) = self.ticket.take() {
             keep(self.store, self.fingerprint, ticket);
@@ -145,7 +153,7 @@ impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
         self.decision
     }
 
-    /// Sleeps until its instant, and keeps it.
+    /// Sleeps until the reserved instant, and keeps the reservation.
     pub(crate) async fn sleep(self) -> Decision
     where
         C: Sleep,
@@ -156,7 +164,7 @@ impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
         self.keep()
     }
 
-    /// Blocks this thread until its instant, and keeps it.
+    /// Blocks this thread until the reserved instant, and keeps the reservation.
     pub(crate) fn block(self) -> Decision
     where
         C: Park,
@@ -169,7 +177,9 @@ impl<'a, H: StateStore, C: Clock> Reservation<'a, H, C> {
 }
 
 impl<H: StateStore, C: Clock> Drop for Reservation<'_, H, C> {
-    /// From its instant on it counts as used, and the agenda says so.
+    /// Refunds the charge, unless the reserved instant has passed.
+    ///
+    /// Then the schedule counts it as used.
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             cancel(self.store, self.fingerprint, ticket, || when(self.clock));
@@ -177,28 +187,30 @@ impl<H: StateStore, C: Clock> Drop for Reservation<'_, H, C> {
     }
 }
 
-/// The verbs of a reservation, the same for that of a limiter with one state and with many.
+/// Defines the methods of a reservation.
+///
+/// They are the same for limiters with one state and with many.
 macro_rules! reservation_methods {
     ($name:ident, $limiter:ident) => {
         impl<A: Algorithm, C: Clock> $name<'_, A, C> {
-            /// How long to wait, from when it was reserved. Zero: not at all.
+            /// Returns how long to wait, from the instant of the call to reserve. Zero means no wait.
             #[must_use]
             pub fn wait(&self) -> Wait {
                 self.0.wait()
             }
 
-            /// Its instant, on the limiter's clock.
+            /// Returns the reserved instant, on the limiter's clock.
             #[must_use]
             pub fn ready_at(&self) -> Micros {
                 self.0.ready_at()
             }
 
-            /// The decision that will hold at its instant.
+            /// Returns the decision that will hold at the reserved instant.
             pub fn decision(&self) -> Decision {
                 self.0.decision()
             }
 
-            /// Waits for its instant. Dropped before, it is given back.
+            /// Waits for the reserved instant. Dropping the future earlier refunds the charge.
             ///
             /// # Panics
             ///
@@ -210,7 +222,7 @@ macro_rules! reservation_methods {
                 self.0.sleep().await
             }
 
-            /// Blocks this thread until its instant.
+            /// Blocks this thread until the reserved instant.
             pub fn ready_blocking(self) -> Decision
             where
                 C: Park,
@@ -218,7 +230,7 @@ macro_rules! reservation_methods {
                 self.0.block()
             }
 
-            /// Makes it count, whenever the handle goes.
+            /// Makes the reservation count even when the handle is dropped.
             pub fn keep(self) {
                 let _ = self.0.keep();
             }

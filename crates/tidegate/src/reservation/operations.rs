@@ -1,19 +1,19 @@
-//! # What promises do to a state
+//! # Operations of a schedule on its state
 //!
-//! The first promise has to read the state and charge it in one step: until then somebody may still be deciding who has
-//! not seen the mark. From then on nobody changes the state but those who hold the lock of its agenda, and writing it
-//! suffices.
+//! The first scheduled charge must read the state and charge it in one step: until then another thread may still be
+//! deciding without having seen the slow-path flag. From then on only threads that have locked the shard change the
+//! state, and a plain write is sufficient.
 
 use super::WaitRefused;
 use super::schedule::{AcquireRequest, ScheduledCharge};
 use crate::operation::{Answer, Operation};
 use tidegate_core::{Algorithm, Decision, Micros, Words, WordsMut};
 
-/// Finds the first turn and charges it, if it comes in time.
+/// Finds the first possible instant and charges it, if it meets the deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begin(pub(super) AcquireRequest);
 
-/// The state from before, and the turn that was charged.
+/// The state from before the charge, and the charge that was scheduled.
 #[derive(Debug)]
 pub(super) struct Begun {
     pub(super) base: Vec<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Begun {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Put<'a>(pub(super) &'a [u64]);
 
-/// Whether there was room for it.
+/// Whether there was room for the state.
 #[derive(Debug)]
 pub(super) struct Stored(pub(super) Result<(), WaitRefused>);
 

@@ -1,55 +1,59 @@
-//! # Why nobody waits
+//! # Reasons to refuse a wait
 //!
-//! A wait ends well or is refused at once; what is refused was never charged. Each reason calls for something else, so
-//! they are told apart, with the numbers that were compared.
+//! A wait succeeds or is refused; a refused wait charges nothing. Each reason calls for a different reaction of the
+//! caller, so each has its own variant, with the numbers that were compared.
 
 use std::error::Error;
 use std::fmt;
 
 use tidegate_core::{Micros, Wait};
 
-/// Why a limiter did not let somebody wait for their turn, or not any longer. Nothing was charged.
+/// Why a limiter did not let a request wait, or not any longer. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitRefused {
-    /// It would take longer than the caller has.
+    /// The wait would exceed the caller's deadline.
     TooLong {
-        /// How long it would have taken.
+        /// How long the wait would have been.
         wait: Wait,
-        /// How long there was.
+        /// The time that was left until the deadline.
         within: Wait,
     },
-    /// Too many wait already.
+    /// The queue is full.
     LineFull {
-        /// How many may wait.
+        /// The maximum number of waiters.
         max_waiting: usize,
     },
-    /// Not ever under this limit: more was asked for than it gives at once.
+    /// The cost exceeds what the limit can ever allow at one instant.
     Never {
-        /// What was asked for.
+        /// The requested cost.
         cost: u32,
-        /// The most that can pass at once.
+        /// The maximum cost that can pass at one instant.
         limit: u64,
     },
-    /// Another key, while there are as many as may be and none is idle. Only with keys.
+    /// The key is new, the maximum number of keys is reached, and none of them is idle.
+    ///
+    /// Only for keyed limiters.
     TooManyKeys {
         /// When there may be room.
         retry_after: Wait,
     },
-    /// The time is up. Only where nobody could tell how long it would take: in a line of a [`Policy`](crate::Policy).
+    /// The timeout elapsed in a wait queue of a [`Policy`](crate::Policy).
+    ///
+    /// Only there the wait cannot be predicted.
     TimedOut {
-        /// How long there was.
+        /// The time that was left until the deadline.
         within: Wait,
     },
-    /// Its turn would come after the clock has ended, in the year 2255.
+    /// The request would pass only after the end of the clock, in the year 2255.
     BeyondTime {
-        /// What was asked for.
+        /// The requested cost.
         cost: u32,
     },
 }
 
 impl WaitRefused {
-    /// That `ready` comes after `deadline`, seen from `now`.
+    /// Returns the error for an instant `ready` that is after `deadline`, seen from `now`.
     pub(crate) fn too_long(now: Micros, ready: Micros, deadline: Micros) -> Self {
         let (wait, within) = (Wait::micros(ready.since(now)), Wait::micros(deadline.since(now)));
         WaitRefused::TooLong { wait, within }

@@ -1,26 +1,26 @@
-//! # What is to come of one state
+//! # Schedule: the pending charges of one state
 //!
-//! The promises that are pending, in the order they were made, and the state from before the first of them. The state
-//! after the last is the one in the limiter: whoever decides next, decides after all that was promised.
+//! A schedule contains the pending charges in the order in which they were made, and the state from before the first of
+//! them. The state after the last is the one in the limiter: the next decision comes after all scheduled charges.
 //!
 //! ```text
-//!    base ──► promised for 300 ms ──► for 400 ms ──► for 700 ms ──► end, the state in the limiter
+//!    base ──► charge at 300 ms ──► at 400 ms ──► at 700 ms ──► end, the state in the limiter
 //!      ▲           when its instant has come,            │            ▲
-//!      └───────────it is part of the base                └─ horizon     └─ taken back? run from the base again without it
+//!      └───────────it is part of the base                └─ horizon     └─ cancelled? replay from the base without it
 //! ```
 //!
-//! Each is charged at its own instant, by the algorithm, and these instants never go back. So what is promised is a
-//! history that the algorithm itself would have allowed, whatever the algorithm; and to take a promise back is to run
-//! the rest again without it. Who waits then moves up. Who was told an instant and went away with it, as a reservation
-//! is, keeps that instant.
+//! Each charge is made at its own instant, by the algorithm, and these instants never decrease. So the schedule is a
+//! history that the algorithm itself would have allowed, whatever the algorithm. Cancelling a charge means to replay
+//! the rest without it. Waiters then move up. A reservation keeps its instant, because its holder was told that instant
+//! and relies on it.
 //!
-//! Others may act meanwhile without asking for leave, as `force` and `refund` do. Such deeds stand in the list like
-//! promises. There may be many of them, so beyond a few the list is *sealed*: all of it becomes part of the base, and
-//! counts whatever becomes of its holders.
+//! Meanwhile, other operations may change the state without asking for quota, as `force` and `refund` do. Such
+//! mutations are entered in the list like charges. There may be many of them, so beyond a limit the list is *sealed*:
+//! all of it becomes part of the base, and counts even if it is cancelled later.
 //!
-//! A queue promises otherwise: it charges now, for a turn later. If such a turn was told to somebody for good, those
-//! before it cannot be taken back any more: the queue would give their turns away once more, and the last of them is
-//! already somebody's.
+//! A queue algorithm (`LeakyQueue`, `NginxQueue`) schedules differently: it charges now, for a later instant. If such
+//! an instant was given to a reservation, the charges before it cannot be cancelled any more: the queue would assign
+//! their instants again, and the last of these is already reserved.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -29,49 +29,51 @@ use super::WaitRefused;
 use crate::operation::{Answer, Mutation, passed};
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Words};
 
-/// The pending promises about one state.
+/// The pending charges of one state.
 #[derive(Debug)]
 pub(super) struct Schedule<A> {
     base: Vec<u64>,
     /// The latest instant in the base.
     base_at: Micros,
     end: Vec<u64>,
-    /// The latest instant at which anything in the list is charged; nobody else is before that.
+    /// The latest instant at which an item of the list is charged.
+    ///
+    /// Other operations are not executed before it.
     horizon: Micros,
     items: BTreeMap<u64, Item<A>>,
-    /// How many of them are deeds of others.
+    /// The number of items that are mutations by other operations.
     deeds: usize,
-    /// Some of them are charged now for a turn later, as a queue does.
+    /// Whether some items are charged now for a later instant, as a queue does.
     queues: bool,
-    /// When somebody left a long line, and the rest has not been run again yet.
+    /// When a waiter left a long queue, while the rest has not been replayed yet.
     stale: Option<Micros>,
 }
 
 #[derive(Debug)]
 struct Item<A> {
     mutation: Mutation,
-    /// What it is charged by, if not by the algorithm in force.
+    /// The algorithm to charge by, if not the current one.
     plan: Option<A>,
     holder: Holder,
-    /// When it is charged, and when its holder may go ahead: later than that in a queue.
+    /// When the item is charged, and when its holder may pass: later than `at` in a queue.
     at: Micros,
     ready: Micros,
-    /// Part of the base already, or never to be.
+    /// Whether the item is part of the base already, or never will be.
     counted: bool,
 }
 
-/// Whose item it is.
+/// The holder of an item.
 #[derive(Debug)]
 enum Holder {
-    /// Somebody in line, who moves up when others leave.
+    /// A waiter, which moves up when other waiters leave.
     Waiter(Waiter),
-    /// Somebody who was told an instant for good.
+    /// A reservation with a fixed instant.
     Reservation,
-    /// Nobody: somebody went ahead with it, or keeps it.
+    /// No holder any more: the waiter has passed, or the reservation is kept.
     Nobody,
-    /// Somebody who did something else meanwhile.
+    /// A mutation by another operation.
     Mutation,
-    /// It was given back when that could not be done yet.
+    /// A charge that was cancelled when it could not be removed yet.
     GivenBack,
 }
 
@@ -82,7 +84,7 @@ struct Waiter {
     told: Result<Decision, WaitRefused>,
 }
 
-/// When somebody may go ahead, if nobody else comes before.
+/// When a request may pass, if no other request comes before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledCharge {
     pub(super) at: Micros,
@@ -90,38 +92,40 @@ pub(super) struct ScheduledCharge {
     pub(super) decision: Decision,
 }
 
-/// What somebody asks for who would wait.
+/// The parameters of a request that is willing to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireRequest {
     pub(crate) cost: u32,
     pub(crate) deadline: Micros,
 }
 
-/// What a waiter finds that looks.
+/// The result of polling a waiter.
 pub(crate) type Progress = crate::wait::Progress<Result<Decision, WaitRefused>>;
 
-/// Wakers to be woken and wakers to be dropped when no lock is held any more: both may run anything.
+/// Wakers to be woken and wakers to be dropped after all locks are released.
+///
+/// Both may run arbitrary code.
 #[derive(Debug, Default)]
 pub(super) struct PendingWakes {
     wake: Vec<Waker>,
     spent: Vec<Waker>,
 }
 
-/// How those in line are run again.
+/// How the items of a schedule are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
-    /// Somebody left: nobody's turn is later than before.
+    /// An item was cancelled: no instant is later than before.
     MovingUp,
-    /// By another setting: waiters are judged anew.
+    /// Under another version: waiters are scheduled anew.
     Anew,
 }
 
-/// A line longer than this is not run again for everybody who leaves it.
+/// A queue longer than this is not replayed for every waiter that leaves.
 const LONG: usize = 64;
-/// So many deeds of others stand in a list before it is sealed.
+/// The number of mutations by other operations in a list before it is sealed.
 const MAX_MUTATIONS: usize = 64;
 
-// === impl Calls ===
+// === impl PendingWakes ===
 
 impl PendingWakes {
     pub(super) fn append(&mut self, more: &mut PendingWakes) {
@@ -133,7 +137,7 @@ impl PendingWakes {
         self.wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets go of who held an item.
+    /// Releases the holder of an item.
     fn spend(&mut self, holder: Holder) {
         if let Holder::Waiter(waiter) = holder {
             self.spent.push(waiter.waker);
@@ -141,10 +145,10 @@ impl PendingWakes {
     }
 }
 
-// === impl Turn ===
+// === impl ScheduledCharge ===
 
 impl ScheduledCharge {
-    /// The first turn for `acquire_request` from `from` on.
+    /// Finds the first instant from `from` on at which `cost` may be charged.
     pub(super) fn find<A, S>(
         algorithm: &A,
         state: &S,
@@ -158,7 +162,7 @@ impl ScheduledCharge {
         let found = algorithm.peek(state, from, cost);
         match found.outcome {
             Outcome::Allowed | Outcome::AllowedAfter(_) => ScheduledCharge::at(from, found, cost),
-            // No algorithm is ever busy; if one were, nobody could say until when.
+            // No algorithm returns `Busy`. If one did, the end of the wait would be unknown.
             Outcome::Busy | Outcome::Never => Err(WaitRefused::Never { cost, limit: found.limit() }),
             Outcome::RetryAfter(wait) => {
                 let at = later(from, wait.as_micros()).ok_or(WaitRefused::BeyondTime { cost })?;
@@ -176,12 +180,12 @@ impl ScheduledCharge {
         ready.map(|ready| ScheduledCharge { at, ready, decision }).ok_or(WaitRefused::BeyondTime { cost })
     }
 
-    /// The same turn, taken from a state that keys share.
+    /// Marks the decision as taken from a state that several keys share.
     pub(super) fn sketched(self) -> Self {
         ScheduledCharge { decision: self.decision.sketched(), ..self }
     }
 
-    /// The same turn, if it comes in time. `now` is when it was asked for.
+    /// Returns the charge if it meets the deadline. `now` is the instant of the request.
     pub(super) fn in_time(
         self,
         acquire_request: AcquireRequest,
@@ -193,19 +197,19 @@ impl ScheduledCharge {
         Ok(self)
     }
 
-    /// What its holder is told who has sat it out: nothing is left to be waited for.
+    /// Returns the decision for the holder after the wait: nothing is left to wait for.
     pub(super) fn told(self) -> Decision {
         passed(self.decision)
     }
 }
 
-/// So much later, if the clock goes that far.
+/// Returns `instant` plus `micros`, if the clock reaches that far.
 pub(crate) fn later(instant: Micros, micros: u64) -> Option<Micros> {
     let later = instant.get().checked_add(micros)?;
     (later <= Micros::MAX.get()).then(|| Micros::new(later))
 }
 
-/// When one may go ahead who was charged at `at` with this decision.
+/// Returns when a request may pass that was charged at `at` with this decision.
 fn ready(at: Micros, decision: Option<Decision>) -> Micros {
     match decision.map(|decision| decision.outcome) {
         Some(Outcome::AllowedAfter(wait)) => at.plus(wait.as_micros()),
@@ -224,42 +228,44 @@ impl Mutation {
     }
 }
 
-// === impl Agenda ===
+// === impl Schedule ===
 
 impl<A: Algorithm> Schedule<A> {
-    /// Nothing promised yet, over a state that was last charged at `base_at`.
+    /// Creates an empty schedule for a state that was last charged at `base_at`.
     pub(super) fn new(base: Vec<u64>, base_at: Micros) -> Self {
         let end = base.clone();
         let (items, horizon) = (BTreeMap::new(), base_at);
         Schedule { base, base_at, end, horizon, items, deeds: 0, queues: false, stale: None }
     }
 
-    /// The state after everything that is promised.
+    /// Returns the state after all scheduled charges.
     pub(super) fn end(&self) -> &[u64] {
         &self.end
     }
 
-    /// The earliest instant to decide at, after everything that is promised.
+    /// Returns the earliest instant to decide at, after all scheduled charges.
     pub(super) fn from(&self, algorithm: &A, now: Micros) -> Micros {
         now.max(self.horizon).max(algorithm.last_seen(self.end.as_slice()))
     }
 
-    /// How many hold a promise or wait for one.
+    /// Returns the number of waiters and reservations.
     pub(super) fn len(&self) -> usize {
         self.items.len() - self.deeds
     }
 
-    /// Whether the end is what it should be.
+    /// Returns whether the end is up to date.
     pub(super) fn is_fresh(&self) -> bool {
         self.stale.is_none()
     }
 
-    /// Whether the state speaks for itself again.
+    /// Returns whether the schedule is over: the state in the limiter is sufficient again.
     pub(super) fn is_over(&self, now: Micros) -> bool {
         self.items.is_empty() && self.horizon <= now && self.is_fresh()
     }
 
-    /// Brings the list up to date; says whether that changed the end. Those whose turn has moved are to be woken.
+    /// Brings the schedule up to date, and returns whether that changed the end.
+    ///
+    /// Waiters with a new instant are added to `wakes`.
     pub(super) fn refresh(&mut self, algorithm: &A, now: Micros, wakes: &mut PendingWakes) -> bool {
         self.repair(algorithm, now);
         let left_at = self.stale;
@@ -269,7 +275,7 @@ impl<A: Algorithm> Schedule<A> {
         left_at.is_some()
     }
 
-    /// What has had its instant and nobody can give back becomes part of the base.
+    /// Moves items into the base that are due and cannot be cancelled any more.
     fn repair(&mut self, algorithm: &A, now: Micros) {
         while let Some(first) = self.items.first_entry() {
             let item = first.get();
@@ -282,7 +288,7 @@ impl<A: Algorithm> Schedule<A> {
         }
     }
 
-    /// Everything that has had its instant becomes part of the base, because somebody builds upon it.
+    /// Moves all items that are due into the base, because another operation builds on them.
     fn seal(&mut self, algorithm: &A, now: Micros) {
         let mut items = std::mem::take(&mut self.items);
         for item in items.values_mut().take_while(|item| item.ready <= now) {
@@ -303,7 +309,7 @@ impl<A: Algorithm> Schedule<A> {
         }
     }
 
-    /// Promises `turn` to a waiter.
+    /// Schedules `turn` for a waiter.
     pub(super) fn add_waiter(
         &mut self,
         ticket: u64,
@@ -317,7 +323,7 @@ impl<A: Algorithm> Schedule<A> {
         self.add(ticket, acquire_request.cost, plan, turn, holder);
     }
 
-    /// Promises `turn` for good.
+    /// Schedules `turn` for a reservation, with a fixed instant.
     pub(super) fn add_reservation(&mut self, ticket: u64, cost: u32, plan: Option<A>, turn: ScheduledCharge) {
         self.add(ticket, cost, plan, turn, Holder::Reservation);
     }
@@ -330,17 +336,17 @@ impl<A: Algorithm> Schedule<A> {
         self.items.insert(ticket, item);
     }
 
-    /// Charges the end for `turn`, which was found there by `algorithm`.
+    /// Charges the end for `turn`, which `algorithm` found there.
     pub(super) fn charge(&mut self, algorithm: &A, cost: u32, turn: ScheduledCharge) {
         let _ = algorithm.decide(self.end.as_mut_slice(), turn.at, cost);
     }
 
-    /// Puts the end back to what it was.
+    /// Restores the end.
     pub(super) fn restore_end(&mut self, end: Vec<u64>) {
         self.end = end;
     }
 
-    /// Notes what somebody did at `at` who did not ask for leave, or who was given it; `end` is what came of it.
+    /// Records a mutation by another operation, which did not wait. `end` is its result.
     pub(super) fn note(&mut self, algorithm: &A, act: AppliedMutation, end: Vec<u64>, now: Micros) {
         self.end = end;
         self.seal(algorithm, now);
@@ -362,12 +368,13 @@ impl<A: Algorithm> Schedule<A> {
         self.horizon = self.horizon.max(at);
         self.base_at = self.horizon;
         self.items.values_mut().for_each(|item| item.counted = true);
-        // What is promised stays in the list, although it is counted: a reset forgets the count, and not the promise.
+        // A scheduled charge stays in the list, although it is counted: a reset clears the count, but not the
+        // reservation.
         self.items.retain(|_, item| item.is_promise());
         self.deeds = 0;
     }
 
-    /// Forgets everything that was used. What is promised for later stays so.
+    /// Forgets all used quota. Charges scheduled for later stay scheduled.
     pub(super) fn reset(&mut self, algorithm: &A, now: Micros, wakes: &mut PendingWakes) {
         algorithm.reset(self.base.as_mut_slice());
         self.base_at = Micros::ZERO;
@@ -379,7 +386,7 @@ impl<A: Algorithm> Schedule<A> {
         self.run(algorithm, now, Run::MovingUp, wakes);
     }
 
-    /// Takes everything over that was promised under `old`.
+    /// Migrates the schedule from `old` to `new`.
     pub(super) fn migrate_from(&mut self, old: &A, new: &A, now: Micros, wakes: &mut PendingWakes) {
         self.repair(old, now);
         let at = now.max(self.base_at).max(old.last_seen(self.base.as_slice()));
@@ -389,13 +396,13 @@ impl<A: Algorithm> Schedule<A> {
         self.run(new, now, Run::Anew, wakes);
     }
 
-    /// Gives a promise back at `now`.
+    /// Cancels a scheduled charge at `now`.
     pub(super) fn cancel(&mut self, algorithm: &A, ticket: u64, now: Micros, wakes: &mut PendingWakes) {
         let Some(item) = self.items.get_mut(&ticket) else { return };
         if matches!(item.holder, Holder::Reservation) && item.ready <= now {
-            return; // used, for all we know
+            return; // its instant has passed, so it may have been used
         }
-        // Whoever holds it, holds it no more.
+        // The holder gives the item up.
         wakes.spend(std::mem::replace(&mut item.holder, Holder::GivenBack));
         if item.counted {
             self.items.remove(&ticket);
@@ -406,8 +413,9 @@ impl<A: Algorithm> Schedule<A> {
         }
     }
 
-    /// Lets those behind `ticket` move up. In a long line the first of them is left to do it: when many leave at
-    /// once, it is done once.
+    /// Lets the items behind `ticket` move up.
+    ///
+    /// In a long queue that is left to the first waiter behind it: when many leave together, it is done once.
     fn move_up(&mut self, algorithm: &A, ticket: u64, now: Micros, wakes: &mut PendingWakes) {
         if self.items.len() <= LONG {
             return self.run(algorithm, now, Run::MovingUp, wakes);
@@ -416,7 +424,7 @@ impl<A: Algorithm> Schedule<A> {
         self.call_next(ticket, wakes);
     }
 
-    /// Whether somebody behind was told a turn for good that lies in the queue behind this one.
+    /// Returns whether a reservation in the queue behind this item depends on it.
     fn is_built_upon(&self, ticket: u64) -> bool {
         let mut behind = self.items.range(ticket + 1..);
         self.queues
@@ -425,7 +433,7 @@ impl<A: Algorithm> Schedule<A> {
             })
     }
 
-    /// Who gave back while others had built upon it: once those are gone, so is it.
+    /// Removes cancelled items at the end of the list: no later item depends on them.
     fn drop_given_back(&mut self) {
         while let Some(last) = self.items.last_entry()
             && matches!(last.get().holder, Holder::GivenBack)
@@ -434,7 +442,9 @@ impl<A: Algorithm> Schedule<A> {
         }
     }
 
-    /// Wakes the first waiter behind `ticket`, to find out that it has moved up; it will tell the others.
+    /// Wakes the first waiter behind `ticket`.
+    ///
+    /// It finds that it has moved up, and its poll replays the rest.
     fn call_next(&self, ticket: u64, wakes: &mut PendingWakes) {
         let waiting = |item: &Item<A>| match &item.holder {
             Holder::Waiter(waiter) if !item.counted => Some(waiter.waker.clone()),
@@ -443,7 +453,9 @@ impl<A: Algorithm> Schedule<A> {
         wakes.wake.extend(self.items.range(ticket..).find_map(|(_, item)| waiting(item)));
     }
 
-    /// What a waiter finds at `now`; if it is to wait on, `waker` is who will be woken. The list is fresh.
+    /// Polls a waiter at `now`.
+    ///
+    /// If it has to wait on, `waker` will be woken. The schedule must be up to date.
     pub(super) fn poll(
         &mut self,
         algorithm: &A,
@@ -469,14 +481,14 @@ impl<A: Algorithm> Schedule<A> {
         Some(Progress::Done(told))
     }
 
-    /// A reservation counts from now on, whatever becomes of its holder.
+    /// Makes a reservation count even if its handle is dropped.
     pub(super) fn keep(&mut self, ticket: u64) {
         if let Some(item) = self.items.get_mut(&ticket) {
             item.holder = Holder::Nobody;
         }
     }
 
-    /// Runs everything that is promised from the base again.
+    /// Replays all items from the base.
     fn run(&mut self, algorithm: &A, now: Micros, run: Run, wakes: &mut PendingWakes) {
         let (mut end, mut horizon) = (self.base.clone(), self.base_at);
         for item in self.items.values_mut().filter(|item| !item.counted) {
@@ -496,7 +508,7 @@ impl<A: Algorithm> Schedule<A> {
     }
 }
 
-/// What somebody else did while promises were pending.
+/// A mutation by another operation while charges were pending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AppliedMutation {
     pub(super) number: u64,
@@ -508,7 +520,7 @@ pub(super) struct AppliedMutation {
 // === impl Item ===
 
 impl<A: Algorithm> Item<A> {
-    /// Charges `end` once more, and tells when it was ready before.
+    /// Charges `end` again, and returns when the item was ready before.
     fn run(
         &mut self,
         algorithm: &A,
@@ -519,7 +531,7 @@ impl<A: Algorithm> Item<A> {
     ) -> Result<Micros, WaitRefused> {
         let (before, algorithm) = (self.ready, self.plan.as_ref().unwrap_or(algorithm));
         let at = match (&self.holder, self.mutation) {
-            // What is charged already, for a turn in a queue, is charged when it was.
+            // A charge that was already made, for a later instant in a queue, keeps the instant of the charge.
             (Holder::Waiter(waiter), Mutation::Charge(cost)) if self.at > now => {
                 let from = horizon.max(now).max(algorithm.last_seen(&*end));
                 let turn = ScheduledCharge::find(algorithm, &*end, from, cost)?;
@@ -535,7 +547,7 @@ impl<A: Algorithm> Item<A> {
                 self.ready = ready(self.at, decision);
                 waiter.told = decision.map_or(waiter.told, |decision| Ok(passed(decision)));
             }
-            // A promise keeps its instant; what others did had its own.
+            // A reservation keeps its instant. A mutation by another operation keeps its own.
             Holder::Reservation | Holder::Nobody | Holder::Mutation | Holder::GivenBack => {}
         }
         Ok(before)
@@ -552,12 +564,12 @@ impl<A: Algorithm> Item<A> {
         matches!(self.holder, Holder::Mutation)
     }
 
-    /// Whether somebody was promised this turn, and may use it.
+    /// Returns whether the item is a charge that was promised to a caller and may be used.
     fn is_promise(&self) -> bool {
         self.is_held() || matches!(self.holder, Holder::Nobody)
     }
 
-    /// Whether its holder can still be asked about it.
+    /// Returns whether the holder can still wait for the item or cancel it.
     fn is_held(&self) -> bool {
         matches!(self.holder, Holder::Waiter(_) | Holder::Reservation)
     }

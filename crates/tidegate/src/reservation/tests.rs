@@ -1,5 +1,7 @@
-//! Who decides takes the long way only as long as somebody is ahead: the mark is there no longer than that. And who
-//! takes it late comes after those who were faster.
+//! Tests of the slow-path flag and of late arrivals.
+//!
+//! Decisions take the slow path only while there are reservations: the flag is set no longer than that. A thread that
+//! takes it late is decided after faster ones.
 
 use std::task::Waker;
 
@@ -18,13 +20,13 @@ fn at(seconds: u64) -> DecisionTime {
     DecisionTime { now: Micros::new(seconds * SECOND), clock: ClockKind::Monotonic }
 }
 
-/// One a second, so many at once, for whom so many may wait.
+/// Creates a limiter of one per second with this burst and this queue length.
 fn one_a_second(burst: u64, max_waiting: usize) -> StateCell<TokenBucket> {
     let quota = Quota::per_second(1).burst(burst);
     StateCell::new(TokenBucket::new(quota).for_clock(ClockKind::Monotonic), max_waiting)
 }
 
-/// The same, of which so many are used.
+/// Creates a limiter of one per second, of which `used` are used.
 fn used(burst: u64, used: u32) -> StateCell<TokenBucket> {
     let shared = one_a_second(burst, 8);
     assert!(shared.apply(&Check(used), at(0)).is_allowed());
@@ -35,15 +37,15 @@ fn wish_for_one() -> AcquireRequest {
     AcquireRequest { cost: 1, deadline: Micros::MAX }
 }
 
-/// Joins at the first second's beginning, with a waker or without.
+/// Joins the queue at second 0, with a waker or without.
 fn joined(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Joined {
-    join(shared, None, SOLE_KEY, wish_for_one(), waker, || at(0)).expect("there is room in line")
+    join(shared, None, SOLE_KEY, wish_for_one(), waker, || at(0)).expect("there is room in the queue")
 }
 
 fn promised(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Ticket {
     match joined(shared, waker) {
         Joined::Later(ticket) => ticket,
-        Joined::Now(_) => panic!("there is nothing left for it"),
+        Joined::Now(_) => panic!("no quota is left for it"),
     }
 }
 
@@ -95,11 +97,11 @@ fn a_long_line_that_has_moved_up_is_not_ahead_any_more_when_all_have_passed() {
     assert!(!shared.is_slow_path());
 }
 
-/// It had read the clock before another did who was faster: nobody is before what was done.
+/// A thread that read the clock early is decided after what a faster thread did.
 fn assert_that_who_is_slow_comes_after(plan: Option<&TokenBucket>) {
     let shared = used(3, 3);
     let _waits = promised(&shared, Some(Waker::noop().clone())); // 1 s
-    let forced = apply(&shared, plan, SOLE_KEY, &Force(1), at(5)).expect("somebody is ahead");
+    let forced = apply(&shared, plan, SOLE_KEY, &Force(1), at(5)).expect("there is a reservation");
     assert!(forced.is_allowed());
     let slow = shared.apply(&Check(1), at(3)).retry_after().expect("not before 5 s");
     assert_eq!(slow.as_micros(), 2 * SECOND);
@@ -121,7 +123,7 @@ fn who_is_slow_to_come_is_judged_after_what_others_did_by_another_plan() {
 const KEY: u64 = 7 << 16;
 const ANOTHER: u64 = 8 << 16;
 
-/// One a second for each of a few keys, of which the first has used it.
+/// Creates one per second for each of a few keys; the first key has used its quota.
 fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
     let algorithm = TokenBucket::new(Quota::per_second(1).burst(1)).for_clock(ClockKind::Monotonic);
     let settings = Settings { max_keys, on_full: OnFull::Refuse, ..Settings::default() };
@@ -130,23 +132,23 @@ fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
     keyed
 }
 
-/// It had passed its own try when somebody else took the last place.
+/// The first attempt found room, but another key took the last slot before the join.
 #[test]
 fn who_finds_no_place_when_joining_is_told_when_there_may_be_one() {
-    let refused = join(&keyed(1), None, ANOTHER, wish_for_one(), None, || at(0)).expect_err("no place");
+    let refused = join(&keyed(1), None, ANOTHER, wish_for_one(), None, || at(0)).expect_err("no slot");
     assert_eq!(refused, WaitRefused::TooManyKeys { retry_after: Wait::micros(SECOND) });
 }
 
-/// Of promises that were kept nobody comes to tell; whoever comes by, for whichever key, lets go of them.
+/// No caller reports the end of a kept reservation. A decision on any key removes it.
 #[test]
 fn promises_that_are_over_are_let_go_of_though_nobody_asks_about_them() {
     let keyed = keyed(64);
     for _ in 0..2 {
         let Ok(Joined::Later(ticket)) = join(&keyed, None, KEY, wish_for_one(), None, || at(0)) else {
-            panic!("nothing is left")
+            panic!("no quota is left")
         };
         keep(&keyed, KEY, ticket);
     }
     assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(1)).is_some(), "the second is to come");
-    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(2)).is_none(), "nobody is ahead any more");
+    assert!(apply(&keyed, None, ANOTHER, &Peek(1), at(2)).is_none(), "there is no reservation any more");
 }

@@ -1,21 +1,21 @@
-//! # A line: four keys in one cache line
+//! # Cache line: four keys in 64 bytes
 //!
 //! ```text
 //!   │ fingerprint │ fingerprint │ fingerprint │ fingerprint │ word │ word │ word │ word │   64 bytes
 //! ```
 //!
-//! One miss brings in everything a decision needs. The four fingerprints are compared without a branch, since
-//! which of them matches cannot be predicted.
+//! One cache miss loads everything a decision needs. The four fingerprints are compared without a branch, because
+//! the matching slot cannot be predicted.
 
 use crate::lock_bit::{LOCKED, try_lock_bit, unlock_bit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// How many keys share a line.
+/// The number of keys in one line.
 pub(crate) const SLOTS: usize = 4;
-/// The fingerprint of a place where no key lives.
+/// The fingerprint of an empty slot.
 pub(crate) const EMPTY: u64 = 0;
 
-/// How many words make a line.
+/// The number of words in one line.
 pub(crate) const WORDS: usize = 2 * SLOTS;
 
 #[derive(Debug)]
@@ -27,12 +27,12 @@ impl CacheLine {
         CacheLine(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// All of it, for a line that holds states instead of keys.
+    /// Returns all words of a line that stores states instead of keys.
     pub(crate) fn words(&self) -> &[AtomicU64; WORDS] {
         &self.0
     }
 
-    /// The slot where `fingerprint` lives, if it lives in this line.
+    /// Returns the slot of `fingerprint`, if this line contains it.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<usize> {
         let mut matches = 0u32;
@@ -47,7 +47,7 @@ impl CacheLine {
         self.0[slot % SLOTS].load(Ordering::Acquire)
     }
 
-    /// Changes who lives in `slot`. Only under the segment's lock and while the word is held.
+    /// Changes the owner of `slot`. Requires the segment's lock and the lock bit of the word.
     pub(crate) fn set_fingerprint(&self, slot: usize, fingerprint: u64) {
         self.0[slot % SLOTS].store(fingerprint, Ordering::Release);
     }
@@ -57,10 +57,12 @@ impl CacheLine {
         &self.0[SLOTS + slot % SLOTS]
     }
 
-    /// Holds the word of `slot` and tells what it was; `None` if somebody else holds it, or the slot has another owner
-    /// than `fingerprint` by now.
+    /// Locks the word of `slot` and returns its previous value.
     ///
-    /// Does not wait: the words of a table that was handed over stay held for ever, and callers must look at the setting.
+    /// Returns `None` if the word is already locked, or if the slot no longer belongs to `fingerprint`.
+    ///
+    /// Does not wait: the words of a table that was migrated stay locked for ever, so the caller must check whether its
+    /// version is still current.
     #[inline]
     pub(crate) fn try_lock_bit(&self, slot: usize, fingerprint: u64) -> Option<u64> {
         let word = self.word(slot);

@@ -1,21 +1,22 @@
-//! # A claim: one of several states that are charged together
+//! # Claim: one of several states that are charged together
 //!
-//! A request over several keys charges all of their states or none, and nobody may see some of them charged. Each state
-//! is *claimed*: judged, held, and then charged or let go. The holds are what makes several words one:
+//! A request over several keys charges all of their states or none, and no other thread may observe a partial charge.
+//! Each state is *claimed*: judged, locked, and then charged or released. The lock bits make several words change as
+//! one:
 //!
 //! ```text
-//!   judge        the words of those who are here, as copies       any refuses? answer, nothing was touched
-//!   make room    for those who are new, under their segments' locks
-//!   lock_bit         every word, if it is still what was judged       one is not? let go of all, and begin again
-//!   charge       and let go
+//!   judge        copies of the words of existing keys             one refuses? answer, nothing was touched
+//!   make room    for new keys, under their segments' locks
+//!   lock         every word, if it is still what was judged       one is not? release all, and restart
+//!   charge       and release
 //! ```
 //!
-//! **Nobody waits for a word while holding another**, nor for a second lock while having one: what cannot be had at once is a
-//! reason to let go of everything and to begin again a moment later. So no two requests can wait for each other, nor for
-//! anybody who holds every word of a table to change its setting. Room is made before anything is held, because
-//! making room may mean to wait until an idle owner can be held.
+//! **No thread waits for a word while it has another one locked**, nor for a second segment lock while it has one. If a
+//! lock is not available immediately, the request releases everything and restarts a moment later. So two requests
+//! never deadlock with each other, nor with a reload, which locks every word of a table to change its version. Room is
+//! made before any word is locked, because making room may have to wait until the word of an idle key can be locked.
 //!
-//! States that are larger than their word cannot be judged without holding it, so they are judged late, and stay held.
+//! A state that is wider than one word cannot be judged without locking its word. It is judged late, and stays locked.
 
 use super::insertion::{Insertion, Stays};
 use super::segment::{Location, Segment};
@@ -26,7 +27,9 @@ use crate::state_cell::Guarded;
 use crate::sync::{Ordering, try_lock};
 use tidegate_core::{Micros, Wait};
 
-/// A state on its way to being charged. Dropped before that, it is let go as it was.
+/// A state that is about to be charged.
+///
+/// Dropping the claim earlier releases the state unchanged.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
     table: &'a Table,
@@ -36,25 +39,25 @@ pub(crate) struct Claim<'a> {
 
 #[derive(Debug)]
 enum Stage<'a> {
-    /// Nothing is known, or everything is done.
+    /// Nothing is known yet, or the claim is finished.
     Idle,
-    /// One word, judged as a copy.
+    /// A state of one word that was judged on a copy.
     Judged { place: Location<'a>, found: u64, next: u64 },
-    /// One word, held, with what is to become of it.
+    /// A state of one word that is locked, with its next value.
     Word { place: Location<'a>, found: u64, next: u64 },
-    /// A state beside its word, not looked at yet.
+    /// A wide state that was not read yet.
     Unseen { place: Location<'a> },
-    /// A state beside its word, held.
+    /// A wide state whose word is locked.
     Beside { place: Location<'a>, found: u64 },
-    /// Nobody lives there yet.
+    /// The key has no state yet.
     New,
-    /// There is no place for it, and it shares cells with others.
+    /// The table has no slot for the key, which shares cells of the sketch.
     Sketched { state: Scratch },
-    /// A place was set aside for a newcomer.
+    /// An empty slot is set aside for a new key.
     Room { place: Location<'a>, state: Scratch, idle_at: Micros },
 }
 
-/// The segments whose owners nobody else changes for now: those that get newcomers.
+/// The segments that the request has locked because new keys are inserted into them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks<'a>(Vec<Locked<'a>>);
 
@@ -62,7 +65,7 @@ pub(crate) struct Locks<'a>(Vec<Locked<'a>>);
 struct Locked<'a> {
     segment: &'a Segment,
     owners: OwnersGuard<'a>,
-    /// Empty places that are set aside.
+    /// Empty slots that are set aside.
     taken: Vec<Location<'a>>,
 }
 
@@ -72,9 +75,10 @@ impl<'a> Claim<'a> {
         Claim { table, fingerprint, stage: Stage::Idle }
     }
 
-    /// Judges the state if that can be done without holding it: by a copy of its word, or as that of a newcomer.
+    /// Judges the state if that is possible without locking it.
     ///
-    /// `Some(None)` if it lies beside its word; `None` if it was held, and all must begin again.
+    /// That is possible for a state of one word, on a copy, and for a key that has no state yet. Returns `Some(None)`
+    /// for a wide state, and `None` if the word was locked and the request must restart.
     #[inline]
     pub(crate) fn judge<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let table = self.table;
@@ -95,8 +99,11 @@ impl<'a> Claim<'a> {
         Some(Some(answer))
     }
 
-    /// Judges somebody who was not found, under the lock of its segment: only there is it certain. Nothing is held yet, so
-    /// the lock can be waited for.
+    /// Judges a key that was not found, under the lock of its segment.
+    ///
+    /// Only under that lock it is certain that the key is absent.
+    ///
+    /// No word is locked yet, so waiting for the lock is safe.
     #[cold]
     fn judge_newcomer<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let mut locks = Locks::default();
@@ -108,7 +115,7 @@ impl<'a> Claim<'a> {
         Some(Some(self.run_unseen(step)))
     }
 
-    /// Whether the key lives nowhere, given the segment that is locked.
+    /// Returns whether the key has no slot, given the segment that is locked.
     fn is_absent_from(&self, segment: &Segment) -> bool {
         let home = self.table.segments.of(self.fingerprint);
         std::ptr::eq(segment, home) && segment.find(self.fingerprint).is_none()
@@ -118,14 +125,16 @@ impl<'a> Claim<'a> {
         matches!(self.stage, Stage::New)
     }
 
-    /// Sets a place aside for a newcomer, under the lock of its segment. `None`: all must begin again.
+    /// Sets a slot aside for a new key, under the lock of its segment.
     ///
-    /// The answer is that of the state it begins with, or a refusal if there is no room for it.
+    /// The answer is the one for its initial state, or a refusal if there is no room.
+    ///
+    /// Returns `None` if the request must restart.
     #[cold]
     pub(crate) fn make_room<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> Option<T::Answer> {
         let (table, fingerprint) = (self.table, self.fingerprint);
         let Locked { segment, owners, taken } = locks.get(table.segments.of(fingerprint))?;
-        // Only now is it certain: the segment may have divided, or the key arrived, before it was locked.
+        // Checked again under the lock: the segment may have divided, or the key may have been inserted, before.
         if !self.is_absent_from(segment) || !step.is_current() {
             return None;
         }
@@ -144,7 +153,7 @@ impl<'a> Claim<'a> {
         Some(answer)
     }
 
-    /// What there is to say of somebody without a slot, by what is known of it.
+    /// Returns the answer for a key without a slot, from what the sketch remembers of it.
     fn run_unseen<T: Step>(&self, step: &T) -> T::Answer {
         let mut state = Scratch::new(self.table.words);
         match self.table.sketch.recall(self.fingerprint, step, state.words()) {
@@ -154,7 +163,9 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Holds and judges a state that lies beside its word, by a step that changes nothing. `None`: all must begin again.
+    /// Locks and judges a wide state, by a step that changes nothing.
+    ///
+    /// Returns `None` if the request must restart.
     pub(crate) fn lock_wide<T: Step>(&mut self, peek: &T) -> Option<Option<T::Answer>> {
         let Stage::Unseen { place } = self.stage else { return Some(None) };
         let found = place.try_lock_bit(self.fingerprint)?;
@@ -162,7 +173,9 @@ impl<'a> Claim<'a> {
         peek.is_current().then(|| Some(peek.run(&mut Guarded(place.state()))))
     }
 
-    /// Holds a word that was judged, if it is still what it was. `false`: all must begin again.
+    /// Locks a word that was judged, if it has not changed since.
+    ///
+    /// Returns `false` if the request must restart.
     #[inline]
     pub(crate) fn lock_word<T: Step>(&mut self, step: &T) -> bool {
         let Stage::Judged { place, found, next } = self.stage else { return true };
@@ -173,7 +186,9 @@ impl<'a> Claim<'a> {
         place.owner() == self.fingerprint && step.is_current()
     }
 
-    /// Judges once more what was judged, by a step that changes nothing. `None`: all must begin again.
+    /// Judges again what was judged, by a step that changes nothing.
+    ///
+    /// Returns `None` if the request must restart.
     pub(crate) fn look<T: Step>(&self, locks: &mut Locks<'a>, peek: &T) -> Option<T::Answer> {
         match self.stage {
             Stage::Judged { found, .. } | Stage::Word { found, .. } => Some(peek.run(&mut [found])),
@@ -185,13 +200,17 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Whether somebody who was new still is. Does not wait for the lock: words may be held.
+    /// Returns whether a new key is still absent.
+    ///
+    /// Does not wait for the segment's lock: words may be locked.
     fn is_still_absent<T: Step>(&self, locks: &mut Locks<'a>, step: &T) -> bool {
         let segment = self.table.segments.of(self.fingerprint);
         locks.try_get(segment).is_some_and(|locked| self.is_absent_from(locked.segment)) && step.is_current()
     }
 
-    /// Judges a word once more that was judged and could not be held. `None` if somebody else holds it, or it is held by now.
+    /// Judges again a word that was judged and could not be locked.
+    ///
+    /// Returns `None` if another thread has it locked, or if this claim has locked it by now.
     pub(crate) fn judge_again<T: Step>(&mut self, step: &T) -> Option<T::Answer> {
         let Stage::Judged { place, .. } = self.stage else { return None };
         let found = place.word().load(Ordering::Acquire);
@@ -203,12 +222,12 @@ impl<'a> Claim<'a> {
         Some(answer)
     }
 
-    /// Whether a word was judged and is not held.
+    /// Returns whether a word was judged and is not locked.
     pub(crate) fn is_judged(&self) -> bool {
         matches!(self.stage, Stage::Judged { .. })
     }
 
-    /// Charges, and lets go. Everything must be held by now.
+    /// Charges the state and unlocks it. All claims of the request must be locked by now.
     #[inline]
     pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
         if let Stage::Beside { place, .. } = self.stage {
@@ -217,7 +236,7 @@ impl<'a> Claim<'a> {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Word { place, next, .. } => unlock_bit(place.word(), next),
             Stage::Room { place, mut state, idle_at } => {
-                let locked = locks.get(place.segment).expect("locked since room was made");
+                let locked = locks.get(place.segment).expect("the segment is locked since room was made");
                 self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
             }
             Stage::Sketched { mut state } => self.table.sketch.raise(self.fingerprint, state.words()),
@@ -226,15 +245,18 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Does it to a state that lies beside its word and is held, and lets go.
+    /// Runs `step` on a wide state whose word is locked, and unlocks it.
     fn run_wide<T: Step>(&mut self, place: Location<'a>, step: &T) {
         step.run(&mut Guarded(place.state()));
-        self.stage = Stage::Idle; // only now: a step that panics leaves a word that is let go
+        self.stage = Stage::Idle; // only now: if the step panics, dropping the claim unlocks the word
         unlock_bit(place.word(), step.idle_at(&Guarded(place.state())).get());
     }
 
-    /// After a refusal by this very state, or a look at it: writes what a refusal may write, which is something only if the clock
-    /// stepped back. `false` if what was judged was not there any more, and all must begin again.
+    /// Writes what a refusal or a peek may write: something only if the clock stepped back.
+    ///
+    /// Called after this state refused, or was peeked at.
+    ///
+    /// Returns `false` if the judged state has changed since, and the request must restart.
     pub(crate) fn repair<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) -> bool {
         match self.stage {
             Stage::Judged { place, found, next } if next == found => {
@@ -260,7 +282,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// What a step makes of a word, by the short cut if there is one.
+/// Returns the next word and the answer of a step, by the fast path if there is one.
 #[inline]
 fn judge_word<T: Step>(step: &T, found: u64) -> (u64, T::Answer) {
     step.fast_path(found).unwrap_or_else(|| {
@@ -271,7 +293,7 @@ fn judge_word<T: Step>(step: &T, found: u64) -> (u64, T::Answer) {
 }
 
 impl Drop for Claim<'_> {
-    /// Lets go.
+    /// Unlocks the word unchanged, or gives up the slot that was set aside.
     #[inline]
     fn drop(&mut self) {
         match self.stage {
@@ -293,7 +315,9 @@ impl Drop for Claim<'_> {
 // === impl Locks ===
 
 impl<'a> Locks<'a> {
-    /// The owners of `segment`, for us alone. The first lock is waited for, so nothing may be held; others are only tried.
+    /// Returns the owners of `segment`, locked.
+    ///
+    /// Waits for the first lock, so no word may be locked yet. Further locks are only tried.
     fn get(&mut self, segment: &'a Segment) -> Option<&mut Locked<'a>> {
         if self.0.is_empty() {
             return Some(self.add(segment, lock(segment)));
@@ -301,7 +325,7 @@ impl<'a> Locks<'a> {
         self.try_get(segment)
     }
 
-    /// The same without waiting.
+    /// Like [`get`](Locks::get), without waiting.
     fn try_get(&mut self, segment: &'a Segment) -> Option<&mut Locked<'a>> {
         match self.0.iter().position(|locked| std::ptr::eq(locked.segment, segment)) {
             Some(known) => self.0.get_mut(known),

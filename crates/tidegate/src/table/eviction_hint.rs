@@ -1,16 +1,16 @@
-//! # When anybody can be idle
+//! # Eviction hint: the earliest instant at which any key can be idle
 //!
-//! At the cap a newcomer is refused only if nobody is idle, wherever in the table that would be. Looking everywhere for
-//! each of a million newcomers would take longer than the decisions of all others. So whoever has looked everywhere in
-//! vain writes down when somebody can be idle at the earliest, and until then nobody looks again.
+//! At the cap a new key is refused only if no key in the whole table is idle. Scanning the whole table for each of a
+//! million new keys would take longer than all other decisions. So a thread that scanned every segment in vain stores
+//! the earliest instant at which a key can be idle, and no thread scans again before that instant.
 //!
 //! ```text
-//!   who looks      counts arrivals ─► looks into each segment ─► writes it down ─► counts again: more? forget it
-//!   who moves in              is counted ─► if it is idle earlier, writes that down
+//!   scan           reads arrivals ─► scans each segment ─► stores the instant ─► reads arrivals: more? clear it
+//!   insertion                 adds 1 to arrivals ─► if its key is idle earlier, stores that instant
 //! ```
 //!
-//! Somebody may move into a segment that was already looked into. It is counted before it writes, and the count is looked at
-//! after writing: whichever of the two came first, the earlier instant stays.
+//! A key may be inserted into a segment that was already scanned. The insertion adds to `arrivals` before it stores its
+//! instant, and the scan reads `arrivals` after it stored its own. Whichever came first, the earlier instant stays.
 
 use crate::sync::{AtomicU64, Ordering};
 use tidegate_core::Micros;
@@ -22,31 +22,35 @@ pub(crate) struct EvictionHint {
 }
 
 impl EvictionHint {
-    /// Nothing is known: somebody may be idle at any time.
+    /// Creates a hint that knows nothing: a key may be idle at any time.
     pub(crate) fn new() -> Self {
         EvictionHint { none_idle_before: AtomicU64::new(0), arrivals: AtomicU64::new(0) }
     }
 
-    /// Nobody in the table can be idle before this.
+    /// Returns the instant before which no key of the table can be idle.
     pub(crate) fn none_idle_before(&self) -> Micros {
         Micros::new(self.none_idle_before.load(Ordering::Acquire))
     }
 
-    /// Somebody may be idle from `instant` on. Under the lock of the segment it lives in.
+    /// Records that a key may be idle from `instant` on.
+    ///
+    /// Requires the lock of the key's segment.
     pub(crate) fn idle_from(&self, instant: Micros) {
         self.arrivals.fetch_add(1, Ordering::AcqRel);
         self.none_idle_before.fetch_min(instant.get(), Ordering::AcqRel);
     }
 
-    /// What to tell [`looked_everywhere`](EvictionHint::looked_everywhere) afterwards.
+    /// Returns the number of insertions so far.
+    ///
+    /// A scan reads it first and passes it to [`looked_everywhere`](EvictionHint::looked_everywhere) at its end.
     pub(crate) fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Acquire)
     }
 
-    /// After a look into every segment: nobody can be idle before `instant`, except those who arrived since.
+    /// Records a scan of every segment: only later arrivals can be idle before `instant`.
     pub(crate) fn looked_everywhere(&self, arrivals: u64, instant: Micros) {
         self.none_idle_before.store(instant.get(), Ordering::Release);
-        // Adding nothing, unlike loading, cannot miss an arrival that wrote before we did.
+        // Adding 0, unlike loading, cannot miss an insertion that stored its instant before this thread did.
         if self.arrivals.fetch_add(0, Ordering::AcqRel) != arrivals {
             self.none_idle_before.store(0, Ordering::Release);
         }

@@ -1,9 +1,10 @@
-//! # Newcomers
+//! # Insertion of new keys
 //!
-//! A key without a state is decided on as one never seen, or by what the [sketch](super::sketch) remembers of it, under the lock
-//! of its segment. Most such decisions are worth remembering, and then it needs a place: a free one, that of somebody
-//! who is idle, one in a new segment if its own is nearly full, or one that is free because an idle owner elsewhere in the
-//! table has gone. If there is none, it shares the cells of the sketch, or is refused.
+//! A key without a state is decided on like a key never seen, or by what the [sketch](super::sketch) remembers of it,
+//! under the lock of its segment. Most such decisions have to be remembered, and then the key needs a slot: a free one,
+//! the slot of an idle key, one in a new segment if its own is nearly full, or, at the cap, one that the eviction of an
+//! idle key elsewhere in the table makes available. If there is none, the key shares cells of the sketch, or is
+//! refused.
 
 use super::segment::{Location, Owners, Segment};
 use super::sketch::Recalled;
@@ -11,35 +12,35 @@ use super::{Scratch, Step, Table, idle_at, is_past, lock};
 use crate::sync::{Ordering, try_lock};
 use tidegate_core::{Micros, Wait};
 
-/// Somebody who had no state: what it is told, and what is to be kept of it.
+/// The decision on a key without a state: the answer, and the state to keep.
 pub(super) struct Insertion<'a, T> {
     pub(super) answer: T,
     pub(super) state: Scratch,
     pub(super) stays: Stays<'a>,
 }
 
-/// Where a newcomer's state is to be kept.
+/// Where the state of a new key is to be kept.
 pub(super) enum Stays<'a> {
-    /// There is nothing to keep, or no place for it.
+    /// There is nothing to keep, or no room for it.
     Nowhere,
-    /// In a slot, which is counted as taken.
+    /// In a slot, which is already counted as taken.
     At(Location<'a>),
     InSketch,
 }
 
-/// A slot, or when there may be one.
+/// A slot, or the instant at which one may become free.
 enum Room<'a> {
     At(Location<'a>),
     NotBefore(Micros),
 }
 
 impl Table {
-    /// Decides for a key that has no state, and gives it one if the decision is worth remembering.
+    /// Decides for a key without a state, and stores one if it must be remembered.
     #[inline(never)]
     pub(super) fn insert_or_decide<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let segment = self.segments.of(fingerprint);
         let mut owners = lock(segment);
-        // Only now is it certain: the segment may have divided, or the key arrived, while we waited.
+        // Checked again under the lock: the segment may have divided, or the key may have been inserted, meanwhile.
         if !std::ptr::eq(segment, self.segments.of(fingerprint))
             || segment.find(fingerprint).is_some()
             || !step.is_current()
@@ -59,8 +60,10 @@ impl Table {
         Some(answer)
     }
 
-    /// Decides for a key that has no state, and finds a place for it if the decision is worth remembering, none that
-    /// `is_taken`. Under the lock of its segment. `None` if that had to divide first.
+    /// Decides for a key without a state, and finds a slot if it must be remembered.
+    ///
+    /// Skips slots for which `is_taken` holds. Requires the lock of the segment. Returns `None` if the segment had to
+    /// divide first.
     pub(super) fn receive<'a, T: Step>(
         &'a self,
         segment: &'a Segment,
@@ -93,14 +96,15 @@ impl Table {
         Some(Insertion { answer, state, stays })
     }
 
-    /// Turns a newcomer away until `instant`.
+    /// Refuses a new key until `instant`.
     fn refuse<T: Step>(&self, instant: Micros, step: &T) -> T::Answer {
         self.refused.fetch_add(1, Ordering::Relaxed);
         step.refuse(Wait::micros(instant.since(step.now())))
     }
 
-    /// A slot for a newcomer, counted as taken, and none that `is_taken` otherwise. `None` if the segment had to divide
-    /// first.
+    /// Finds a slot for a new key and counts it as taken.
+    ///
+    /// Skips slots for which `is_taken` holds. Returns `None` if the segment had to divide first.
     fn make_room<'a, T: Step>(
         &'a self,
         segment: &'a Segment,
@@ -110,7 +114,7 @@ impl Table {
         is_taken: &dyn Fn(Location<'_>) -> bool,
     ) -> Option<Room<'a>> {
         let is_idle = |place: Location<'_>| is_past(idle_at(place, step), step);
-        // Only if nothing is free there: who comes often is often idle, and would have to move in each time.
+        // Only if the home line has no free slot: frequent keys are often idle, and would be reinserted each time.
         let home_is_full = segment.home_places(fingerprint).all(|place| !place.is_empty());
         if home_is_full
             && let Some(place) = segment.home_places(fingerprint).find(|place| is_idle(*place))
@@ -129,7 +133,7 @@ impl Table {
         let at_the_cap = self.keys.load(Ordering::Relaxed) >= self.max_keys;
         let elsewhere = if at_the_cap { self.sweep_elsewhere(segment, owners, step) } else { Micros::MAX };
         let place = segment.find_room(fingerprint, is_taken);
-        // One request may set aside more places than a small segment has.
+        // One request may set aside more slots than a small segment has.
         if place.is_none() && !at_the_cap && self.segments.can_grow(segment, owners) {
             self.segments.grow(segment, owners);
             return None;
@@ -155,7 +159,9 @@ impl Table {
         });
     }
 
-    /// Lets the idle owners of another segment go, for a newcomer whose own has none. Tells when there can be more.
+    /// Evicts the idle keys of another segment, for a new key that finds none in its own.
+    ///
+    /// Returns the instant before which no further key can be idle.
     fn sweep_elsewhere<T: Step>(&self, own: &Segment, owners: &Owners, step: &T) -> Micros {
         if step.now() < self.eviction_hint.none_idle_before() {
             return self.eviction_hint.none_idle_before();
@@ -179,22 +185,25 @@ impl Table {
         next
     }
 
-    /// How many idle owners a segment let go, and when there can be more. `None` if it could not be looked into.
+    /// Evicts the idle keys of one segment.
+    ///
+    /// Returns their number, and when the next key can be idle. Returns `None` if the segment could not be locked.
     fn sweep_other<T: Step>(&self, number: u32, own: &Segment, step: &T) -> Option<(usize, Micros)> {
         let segment = self.segments.nth(number)?;
         if std::ptr::eq(segment, own) {
             return Some((0, Micros::MAX));
         }
-        // Without waiting: we hold our own lock, and who holds this one may be waiting for it.
+        // Without waiting: this thread has its own segment locked, and the holder of the other lock may wait for that
+        // one.
         let mut owners = try_lock(segment.owners())?;
         let gone = segment.sweep(&mut owners, &|place| idle_at(place, step), step.now());
         self.gone(gone);
         Some((gone, owners.none_idle_before))
     }
 
-    /// Counts one more key, unless that were too many.
+    /// Counts one more key, unless the table is at its cap.
     pub(super) fn reserve(&self) -> bool {
-        // Never beyond the cap, not even for a moment: in that moment somebody else would be refused for nothing.
+        // Never above the cap, not even for a moment: in that moment another key would be refused needlessly.
         let one_more = |keys: usize| (keys < self.max_keys).then_some(keys + 1);
         self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
@@ -205,11 +214,12 @@ impl Table {
     }
 }
 
-/// Whether a newcomer's state, which was `before` when it was recalled, has to be kept somewhere.
+/// Returns whether a new key's state has to be kept.
+///
+/// It was `before` when it was recalled.
 fn is_worth_keeping<T: Step>(recalled: &Recalled, before: &[u64], state: &[u64], step: &T) -> bool {
     match recalled {
-        // What is shared cannot be given back, and what others have used is not worth a slot until something is added
-        // to it.
+        // Shared cells cannot be refunded, and what other keys have used needs no slot until this key adds to it.
         Recalled::Estimate => state > before,
         _ => !is_past(step.idle_at(state), step),
     }

@@ -1,7 +1,8 @@
-//! # Taking all states over
+//! # Migration of all states to another version
 //!
-//! When the setting changes, every state is held at once, under all locks: nobody decides and nobody moves in. Then each is
-//! converted where it lies, or all of them are handed over to another table, in which nobody looks before it is in force.
+//! When the limit changes, all states are locked together, under the locks of all segments: no decision and no
+//! insertion happens meanwhile. Then each state is converted in place, or all of them are copied into another table,
+//! which no thread reads before its version is current.
 
 use super::segment::{Location, Segment};
 use super::{OwnersGuard, Table, lock};
@@ -10,10 +11,10 @@ use crate::sync::AtomicU64;
 use tidegate_core::Micros;
 
 impl Table {
-    /// Holds every state, lets `put_in_force` act, and then gives each state to `convert`, with what that returned.
+    /// Locks every state, calls `put_in_force`, and converts each state with its result.
     ///
-    /// Nothing is decided meanwhile. `convert` tells the new word of a slot, which is held. Cells of the sketch it is
-    /// given like slots.
+    /// No decision happens meanwhile. `convert` returns the new word of a slot, which is locked. It is called for the
+    /// cells of the sketch as well.
     pub(crate) fn convert<T: Copy>(
         &self,
         put_in_force: impl FnOnce() -> T,
@@ -26,30 +27,34 @@ impl Table {
             unlock_bit(place.word(), convert(it, found, self.wide(place)));
         }
         self.sketch.convert(|found, wide| convert(it, found, wide));
-        // Under another setting an owner may be idle earlier.
+        // Under another version a key may become idle earlier.
         locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
         self.eviction_hint.idle_from(Micros::ZERO);
     }
 
-    /// Holds every state, for good: whoever looks for one here from now on waits until another table is in force. That must
-    /// happen before what this returns is dropped, or newcomers would still settle here.
+    /// Locks every state for good, so that all of them can be copied into another table.
+    ///
+    /// From now on a thread that looks for a state here waits until another table is current. That table must be
+    /// current before the returned value is dropped, or new keys would still be inserted here.
     #[must_use]
     pub(crate) fn migrate(&self) -> Migrated<'_> {
         let locks = self.lock_all();
         Migrated { held: self.lock_states(), table: self, _locks: locks }
     }
 
-    /// Holds every state. Only under all locks.
+    /// Locks every state. Requires the locks of all segments.
     fn lock_states(&self) -> Vec<(Location<'_>, u64)> {
         self.occupied().map(|place| (place, lock_bit(place.word()))).collect()
     }
 
-    /// The state beside the word of `place`, if there is one.
+    /// Returns the wide state of `place`, or an empty slice if states are one word.
     fn wide<'a>(&self, place: Location<'a>) -> &'a [AtomicU64] {
         if self.words == 1 { &[] } else { place.state() }
     }
 
-    /// Puts a state where no other thread can see the table yet. `false` if there is no room.
+    /// Inserts a state into a table that no other thread can see yet.
+    ///
+    /// Returns `false` if there is no room.
     pub(crate) fn insert_raw(&self, fingerprint: u64, state: &[u64], idle_at: Micros) -> bool {
         loop {
             let segment = self.segments.of(fingerprint);
@@ -71,9 +76,11 @@ impl Table {
     }
 
     fn lock_all(&self) -> Vec<OwnersGuard<'_>> {
-        // A table without a root would have no lock, and the first key would arrive under the old setting meanwhile.
+        // Without a root there would be no lock to take, and the first key could be inserted under the old version
+        // meanwhile.
         self.segments.make_root();
-        // A segment made while we wait for its parent's lock is locked after it, so this ends with all of them.
+        // A segment made while this thread waits for its parent's lock is locked after it, so the loop locks all of
+        // them.
         let mut locks = Vec::new();
         while let Some(segment) = u32::try_from(locks.len()).ok().and_then(|n| self.segments.nth(n)) {
             locks.push(lock(segment));
@@ -82,7 +89,9 @@ impl Table {
     }
 }
 
-/// All the states of a table. No owner changes while this lives, and nobody ever decides there again.
+/// All states of a table.
+///
+/// No slot changes its owner while this value exists, and no decision is ever made there again.
 pub(crate) struct Migrated<'a> {
     held: Vec<(Location<'a>, u64)>,
     table: &'a Table,
@@ -90,7 +99,7 @@ pub(crate) struct Migrated<'a> {
 }
 
 impl<'a> Migrated<'a> {
-    /// The fingerprint of each key, its word and the state beside it.
+    /// Returns the fingerprint, the word and the wide state of each key.
     pub(crate) fn states(&self) -> impl Iterator<Item = (u64, u64, &'a [AtomicU64])> {
         self.held.iter().map(|(place, found)| (place.owner(), *found, self.table.wide(*place)))
     }

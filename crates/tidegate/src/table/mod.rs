@@ -1,16 +1,16 @@
-//! # The table: a state for each of millions of keys
+//! # Table: the states of millions of keys
 //!
-//! Not a map of keys but a flat table of fingerprints and words: nothing is allocated for a key, no key's text is
-//! kept, and a decision usually touches one cache line.
+//! The table is not a map of keys but a flat array of fingerprints and words. Nothing is allocated per key, no key is
+//! stored itself, and a decision usually touches one cache line.
 //!
 //! ```text
 //!   fingerprint  ──high bits──►  directory  ──►  segment            (1024 slots, 16 KiB)
 //!        └──────low bits──────────────────────────► line            (4 slots, 64 bytes)
 //! ```
 //!
-//! **Starting small.** A table that was never asked has no segment and no directory. The first key makes the *root*, a
-//! segment of 1 KiB that holds all keys. A root that is nearly full is replaced by one of four times its size, until it
-//! has the size of every later segment:
+//! **Starting small.** A table without a request has no segment and no directory. The first key creates the *root*, a
+//! segment of 1 KiB that stores all keys. A root that is nearly full is replaced by one of four times its size, until
+//! it has the size of every later segment:
 //!
 //! ```text
 //!   keys up to    0         56        224        896               more
@@ -20,16 +20,16 @@
 //!
 //! A root that was replaced is kept, empty, because a thread may be reading it.
 //!
-//! **Growing** never moves the whole. A segment of full size that is nearly full divides: a new segment takes over the
-//! upper half of its stretch of the directory, and the keys that belong there. That is a few microseconds of one
-//! thread's time, and the others go on deciding. See [`segments`].
+//! **Growing** never moves the whole table. A segment of full size that is nearly full divides: a new segment takes
+//! over the upper half of its stretch of the directory, and the keys that belong there. That takes one thread a few
+//! microseconds, and the other threads continue to decide. See [`segments`].
 //!
-//! **Forgetting** costs nothing: a key that owes nothing is equal to a key never seen, so its slot is given to the next
-//! newcomer who wants it. Newcomers pay for that, never those who are already here.
+//! **Eviction** costs existing keys nothing. A key that owes nothing is equal to a key never seen, so its slot is given
+//! to the next new key that needs one. Only insertions pay for it.
 //!
-//! **The cap** is on keys. When it is reached and no owner is idle, newcomers share the cells of a [`sketch`], or are
-//! refused where that cannot be; whoever is already here keeps its exact state. Nobody ever gets a fresh burst by
-//! pushing others out.
+//! **The cap** limits the number of keys. When it is reached and no key is idle, new keys share the cells of a
+//! [`sketch`], or are refused where sharing is impossible. Existing keys keep their exact state. A client never gets a
+//! fresh burst by evicting other keys.
 
 mod cache_line;
 mod claim;
@@ -56,42 +56,44 @@ pub(crate) use sketch::Sketch;
 pub use sketch::{OnFull, SketchStats};
 use tidegate_core::{Micros, Wait, Words, WordsMut};
 
-/// What is to be done to the state of a key.
+/// An operation on the state of a key, as the table sees it.
 pub(crate) trait Step {
     type Answer;
 
-    /// Does it.
+    /// Runs the operation on a state.
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Self::Answer;
-    /// Does it to a state never seen. The key may have had one that was let go for being idle at `evicted_at`; a reading of the
-    /// clock from before that, by a thread that was slow to get here, must not make it fresh too early.
+    /// Runs the operation on a state never seen.
+    ///
+    /// The key may have had a state that was evicted as idle at `evicted_at`. A thread that read the clock before that
+    /// and was slow to get here must not treat the state as fresh too early.
     fn run_anew<S: WordsMut + ?Sized>(&self, state: &mut S, evicted_at: Micros) -> Self::Answer {
         let _ = evicted_at;
         self.run(state)
     }
-    /// The next value of a state of one word, and the answer, if there is a short cut to them.
+    /// Returns the next word and the answer for a state of one word, if there is a fast path.
     fn fast_path(&self, word: u64) -> Option<(u64, Self::Answer)>;
-    /// The answer to a newcomer for whom there is no room.
+    /// Returns the answer for a new key when there is no room for it.
     fn refuse(&self, room_after: Wait) -> Self::Answer;
-    /// When a state, of this key or another, is as if never seen.
+    /// Returns when a state, of this key or another, equals a state never seen.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros;
     fn now(&self) -> Micros;
-    /// Whether the setting that this step was made under is still in force.
+    /// Returns whether the version that this step was made for is still current.
     fn is_current(&self) -> bool;
 
-    /// Whether larger states are stricter, so that one can stand for several keys.
+    /// Returns whether larger states are stricter, so that one can stand for several keys.
     fn is_ordered(&self) -> bool {
         false
     }
-    /// Pulls a state back if the clock has stepped back since it was written.
+    /// Pulls a state back if the clock has stepped back since the state was written.
     fn repair(&self, state: &mut [u64]) {
         let _ = state;
     }
-    /// Whether the request passed, if the answer is one that is to be counted.
+    /// Returns whether the request passed, if the answer is to be counted.
     fn passed(&self, answer: &Self::Answer) -> Option<bool> {
         let _ = answer;
         None
     }
-    /// The same answer, as one that was given from a state that keys share.
+    /// Marks the answer as given from a state that several keys share.
     fn sketched(&self, answer: Self::Answer) -> Self::Answer {
         answer
     }
@@ -104,56 +106,61 @@ pub(crate) struct Table {
     max_keys: usize,
     keys: AtomicUsize,
     eviction_hint: EvictionHint,
-    /// Where the one key was found that is asked for very often: the segment, and the slot in it.
+    /// Where the hot key of this table was found last: the segment, and the slot in it.
     remembered: AtomicU64,
-    /// The segment that was last swept for a newcomer to another.
+    /// The segment that was last swept for a new key of another segment.
     swept: AtomicU32,
     evicted: AtomicU64,
     refused: AtomicU64,
-    /// For the keys for whom there is no room.
+    /// Shared cells for the keys that find no room.
     sketch: Sketch,
 }
 
-/// What a table can tell about itself.
+/// Statistics of the key table of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Keys that have a state now, idle ones that nobody has needed to evict yet among them.
+    /// Keys that have a state now, including idle keys that are not evicted yet.
     pub keys: usize,
-    /// The most keys there may be.
+    /// The maximum number of keys.
     pub max_keys: usize,
-    /// Idle keys that made room for others, since the beginning.
+    /// Idle keys that were evicted for other keys, since the table was created.
     pub evicted: u64,
-    /// Decisions that were refused because there was no room for another key, since the beginning.
+    /// Requests refused for lack of room for another key, since the table was created.
     pub refused: u64,
-    /// Bytes of memory that the limiter takes: itself, the directory and the segments of its table, the cells of the
-    /// sketch, and tables of earlier settings.
+    /// Memory of the limiter in bytes.
+    ///
+    /// Includes the limiter itself, the directory and the segments of its table, the cells of the sketch, and the
+    /// tables that were replaced when the limit changed.
     pub bytes: usize,
-    /// What became of keys for which there was no room, where they share cells: [`KeyedLimiter::on_full`].
+    /// Decisions on keys that found no room and share cells: [`KeyedLimiter::on_full`].
     ///
     /// [`KeyedLimiter::on_full`]: crate::KeyedLimiter::on_full
     pub sketch: SketchStats,
 }
 
-/// No place: in no segment.
+/// No location: a number that belongs to no segment.
 const NOWHERE: u64 = (segments::NONE as u64) << 32;
 
-/// A segment of full size takes about this much memory, but never has so few lines that chance would fill it early.
+/// The approximate size of a full segment in bytes.
+///
+/// A segment never has fewer than `FEWEST_LINES`, because uneven fingerprints would fill it early.
 const SEGMENT_BYTES: usize = 64 << 10;
 const FEWEST_LINES: usize = 16;
 const MOST_LINES: usize = 256;
-/// The first root takes about this much, but has at least one pair of lines.
+/// The approximate size of the first root in bytes. It has at least one pair of lines.
 const FIRST_ROOT_BYTES: usize = 1 << 10;
 const FEWEST_LINES_OF_ROOT: usize = 2;
 
 impl Table {
-    /// An empty table for at most `max_keys` states of `words` each.
+    /// Creates an empty table for at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize) -> Self {
         Table::roomy(max_keys, words, 1)
     }
 
-    /// A table in which everybody found room whom `plant_all` was to plant. It tells whether that is so; a table with more room
-    /// is tried as long as it is not.
+    /// Creates a table in which every key found room that `plant_all` inserts.
+    ///
+    /// `plant_all` returns whether all keys fit. Until they do, a table with twice the room is tried.
     pub(crate) fn inserted_raw(max_keys: usize, words: usize, plant_all: impl Fn(&Table) -> bool) -> Self {
         let mut room = 1;
         loop {
@@ -165,20 +172,21 @@ impl Table {
         }
     }
 
-    /// A table with `room` times the segments that it needs.
+    /// Creates a table with `room` times the segments that it needs.
     fn roomy(max_keys: usize, words: usize, room: usize) -> Self {
         let lines = (SEGMENT_BYTES / line_bytes(words)).clamp(FEWEST_LINES, MOST_LINES);
         let lines = 1 << lines.ilog2();
-        // Three quarters full at the cap, once every segment has divided as often as it can; small ones, among which the
-        // keys spread less evenly, half full.
+        // Three quarters full at the cap, once every segment has divided as often as it can. Small segments are half
+        // full, because keys spread less evenly among them.
         let keys = lines * cache_line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
         let stretches = max_keys.div_ceil(keys).saturating_mul(room).clamp(1, segments::MOST);
         let root = (FIRST_ROOT_BYTES / line_bytes(words)).clamp(FEWEST_LINES_OF_ROOT, lines);
         Table::of_stretches(stretches, max_keys, words, 1 << root.ilog2()..=lines)
     }
 
-    /// A table of at most so many segments. The first root has as many lines as the range begins with; a segment of full
-    /// size has as many as it ends with.
+    /// Creates a table of at most `stretches` segments.
+    ///
+    /// The first root has as many lines as the range starts with; a segment of full size has as many as it ends with.
     fn of_stretches(stretches: usize, max_keys: usize, words: usize, lines: RangeInclusive<usize>) -> Self {
         Table {
             segments: Segments::new(stretches, words, lines),
@@ -194,8 +202,9 @@ impl Table {
         }
     }
 
-    /// A table whose segments all have `lines` lines. It starts with `first` segments, one or two, and each of them can
-    /// divide so many times.
+    /// Creates a table of segments that all have `lines` lines.
+    ///
+    /// It starts with `first` segments, one or two, and each of them can divide `most_divisions` times.
     #[cfg(test)]
     pub(crate) fn of_segments(
         first: usize,
@@ -212,13 +221,15 @@ impl Table {
         table
     }
 
-    /// A table with a root of `lines` lines that is replaced once, by one of twice its size, and never divides.
+    /// Creates a table with a root of `lines` lines that is replaced once and never divides.
+    ///
+    /// The second root has twice the lines.
     #[cfg(all(test, loom))]
     pub(crate) fn of_root(lines: usize, max_keys: usize, words: usize) -> Self {
         Table::of_stretches(1, max_keys, words, lines..=2 * lines)
     }
 
-    /// The same table with another sketch.
+    /// Replaces the sketch.
     pub(crate) fn with_sketch(self, sketch: Sketch) -> Self {
         Table { sketch, ..self }
     }
@@ -235,17 +246,21 @@ impl Table {
         &self.sketch
     }
 
-    /// The memory that was allocated.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.segments.bytes() + self.sketch.bytes()
     }
 
-    /// What there is to tell without knowing when a state is idle: every cell that was ever used counts as in use.
+    /// Returns the statistics; every cell of the sketch that was ever used counts as in use.
+    ///
+    /// The table does not know when a state is idle.
     pub(crate) fn stats(&self) -> Stats {
         self.stats_with(self.sketch.stats(|_| Micros::MAX, Micros::ZERO))
     }
 
-    /// The same, with what is already known of the sketch: to look at all of its cells takes a while.
+    /// Returns the statistics, given those of the sketch.
+    ///
+    /// Reading all cells of the sketch takes a while.
     pub(crate) fn stats_with(&self, sketch: SketchStats) -> Stats {
         Stats {
             keys: self.keys(),
@@ -257,8 +272,10 @@ impl Table {
         }
     }
 
-    /// The short cut, for whoever may take it: a key that is here, a state of one word that nobody holds, and a step that
-    /// needs no more than a look at it. The step is made once the key is found.
+    /// Runs a step on the fast path.
+    ///
+    /// The fast path needs a key that is in the table, a state of one word that is not locked, and a step that can be
+    /// decided from the word alone. The step is created once the key is found.
     #[inline(always)]
     pub(crate) fn apply_fast<T: Step>(
         &self,
@@ -280,7 +297,9 @@ impl Table {
         done.then_some(answer)
     }
 
-    /// Where a key lives whose state is its word. `None` also if states are larger here.
+    /// Finds the slot of a key whose state is one word.
+    ///
+    /// Returns `None` also if states are wide here.
     #[inline(always)]
     pub(crate) fn find_word(&self, fingerprint: u64) -> Option<Location<'_>> {
         if self.words != 1 {
@@ -289,8 +308,10 @@ impl Table {
         self.segments.find(fingerprint)?.find_at_once(fingerprint)
     }
 
-    /// The same for one key that is asked for very often: where it was found the last time, without looking. Whoever holds the
-    /// word sees whether it still lives there.
+    /// Returns the slot in which the hot key was found last.
+    /// Does not compare the fingerprint: the caller must check the owner after locking the word. Searches for the key
+    /// if no slot is remembered.
+    /// Does not compare the fingerprint. The caller sees it after locking the word.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits in one")]
     pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Location<'_>> {
@@ -314,13 +335,13 @@ impl Table {
         Some(place)
     }
 
-    /// Forgets where the key was found that is asked for so often: it was not there.
+    /// Forgets where the hot key was found: it was not there.
     #[cold]
     pub(crate) fn forget_place(&self) {
         self.remembered.store(NOWHERE, Ordering::Relaxed);
     }
 
-    /// Has memory send what is likely to be needed of a key, for whoever has something else to do meanwhile.
+    /// Prefetches the memory that a decision on the key is likely to need.
     #[inline]
     pub(crate) fn prefetch(&self, fingerprint: u64) {
         if let Some(segment) = self.segments.find(fingerprint) {
@@ -328,7 +349,9 @@ impl Table {
         }
     }
 
-    /// Does `step` to the state of the key. `None` if the setting changed meanwhile and nothing was done.
+    /// Runs `step` on the state of the key.
+    ///
+    /// Returns `None` if the version changed and nothing was done.
     pub(crate) fn apply<T: Step>(&self, fingerprint: u64, step: &T) -> Option<T::Answer> {
         let mut backoff = Backoff::new();
         loop {
@@ -348,7 +371,7 @@ impl Table {
         }
     }
 
-    /// Forgets when the next owner of this key's segment can be idle: one of them may have become so early.
+    /// Resets the eviction hint of this key's segment: a key may have become idle early.
     pub(crate) fn allow_eviction_scan(&self, fingerprint: u64) {
         if let Some(segment) = self.segments.find(fingerprint) {
             lock(segment).none_idle_before = Micros::ZERO;
@@ -363,7 +386,7 @@ fn lock(segment: &Segment) -> OwnersGuard<'_> {
     segment.owners().lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The bytes of a line and of its states.
+/// Returns the size in bytes of a line and its wide states.
 fn line_bytes(words: usize) -> usize {
     cache_line::SLOTS * (2 + segment::stride(words)) * 8
 }
@@ -372,7 +395,7 @@ fn small(number: usize) -> u32 {
     u32::try_from(number).expect("a table has fewer than 2³² segments")
 }
 
-/// A state on trial, of one word or of many.
+/// A temporary state, of one word or of many.
 #[derive(Clone, Debug)]
 enum Scratch {
     One([u64; 1]),
@@ -392,8 +415,9 @@ impl Scratch {
     }
 }
 
-/// Whether a state that is idle at `idle_at` is so now. At the end of the time line nothing is, since time stands
-/// still there.
+/// Returns whether a state that is idle at `idle_at` is idle now.
+///
+/// At the end of the time line no state is, because time stands still there.
 fn is_past<T: Step>(idle_at: Micros, step: &T) -> bool {
     idle_at <= step.now() && step.now() < Micros::MAX
 }
@@ -403,7 +427,7 @@ fn idle_at<T: Step>(place: Location<'_>, step: &T) -> Micros {
     if place.has_wide_state() { Micros::new(word) } else { step.idle_at(&[word]) }
 }
 
-/// Decides on a copy of the word, and holds it only to write.
+/// Decides on a copy of the word, and locks the word only to write it.
 fn apply_to_word<T: Step>(place: Location<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
     let version = place.version();
     let found = place.word().load(Ordering::Acquire);
@@ -420,7 +444,9 @@ fn apply_to_word<T: Step>(place: Location<'_>, fingerprint: u64, step: &T) -> Op
     done.then_some(answer)
 }
 
-/// Replaces the word if it is still what was `found`, and still that of `fingerprint` under the setting of `step`.
+/// Replaces the word, if it has not changed since it was `found`.
+///
+/// Returns `false` if it has, if it no longer belongs to `fingerprint`, or if the version of `step` is not current.
 #[inline(always)]
 fn put<T: Step>(place: Location<'_>, fingerprint: u64, found: u64, next: u64, step: &T) -> bool {
     if !try_lock_bit(place.word(), found) {
@@ -431,7 +457,7 @@ fn put<T: Step>(place: Location<'_>, fingerprint: u64, found: u64, next: u64, st
     ours
 }
 
-/// Holds the word, and changes the state beside it in place.
+/// Locks the word, and changes the wide state in place.
 fn apply_guarded<T: Step>(place: Location<'_>, fingerprint: u64, step: &T) -> Option<T::Answer> {
     let found = place.try_lock_bit(fingerprint)?;
     if !step.is_current() {

@@ -1,23 +1,25 @@
-//! # A segment: a piece of the table that grows by dividing
+//! # Segment: a part of the table that grows by dividing
 //!
-//! A segment holds the keys whose fingerprints begin alike. A key's home is one line of it; when that is full, it lives
-//! in the neighbouring line, and when that is full too, in one of a second pair, or wherever there is room. The home line
-//! counts those who live *away*, and those among them who live *astray*, so that a search knows whether to look further.
+//! A segment stores the keys whose fingerprints have the same high bits. The *home* of a key is one line of the
+//! segment. If the home line is full, the key is stored in the neighbouring line; if that is full too, in one of a
+//! second pair of lines, or in any line with room. Each home line counts its keys that are stored *away* (outside the
+//! first pair), and how many of them are *astray* (outside the second pair as well), so that a search knows whether to
+//! continue.
 //!
 //! ```text
 //!   home, neighbour ──► second home, its neighbour ──► every other line
 //!                away > 0                      astray > 0
 //! ```
 //!
-//! Deciding takes no lock. Who lives where changes only under the segment's lock, and by these rules:
+//! A decision takes no segment lock. The owner of a slot changes only under the segment's lock, and by these rules:
 //!
-//! 1. a word is held before the fingerprint beside it changes, and released afterwards;
-//! 2. whoever holds a word looks at the fingerprint again before writing;
-//! 3. `version` is odd while owners change, so that a refusal, which only reads, can tell that what it read
+//! 1. a word is locked before the fingerprint next to it changes, and unlocked afterwards;
+//! 2. a thread that has locked a word reads the fingerprint again before it writes;
+//! 3. `version` is odd while owners change, so that a refusal, which only reads, can tell that the word it read
 //!    belonged to its key.
 //!
-//! Segments never move and are never freed while the table lives. A thread may therefore search one that has just
-//! given away half of its keys, or all of them: it finds nothing, takes the lock, and is sent on.
+//! Segments never move and are never freed while the table exists. So a thread may search a segment that has just
+//! given away half of its keys, or all of them. It finds nothing, takes the lock, and continues in the right segment.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -28,40 +30,42 @@ use crate::lock_bit::{lock_bit, unlock_bit};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, fence};
 use tidegate_core::Micros;
 
-/// What every decision reads; with the slot it lies in it fills one cache line.
+/// The part of a segment that every decision reads.
+///
+/// With its slot it fills one cache line.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Each line of keys is followed by `group - 1` lines with the states of its slots, if they are larger than their word.
+    /// Lines of keys, each followed by `group - 1` lines with the wide states of its slots.
     lines: Box<[CacheLine]>,
     group: u32,
     /// The number of lines of keys, a power of two, less one.
     mask: u32,
     version: AtomicU64,
-    /// For each line, how many of those whose home it is live away, and how many astray. Sticks at 255.
+    /// For each line, how many keys of this home are stored away and astray. Sticks at 255.
     homes: Box<[Home]>,
     rest: Box<Rest>,
 }
 
-/// How many keys do not live where a line is their home.
+/// Counts the keys of a home line that are stored elsewhere.
 #[derive(Debug)]
 struct Home {
-    /// Neither in it nor in its neighbour.
+    /// Keys stored neither in the home line nor in its neighbour.
     away: AtomicU8,
-    /// Nor in the second pair.
+    /// Keys stored outside the second pair as well.
     astray: AtomicU8,
 }
 
-/// What few decisions need.
+/// The part of a segment that few decisions read.
 #[derive(Debug)]
 struct Rest {
     words: usize,
     stride: usize,
-    /// States that are larger than a cache line lie here instead.
+    /// States that are larger than a cache line are stored here instead.
     large: Box<[AtomicU64]>,
     owners: Mutex<Owners>,
 }
 
-/// Room for a segment.
+/// Memory for one segment.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Slot(OnceLock<Segment>);
@@ -77,20 +81,22 @@ impl Slot {
     }
 }
 
-/// What only the holder of a segment's lock may know.
+/// The part of a segment that its lock protects.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// The stretches of the directory whose keys live here; none in a root that was replaced.
+    /// The stretches of the directory that belong to this segment.
+    ///
+    /// Empty for a root that was replaced.
     pub(crate) stretches: Range<usize>,
-    /// How many slots have an owner.
+    /// The number of slots with an owner.
     pub(crate) keys: usize,
-    /// No owner can be idle before this.
+    /// No key can be idle before this instant.
     pub(crate) none_idle_before: Micros,
-    /// The latest instant at which an idle owner was let go.
+    /// The latest instant at which an idle key was evicted.
     pub(crate) evicted_at: Micros,
 }
 
-/// Where a key lives.
+/// A slot of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location<'a> {
     pub(crate) segment: &'a Segment,
@@ -127,7 +133,7 @@ impl Segment {
         self.homes.len()
     }
 
-    /// The memory that it has allocated.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let Segment { lines, homes, rest, .. } = self;
         size_of_val(&**lines) + size_of_val(&**homes) + size_of_val(&**rest) + size_of_val(&*rest.large)
@@ -138,8 +144,10 @@ impl Segment {
         &self.lines[number * self.group as usize]
     }
 
-    /// Has memory send the home line of `fingerprint`, and the state beside its favourite slot, where more than half of all
-    /// keys live: so it need not be waited for once the line is there.
+    /// Prefetches the home line of `fingerprint`, and the wide state of its preferred slot.
+    ///
+    /// More than half of all keys are stored in their preferred slot, so their state does not have to be waited for
+    /// once the line is loaded.
     #[inline]
     pub(crate) fn prefetch(&self, fingerprint: u64) {
         let place = self.place(self.home(fingerprint), favourite(fingerprint));
@@ -149,7 +157,9 @@ impl Segment {
         }
     }
 
-    /// Where `fingerprint` lives, if it lives here. Takes no lock, so `None` is certain only under it.
+    /// Returns the slot of `fingerprint`, if it is in this segment.
+    ///
+    /// Takes no lock, so `None` is certain only if the caller has locked the segment.
     #[inline(always)]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<Location<'_>> {
         let home = self.home(fingerprint);
@@ -159,7 +169,7 @@ impl Segment {
         }
     }
 
-    /// The same for states of one word, whose lines follow each other.
+    /// Like [`find`](Segment::find), for states of one word: their lines follow each other.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, fingerprint: u64) -> Option<Location<'_>> {
         let number = self.home(fingerprint);
@@ -176,8 +186,10 @@ impl Segment {
         Some(self.place(number / SLOTS, number % SLOTS))
     }
 
-    /// The number, among all slots, of the one where a key lives that does not live in its home line. A number, because that is
-    /// returned in a register, and the compiler need not lay out a place in memory for those who are found at home.
+    /// Returns the number, among all slots, of a key's slot outside its home line.
+    ///
+    /// A number is returned in a register. So the compiler need not build a `Location` in memory for the keys that are
+    /// found in their home line.
     #[inline(never)]
     fn number_further(&self, home: usize, fingerprint: u64) -> Option<usize> {
         let find = |line| self.line(line).find(fingerprint).map(|slot| line * SLOTS + slot);
@@ -222,13 +234,13 @@ impl Segment {
         Location { segment: self, line: self.line(number), number, slot }
     }
 
-    /// The place with this number among all slots.
+    /// Returns the slot with this number among all slots.
     #[inline(always)]
     pub(crate) fn place_of(&self, number: usize) -> Location<'_> {
         self.place(number / SLOTS, number % SLOTS)
     }
 
-    /// Counts up before owners change, and again after: see rule 3.
+    /// Increments the version before owners change, and again afterwards: see rule 3.
     pub(crate) fn change_owners<R>(&self, change: impl FnOnce() -> R) -> R {
         self.version.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -237,13 +249,13 @@ impl Segment {
         result
     }
 
-    /// The slots of the line that is home to `fingerprint`.
+    /// Returns the slots of the home line of `fingerprint`.
     pub(crate) fn home_places(&self, fingerprint: u64) -> impl Iterator<Item = Location<'_>> {
         let line = self.home(fingerprint);
         (0..SLOTS).map(move |slot| self.place(line, slot))
     }
 
-    /// An empty slot that is not otherwise `taken`, as near to the home of `fingerprint` as there is one.
+    /// Returns an empty slot that is not `taken`, as close to the home line as possible.
     pub(crate) fn find_room(
         &self,
         fingerprint: u64,
@@ -256,7 +268,7 @@ impl Segment {
         lines.flat_map(slots).find(|place| place.is_empty() && !taken(*place))
     }
 
-    /// Lets all idle owners go, and tells how many there were. Remembers when the next one can be idle.
+    /// Evicts all idle keys and returns their number. Stores when the next key can be idle.
     pub(crate) fn sweep(
         &self,
         owners: &mut Owners,
@@ -280,7 +292,7 @@ impl Segment {
         before - owners.keys
     }
 
-    /// Gives the keys that `leaves` names to `other`, which nobody else can see yet.
+    /// Moves the keys for which `leaves` holds to `other`, which no other thread can see yet.
     pub(crate) fn divide(
         &self,
         owners: &mut Owners,
@@ -299,7 +311,7 @@ impl Segment {
         self.bring_home();
     }
 
-    /// Moves those who found no room near their home when it was crowded to where there is some now.
+    /// Moves keys that are stored away from their home back to it where there is room now.
     fn bring_home(&self) {
         for place in self.places().filter(|place| !place.is_empty() && place.is_far()) {
             let home = self.home(place.owner());
@@ -321,14 +333,15 @@ impl Segment {
         (fingerprint as u32 & self.mask) as usize
     }
 
-    /// A second home, by other bits of the fingerprint, and its neighbour.
+    /// Returns the second home, chosen by other bits of the fingerprint, and its neighbour.
     fn second_pair(&self, fingerprint: u64) -> [usize; 2] {
         let second = (fingerprint >> 24) as usize & (self.homes.len() - 1);
         [second, neighbour(second)]
     }
 
-    /// Every line but the home and its neighbour: first the second pair; then, for the few who find no room there either,
-    /// all of them.
+    /// Returns every line but the home and its neighbour.
+    ///
+    /// The second pair comes first; then, for the few keys that find no room there either, all other lines.
     fn lines_beyond(&self, fingerprint: u64) -> impl Iterator<Item = usize> {
         let lines = self.homes.len();
         let home = self.home(fingerprint);
@@ -340,7 +353,9 @@ impl Segment {
     }
 }
 
-/// How many words apart states lie, so that small ones never straddle two cache lines. None if they fit their word.
+/// Returns the distance of two states in words, or 0 if a state is one word.
+///
+/// Small states never straddle two cache lines.
 pub(crate) fn stride(words: usize) -> usize {
     match words {
         1 => 0,
@@ -357,19 +372,21 @@ fn is_large(words: usize) -> bool {
     words > cache_line::WORDS
 }
 
-/// The slot of its home line that a key takes if it is free.
+/// Returns the slot of the home line that a key prefers.
 #[inline]
 fn favourite(fingerprint: u64) -> usize {
     (fingerprint >> 40) as usize % SLOTS
 }
 
-/// The other line of a pair. The two lie side by side, and processors fetch such pairs together.
+/// Returns the other line of a pair.
+///
+/// The two are adjacent, and processors fetch such pairs together.
 #[inline]
 fn neighbour(line: usize) -> usize {
     line ^ 1
 }
 
-// === impl Place ===
+// === impl Location ===
 
 impl<'a> Location<'a> {
     #[inline]
@@ -387,7 +404,7 @@ impl<'a> Location<'a> {
         self.segment.rest.words > 1
     }
 
-    /// The state beside the word. For whoever holds the word.
+    /// Returns the wide state. The caller must have locked the word.
     pub(crate) fn state(self) -> &'a [AtomicU64] {
         let Segment { lines, group, rest, .. } = self.segment;
         let Rest { words, stride, large, .. } = &**rest;
@@ -400,37 +417,42 @@ impl<'a> Location<'a> {
         &line.words()[start % cache_line::WORDS..][..*words]
     }
 
-    /// Holds the word if nobody else does and `fingerprint` still lives here, and tells what it was.
+    /// Locks the word and returns its previous value.
+    ///
+    /// Returns `None` if the word is locked, or if the slot no longer belongs to `fingerprint`.
     #[inline]
     pub(crate) fn try_lock_bit(self, fingerprint: u64) -> Option<u64> {
         self.line.try_lock_bit(self.slot, fingerprint)
     }
 
-    /// A number that changes when owners do; odd while they are changing.
+    /// Returns a number that changes with every change of owners; odd while they change.
     #[inline]
     pub(crate) fn version(self) -> u64 {
         self.segment.version()
     }
 
-    /// Whether no owner changed since `version` was read: then what was read in between belonged together.
+    /// Returns whether no owner changed since `version` was read.
+    ///
+    /// Reads in between are then consistent.
     #[inline]
     pub(crate) fn unchanged_since(self, version: u64) -> bool {
         self.segment.unchanged_since(version)
     }
 
-    /// Whether the word is what was `found`, and that of `fingerprint`, at one and the same moment. For refusals, which write
-    /// nothing and so have not seen yet whose word it was.
+    /// Returns whether the word is `found` and belongs to `fingerprint`, at one instant.
+    ///
+    /// For refusals, which write nothing and so have not checked the owner of the word yet.
     #[inline(always)]
     pub(crate) fn is_still(self, fingerprint: u64, found: u64) -> bool {
         self.segment.is_still(self.line, self.slot, fingerprint, found)
     }
 
-    /// Its number among all slots.
+    /// Returns the number of the slot among all slots of the segment.
     pub(crate) fn number_in_segment(self) -> usize {
         self.number * SLOTS + self.slot
     }
 
-    /// Whether the two are one.
+    /// Returns whether both are the same slot.
     pub(crate) fn is(self, other: Location<'_>) -> bool {
         std::ptr::eq(self.line, other.line) && self.slot == other.slot
     }
@@ -440,9 +462,11 @@ impl<'a> Location<'a> {
         self.owner() == EMPTY
     }
 
-    /// Makes `fingerprint` the owner of an empty slot, with `word`; `fill` writes the state beside it.
+    /// Makes `fingerprint` the owner of an empty slot.
+    ///
+    /// The slot gets `word`; `fill` writes the wide state.
     pub(crate) fn repair(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
-        // Held before the fingerprint shows: a charge by somebody who already sees it would be lost.
+        // Locked before the fingerprint is visible: a charge by a thread that already sees it would be lost.
         lock_bit(self.word());
         if self.has_wide_state() {
             fill(self.state());
@@ -451,7 +475,10 @@ impl<'a> Location<'a> {
         unlock_bit(self.word(), word);
     }
 
-    /// Lets the owner go at `now` if, while nobody can charge it, it `may_go`.
+    /// Evicts the owner if `may_go` holds.
+    ///
+    /// That is checked while the word is locked, so that no charge can happen. `now` is recorded as the instant of the
+    /// eviction.
     pub(crate) fn evict_if(
         self,
         owners: &mut Owners,
@@ -469,7 +496,9 @@ impl<'a> Location<'a> {
         goes
     }
 
-    /// Moves the owner to an empty slot, of this segment or another. Nobody charges it meanwhile.
+    /// Moves the owner to an empty slot, of this segment or another.
+    ///
+    /// It cannot be charged meanwhile.
     fn move_to(self, to: Location<'_>) {
         let found = lock_bit(self.word());
         to.repair(self.owner(), found, |state| {
@@ -481,7 +510,7 @@ impl<'a> Location<'a> {
         unlock_bit(self.word(), found);
     }
 
-    /// Whether the owner lives further off than next door.
+    /// Returns whether the owner is stored neither in its home line nor in the neighbour.
     fn is_far(self) -> bool {
         self.is_away_from(self.segment.home(self.owner()))
     }
@@ -490,14 +519,14 @@ impl<'a> Location<'a> {
         self.number != home && self.number != neighbour(home)
     }
 
-    /// Changes the owner, and how many are away from whose home is another line.
+    /// Changes the owner, and the away counts of the old and the new owner's home line.
     fn set_owner(self, fingerprint: u64) {
         self.count_far(self.owner(), |count| if count == u8::MAX { count } else { count - 1 });
         self.count_far(fingerprint, |count| count.saturating_add(1));
         self.line.set_fingerprint(self.slot, fingerprint);
     }
 
-    /// Changes the counts of an owner's home if this place is far from it.
+    /// Adjusts the counts of an owner's home line if this slot is away from it.
     fn count_far(self, owner: u64, change: fn(u8) -> u8) {
         let home = self.segment.home(owner);
         if owner == EMPTY || !self.is_away_from(home) {

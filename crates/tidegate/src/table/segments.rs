@@ -1,7 +1,7 @@
-//! # The segments of a table: made one by one, found by number
+//! # Segments of a table: allocated one by one, found by number
 //!
-//! The directory names a segment for each *stretch* of fingerprints. A table has as many stretches as it can ever need
-//! segments; most tables need few of them. So nothing is allocated in advance:
+//! The directory maps each *stretch* of fingerprints to a segment. A table has as many stretches as it can ever need
+//! segments, but most tables need few of them. So nothing is allocated in advance:
 //!
 //! ```text
 //!   no key yet       root ─► nothing
@@ -9,12 +9,13 @@
 //!   more             directory  │ 2 │ 2 │ 3 │ 3 │ 3 │        segment 3 took over the upper half of the stretches
 //! ```
 //!
-//! Segments lie in lists, each four times as long as the one before, and a list is made when its first segment is. So no
-//! segment ever moves. Numbers are handed out as *list and place in it*, which costs less than working the list out.
+//! Segments are stored in lists, each four times as long as the one before. A list is allocated with its first segment,
+//! so no segment ever moves. The number of a segment encodes *list and index*, which costs less than computing the
+//! list.
 //!
-//! **Who makes what.** The root is made by the thread that brings the first key, under a lock. Every other segment, and the
-//! directory, is made under the lock of the segment that gives away its keys. Each is made before its number is
-//! published. A thread that has not seen the new number yet finds the old segment, takes its lock, and then sees it.
+//! **Allocation.** The thread that inserts the first key allocates the root, under a lock. Every other segment, and the
+//! directory, is allocated under the lock of the segment that gives away its keys. Each is complete before its number
+//! is published. A thread that has not seen the new number yet finds the old segment, takes its lock, and then sees it.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::OnceLock;
@@ -27,36 +28,42 @@ use tidegate_core::Micros;
 
 #[derive(Debug)]
 pub(super) struct Segments {
-    /// The segment of all keys, or [`NONE`], or [`DIVIDED`].
+    /// The number of the segment of all keys, or [`NONE`], or [`DIVIDED`].
     root: AtomicU32,
-    /// Which segment keeps the keys of each stretch of fingerprints. Made when the root divides.
+    /// The number of the segment for each stretch of fingerprints.
+    ///
+    /// Allocated when the root divides.
     directory: OnceLock<Box<[AtomicU32]>>,
     lists: [OnceLock<Box<[Slot]>>; LISTS],
-    /// How many stretches there are.
+    /// The number of stretches.
     stretches: usize,
-    /// How many segments there are. Counts the first root even if there is none yet.
+    /// The number of segments. Counts the first root even if it is not allocated yet.
     made: AtomicU32,
-    /// The lines of the first root, and those of a segment of full size.
+    /// The number of lines of the first root, and of a segment of full size.
     lines: RangeInclusive<usize>,
     words: usize,
-    /// Held to make the first root.
+    /// Locked to allocate the first root.
     making_root: Mutex<()>,
-    /// What was allocated. Of `std` under loom, too: it is counted while a `OnceLock` is filled, where loom must not
-    /// switch threads.
+    /// Allocated bytes.
+    ///
+    /// Uses `std` under loom, too: it is updated while a `OnceLock` is initialized, where loom must not switch threads.
     bytes: AtomicUsize,
 }
 
 /// No segment.
 pub(super) const NONE: u32 = u32::MAX;
-/// In the place of a root: the root has divided, and there is a directory.
+/// Value of `root` after it has divided: the directory is in use.
 const DIVIDED: u32 = u32::MAX - 1;
-/// How many stretches a table can have.
+/// The maximum number of stretches of a table.
 pub(super) const MOST: usize = 1 << 27;
-/// A root is replaced by one of so many times its lines.
+/// A root is replaced by one with this many times its lines.
 pub(super) const GROWTH: usize = 4;
-/// The last list is that of [`NONE`] and [`DIVIDED`], and is never made. The others have room for more than [`MOST`].
+/// The number of lists.
+///
+/// The last list belongs to [`NONE`] and [`DIVIDED`], and is never allocated. The others have room for more than
+/// [`MOST`].
 const LISTS: usize = 16;
-/// How many bits of a number are the place in the list.
+/// The number of bits of a segment number that are the index in its list.
 const PLACE_BITS: u32 = 28;
 /// List `n` has room for 8 · 4ⁿ segments.
 const FIRST_LIST: usize = 8;
@@ -76,20 +83,20 @@ impl Segments {
         }
     }
 
-    /// The memory that was allocated.
+    /// Returns the allocated memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
     // --- finding
 
-    /// The segment of a key, if there is any.
+    /// Returns the segment of a key, if it is allocated.
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: u64) -> Option<&Segment> {
         self.get(self.number(fingerprint))
     }
 
-    /// The number of a key's segment.
+    /// Returns the number of a key's segment.
     #[inline(always)]
     pub(super) fn number(&self, fingerprint: u64) -> u32 {
         let root = self.root.load(Ordering::Acquire);
@@ -101,14 +108,14 @@ impl Segments {
         }
     }
 
-    /// The segment with this number.
+    /// Returns the segment with this number.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> Option<&Segment> {
         let list = self.lists[(number >> PLACE_BITS) as usize].get()?;
         list.get((number & ((1 << PLACE_BITS) - 1)) as usize)?.get()
     }
 
-    /// The segment of a key. Makes the root if there is none.
+    /// Returns the segment of a key. Allocates the root if there is none.
     #[inline]
     pub(super) fn of(&self, fingerprint: u64) -> &Segment {
         self.find(fingerprint).unwrap_or_else(|| self.first_of(fingerprint))
@@ -121,34 +128,34 @@ impl Segments {
         self.find(fingerprint).expect("there is a root")
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub(super) fn made(&self) -> u32 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// A segment, by when it was made.
+    /// Returns the `n`th segment, in the order of allocation.
     pub(super) fn nth(&self, n: u32) -> Option<&Segment> {
         self.get(number(n))
     }
 
-    /// Every segment.
+    /// Returns every segment.
     pub(super) fn all(&self) -> impl Iterator<Item = &Segment> {
         self.lists.iter().filter_map(OnceLock::get).flat_map(|list| list.iter().filter_map(Slot::get))
     }
 
-    // --- making
+    // --- allocation
 
-    /// Makes the root if there is none.
+    /// Allocates the root if there is none.
     pub(super) fn make_root(&self) {
         let _making_root = sync::lock(&self.making_root);
-        // Another thread may have made it, and replaced it since.
+        // Another thread may have allocated it, and replaced it since.
         if self.root.load(Ordering::Acquire) == NONE {
             self.make(0, *self.lines.start(), 0..self.stretches);
             self.root.store(number(0), Ordering::Release);
         }
     }
 
-    /// Makes the `n`th segment. Nobody else makes the same.
+    /// Allocates the `n`th segment. No other thread allocates the same one.
     fn make(&self, n: u32, lines: usize, stretches: Range<usize>) -> &Segment {
         let number = number(n);
         let (list, place) = ((number >> PLACE_BITS) as usize, number & ((1 << PLACE_BITS) - 1));
@@ -168,20 +175,24 @@ impl Segments {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The length of a list: no longer than all segments need that there can be.
+    /// Returns the length of a list: at most what the maximum number of segments needs.
     fn length(&self, list: usize) -> usize {
         let roots = (self.lines.end() / self.lines.start()).ilog2().div_ceil(GROWTH.ilog2()) as usize;
         let before = FIRST_LIST * ((1 << (2 * list)) - 1) / 3;
         (self.stretches + roots - before).min(FIRST_LIST << (2 * list))
     }
 
-    /// Whether a segment can give keys away: it is a root that is not of full size yet, or has several stretches.
+    /// Returns whether a segment can give keys away.
+    ///
+    /// It can if it is a root below full size, or if it has several stretches.
     pub(super) fn can_grow(&self, segment: &Segment, owners: &Owners) -> bool {
         segment.lines() < *self.lines.end() || owners.stretches.len() > 1
     }
 
-    /// Makes a segment for keys of `segment`, which is locked by the caller and is that of its stretches, and moves them
-    /// there: all of them from a root that is not of full size yet, else those of the upper half of the stretches.
+    /// Allocates a segment for keys of `segment`, and moves them there.
+    ///
+    /// The caller has locked `segment`, which still owns its stretches. A root below full size gives away all keys; any
+    /// other segment gives away the keys of the upper half of its stretches.
     pub(super) fn grow(&self, segment: &Segment, owners: &mut Owners) {
         let Range { start, end } = owners.stretches;
         let lines = (segment.lines() * GROWTH).min(*self.lines.end());
@@ -189,7 +200,8 @@ impl Segments {
         let first = if is_replaced { start } else { start + (end - start).div_ceil(2) };
         let n = self.made.fetch_add(1, Ordering::Relaxed);
         let other = self.make(n, lines, first..end);
-        // Kept until the keys are there: who looked into it before would find it empty, and say so.
+        // Locked until the keys are there: a sweep that reaches it earlier would find it empty and report no idle key.
+        // state.
         let mut others = lock(other);
         (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
         owners.stretches.end = first;
@@ -209,7 +221,7 @@ impl Segments {
         }
     }
 
-    /// The directory. If it is new, with the root in every entry.
+    /// Returns the directory. A new one has the root in every entry.
     fn directory(&self, root: u32) -> &[AtomicU32] {
         self.directory.get_or_init(|| {
             let directory: Box<[_]> = (0..self.stretches).map(|_| AtomicU32::new(root)).collect();
@@ -219,16 +231,16 @@ impl Segments {
     }
 }
 
-/// The stretch of a fingerprint, of so many.
+/// Returns the stretch of a fingerprint, out of `stretches`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the high half of a product with a length is below it")]
 fn stretch(fingerprint: u64, stretches: usize) -> usize {
     ((u128::from(fingerprint) * stretches as u128) >> 64) as usize
 }
 
-/// The number of the `n`th segment: its list, and its place there.
+/// Returns the number of the `n`th segment: its list, and its index there.
 fn number(n: u32) -> u32 {
-    // List `l` begins at 8 · (4ˡ − 1) / 3.
+    // List `l` starts at 8 · (4ˡ − 1) / 3.
     let list = (3 * u64::from(n) / FIRST_LIST as u64 + 1).ilog2() / 2;
     let before = FIRST_LIST as u64 * ((1 << (2 * list)) - 1) / 3;
     list << PLACE_BITS | u32::try_from(u64::from(n) - before).expect("a list has fewer than 2²⁸ places")

@@ -1,50 +1,52 @@
-//! # The sketch: cells that keys share when there is no room for more
+//! # Sketch: cells that keys share when the table is full
 //!
-//! At the cap, with nobody idle, a newcomer has no slot to count in. Refusing it is safe, and lets whoever makes up
-//! keys lock out everybody who comes after them. Pushing somebody out is worse: who is pushed out comes back with a
-//! fresh burst.
+//! At the cap, with no idle key, a new key has no slot for its state. Refusing it is safe, but then a client that makes
+//! up keys locks out every client that comes later. Evicting an active key is worse: that key comes back with a fresh
+//! burst.
 //!
-//! But a count need not belong to one key. Let a newcomer count in a cell that is picked by its fingerprint, together
-//! with all others who picked the same: the cell says what they have used together, which is never less than what one
-//! of them has. With one cell each, an unlucky neighbour decides; so every key has four, in four rows, picked
-//! independently. Its neighbours differ from row to row, and the *smallest* of its cells is the nearest to the truth.
+//! But a count need not belong to one key. Let a new key count in a cell that is chosen by its fingerprint, together
+//! with all other keys that map to the same cell. The cell contains what they have used together, which is never less
+//! than what one of them has used. With one cell per key, a single collision would decide. So every key has four cells,
+//! in four rows, chosen independently. Its collisions differ from row to row, and the *smallest* of its cells is the
+//! closest to the truth.
 //!
 //! ```text
-//!            row 0   │   │ 9 │   │   │        a key's cells lock_bit 9, 4, 7 and 4: it has used at most 4.
+//!            row 0   │   │ 9 │   │   │        a key's cells contain 9, 4, 7 and 4: it has used at most 4.
 //!            row 1   │   │   │   │ 4 │        It is charged 1: every cell is raised to at least 5, so
 //!            row 2   │ 7 │   │   │   │        the 4s become 5 and the others stay as they are
-//!            row 3   │   │   │ 4 │   │        (they are too large already, for their other keys' sake).
+//!            row 3   │   │   │ 4 │   │        (they are too large already, because of other keys).
 //! ```
 //!
-//! Adding to all four would count a neighbour's charges as one's own. Raising to the new estimate, a *conservative
-//! update*, does not, and is all that is needed. A cell is a state of the algorithm, word for word, so for a bucket
-//! it is an instant with its q-ths and for a window a number and a count; where larger states are stricter
-//! ([`Algorithm::is_ordered`]) the largest of several states stands for all of them. Time empties cells as it empties
-//! states: there is nothing to clear.
+//! Adding to all four cells would count the charges of colliding keys as this key's own. Raising them to the new
+//! estimate, a *conservative update*, does not, and is sufficient. A cell is a state of the algorithm, word for word:
+//! for a bucket an instant with its q-ths, for a window a number and a count. Where larger states are stricter
+//! ([`Algorithm::is_ordered`]), the largest of several states stands for all of them. Time empties cells as it empties
+//! states, so there is nothing to clear.
 //!
-//! **Never too much.** Let a key's exact state be what it would have, alone, after the same charges. Each of its
-//! cells is at least that. It is true when nothing was charged, and cells only rise. When the key is charged, its
-//! estimate e, the smallest of its cells, was at least its exact state s; what was charged to e passes for s, and
-//! makes of e at least what it makes of s; and each cell is then raised to that. Hence nothing passes that the exact
-//! state would have refused.
+//! **Never admits too much.** Let a key's exact state be the state it would have, alone, after the same charges. Each
+//! of its cells is at least that. This holds when nothing was charged, and cells only rise. When the key is charged,
+//! its estimate e, the smallest of its cells, is at least its exact state s. A charge that e allows is allowed by s as
+//! well, and makes of e at least what it makes of s. Each cell is then raised to that. Hence nothing passes that the
+//! exact state would have refused.
 //!
-//! **Never too much, by many threads.** Between reading the estimate and raising the cells nobody else may do so *for
-//! the same key*: both would see the same tokens left. A key without a slot is decided on under the lock of its
-//! segment, and that is the same lock for every thread, so that is so. Threads of *other* keys, under other locks,
-//! may raise some of the cells meanwhile. That makes the estimate too small for their keys, which is not their
-//! concern since they read their own, and the cells only larger than this key needs. A cell is changed by holding its
-//! first word, so that no raise is lost and no two words are torn.
+//! **Never admits too much with many threads.** Between reading the estimate and raising the cells, no other thread may
+//! do so *for the same key*: both would see the same tokens left. A key without a slot is decided on under the lock of
+//! its segment, which is the same lock for every thread, so this holds. Threads that decide on *other* keys, under
+//! other locks, may raise some of the cells meanwhile. That makes this key's estimate too small for the other keys,
+//! which does not matter because they read their own cells, and it makes the cells only larger than this key needs. A
+//! cell is changed with the lock bit of its first word set, so that no raise is lost and no two words are torn.
 //!
-//! **A clock that steps back** may leave cells that were written at instants that have not come yet. Whoever comes
-//! pulls its cells back first, as a decision does with a state of its own ([`Algorithm::repair`]). Only then do cells
-//! ever get smaller. When the clock comes again, a key may find that a neighbour's charge has replaced what one of its cells
-//! remembered of the step; such a return hands it a burst at most.
+//! **A clock that steps back** may leave cells that were written at instants that have not come yet. Each decision
+//! first pulls the cells of its key back, as it does with a state of its own ([`Algorithm::repair`]). Only then do
+//! cells ever get smaller. When the clock reaches those instants again, a charge of a colliding key may have replaced
+//! what one of the cells remembered of the step. Such a return gives a key one burst at most.
 //!
-//! **Moving in.** A key that finds a slot takes its estimate along. Its cells stay as they are, for its neighbours.
+//! **Insertion.** A key that gets a slot starts with its estimate. Its cells stay as they are, for the keys that share
+//! them.
 //!
-//! **A setting that cannot share.** When the setting is changed, each cell is taken over as a state is. If the states
-//! of the next setting are not ordered, the sketch serves no more, but who was in it must not start afresh in a free
-//! slot: a key is turned away until the first of its cells is idle.
+//! **A version that cannot share cells.** When the version changes, each cell is migrated as a state is. If the states
+//! of the next version are not ordered, the sketch accepts no more charges. But the keys in it must not start fresh in
+//! a free slot, so a key is refused until the first of its cells is idle.
 //!
 //! [`Algorithm::is_ordered`]: tidegate_core::Algorithm::is_ordered
 //! [`Algorithm::repair`]: tidegate_core::Algorithm::repair
@@ -57,83 +59,93 @@ use crate::state_cell::Guarded;
 use crate::sync::{AtomicU64, Ordering};
 use tidegate_core::Micros;
 
-/// What becomes of a key for which there is no room: [`KeyedLimiter::on_full`](crate::KeyedLimiter::on_full).
+/// What happens to a key when the table is full.
+///
+/// Set with [`KeyedLimiter::on_full`](crate::KeyedLimiter::on_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// It shares cells with others, and may be refused for what they have used; never is too much admitted.
+    /// The key shares cells with other keys, and may be refused for what they have used.
     ///
-    /// For token buckets and for fixed windows by the clock, also as a [`Rule`](crate::Rule). By other algorithms it
-    /// is refused.
+    /// Never admits too much. Works for token buckets and for fixed windows aligned to the clock, also as a
+    /// [`Rule`](crate::Rule). Other algorithms refuse the key.
     #[default]
     Sketch,
-    /// It is refused, until somebody is idle.
+    /// The key is refused until another key is idle.
     Refuse,
 }
 
-/// What the sketch of a table can tell about itself: part of [`Stats`](crate::Stats).
+/// Statistics of the sketch of a table: part of [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SketchStats {
-    /// Decisions that were made from shared cells, since the beginning.
+    /// Decisions made from shared cells, since the table was created.
     pub decided: u64,
-    /// Those of them that were refusals, rightly or for what others have used.
+    /// Refusals among these decisions, whether exact or caused by other keys.
     pub refused: u64,
-    /// How many cells there are: none until the first key finds no room.
+    /// The number of cells: 0 until the first key finds no room.
     pub cells: usize,
-    /// How many of them are not idle. When most are, newcomers are refused for what others have used.
+    /// The number of cells that are not idle.
+    ///
+    /// When most cells are in use, new keys are refused for what other keys have used.
     pub cells_in_use: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sketch {
     on_full: OnFull,
-    /// How many cells a row has, a power of two.
+    /// The number of cells in a row, a power of two.
     width: usize,
-    /// How many words a cell has.
+    /// The number of words in a cell.
     words: usize,
     meaning: Meaning,
-    /// Made when the first key finds no room.
+    /// Allocated when the first key finds no room.
     cells: OnceLock<Box<[AtomicU64]>>,
     decided: AtomicU64,
     refused: AtomicU64,
 }
 
-/// What a cell holds.
+/// What a cell contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     /// A state that stands for several keys.
     States,
-    /// Only when that state will be idle: the states of this setting are not ordered, and may be large.
+    /// Only the instant at which that state is idle.
+    ///
+    /// Used when the states of this version are not ordered; they may be large.
     IdleAt,
 }
 
-/// What is known of a key without a slot.
+/// What the sketch knows of a key without a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recalled {
-    /// It owes nothing.
+    /// The key owes nothing.
     Nothing,
-    /// It has used at most what is now in the state.
+    /// The key has used at most what is now in the state.
     Estimate,
-    /// It owed something under a setting that shared cells, and is to be turned away until then.
+    /// The key owed something when cells were shared, and is refused until this instant.
     OwesUntil(Micros),
 }
 
-/// Under loom two: every further one does the same once more, and multiplies the interleavings.
+/// The number of rows.
+///
+/// Two under loom: each further row repeats the same code and multiplies the interleavings.
 const ROWS: usize = if cfg!(loom) { 2 } else { 4 };
-/// As many cells in all as there may be keys, within these bounds for a row.
+/// Bounds for the cells of a row.
+///
+/// In total there are as many cells as there may be keys, within these bounds.
 const NARROWEST: usize = 1 << 10;
 const WIDEST: usize = 1 << 18;
-/// More words than any state has that is ordered.
+/// The maximum number of words of a cell: more than any ordered state has.
 const MOST_WORDS: usize = 3;
-/// The words of a cell, and zeros.
+/// The words of a cell, padded with zeros.
 type Copied = [u64; MOST_WORDS];
-/// Odd numbers without a pattern. Fingerprints are secret, so these need not be.
+/// Odd multipliers without a pattern. Fingerprints are secret, so these need not be.
 const PICKS: [u64; 4] =
     [0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93];
 
 impl Sketch {
-    /// For a table of at most `max_keys` states of `words` each.
+    /// Creates the sketch of a table with at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize, on_full: OnFull) -> Self {
         let width = (max_keys / ROWS).clamp(NARROWEST, WIDEST).next_power_of_two();
         Sketch::of_width(width, words, on_full)
@@ -151,7 +163,7 @@ impl Sketch {
         }
     }
 
-    /// Whether keys without a slot may be counted here.
+    /// Returns whether keys without a slot may be counted here.
     pub(crate) fn serves<T: Step>(&self, step: &T) -> bool {
         self.on_full == OnFull::Sketch
             && self.meaning == Meaning::States
@@ -159,9 +171,11 @@ impl Sketch {
             && step.is_ordered()
     }
 
-    /// What is known of a key; an estimate is put into `state`, which is clear.
+    /// Returns what the sketch knows of a key, and writes an estimate into `state`.
     ///
-    /// Under the lock of the key's segment, until what comes of it was kept.
+    /// `state` must be zero.
+    ///
+    /// The caller has locked the key's segment, and keeps it locked until the new state is stored.
     pub(crate) fn recall<T: Step>(&self, fingerprint: u64, step: &T, state: &mut [u64]) -> Recalled {
         if self.cells.get().is_none() {
             return Recalled::Nothing;
@@ -179,7 +193,7 @@ impl Sketch {
         Recalled::Nothing
     }
 
-    /// The smallest of a key's cells.
+    /// Writes the smallest of a key's cells into `state`.
     fn estimate<T: Step>(&self, fingerprint: u64, step: &T, state: &mut [u64]) {
         state.fill(u64::MAX);
         for cell in self.cells_of(fingerprint) {
@@ -191,7 +205,7 @@ impl Sketch {
         }
     }
 
-    /// Has each of the key's cells hold at least `state`.
+    /// Raises each of the key's cells to at least `state`.
     pub(crate) fn raise(&self, fingerprint: u64, state: &[u64]) {
         self.cells.get_or_init(|| (0..ROWS * self.width * self.words).map(|_| AtomicU64::new(0)).collect());
         for cell in self.cells_of(fingerprint) {
@@ -203,7 +217,7 @@ impl Sketch {
         }
     }
 
-    /// Labels an answer as given from here, and counts it.
+    /// Marks an answer as given from the sketch, and counts it.
     pub(crate) fn label<T: Step>(&self, step: &T, answer: T::Answer) -> T::Answer {
         if let Some(passed) = step.passed(&answer) {
             self.decided.fetch_add(1, Ordering::Relaxed);
@@ -212,7 +226,9 @@ impl Sketch {
         step.sketched(answer)
     }
 
-    /// Gives every cell to `convert`, as a table does with a slot. Only under all locks of the table.
+    /// Converts every cell with `convert`, as a table does with a slot.
+    ///
+    /// Requires all locks of the table.
     pub(crate) fn convert(&self, convert: impl Fn(u64, &[AtomicU64]) -> u64) {
         if self.meaning == Meaning::IdleAt {
             return;
@@ -225,8 +241,10 @@ impl Sketch {
         }
     }
 
-    /// The same for a table whose states have `words`: what `migrate_from` makes of each cell, or, if those states are not
-    /// ordered, only when that `is_idle_at`. Only under all locks of the table.
+    /// Returns a sketch for a table with states of `words`, with every cell migrated.
+    ///
+    /// A cell becomes what `migrate_from` makes of it, or, if the new states are not ordered, only the instant at which
+    /// that state is idle. Requires all locks of the table.
     pub(crate) fn taken_over(
         &self,
         words: usize,
@@ -240,7 +258,7 @@ impl Sketch {
             _ if found.iter().all(|word| *word == 0) => vec![0; words],
             Meaning::States if states => migrate_from(&found),
             Meaning::States => vec![idle_at(&migrate_from(&found)).get()],
-            Meaning::IdleAt => found, // there is no state any more that could be adopted
+            Meaning::IdleAt => found, // there is no state left to migrate
         };
         let next = Sketch { meaning, ..Sketch::of_width(self.width, words, self.on_full) };
         if self.cells.get().is_some() {
@@ -254,7 +272,7 @@ impl Sketch {
         self.cells.get().map_or(0, |cells| size_of_val(&**cells))
     }
 
-    /// What there is to tell at `now`, given when a state is idle.
+    /// Returns the statistics at `now`. `idle_at` tells when a state is idle.
     pub(crate) fn stats(&self, idle_at: impl Fn(&Guarded<'_>) -> Micros, now: Micros) -> SketchStats {
         let is_in_use = |cell: &[AtomicU64]| match self.meaning {
             Meaning::States => idle_at(&Guarded(cell)) > now,
@@ -268,21 +286,21 @@ impl Sketch {
         }
     }
 
-    /// A key's cell of each row.
+    /// Returns a key's cell of each row.
     fn cells_of(&self, fingerprint: u64) -> impl Iterator<Item = &[AtomicU64]> {
         PICKS[..ROWS].iter().enumerate().filter_map(move |(row, pick)| {
-            // The high bits of the product depend on all of the fingerprint.
+            // The high bits of the product depend on the whole fingerprint.
             let column = (fingerprint.wrapping_mul(*pick) >> 40) as usize & (self.width - 1);
             self.all().nth(row * self.width + column)
         })
     }
 
-    /// Every cell, row after row; none as long as there are none.
+    /// Returns every cell, row after row; none before the first allocation.
     fn all(&self) -> std::slice::Chunks<'_, AtomicU64> {
         self.cells.get().map_or(&[][..], |cells| cells).chunks(self.words)
     }
 
-    /// The cells in which anything was ever counted.
+    /// Returns the cells in which anything was ever counted.
     fn used(&self) -> impl Iterator<Item = &[AtomicU64]> {
         self.all().filter(|cell| cell.iter().any(|word| word.load(Ordering::Relaxed) != 0))
     }
@@ -295,7 +313,7 @@ impl Sketch {
     }
 }
 
-/// What is in a cell, pulled back where a clock has stepped back.
+/// Returns the content of a cell, pulled back if the clock has stepped back.
 fn settled<T: Step>(cell: &[AtomicU64], step: &T) -> Copied {
     let found = read(cell);
     let mut settled = found;
@@ -306,7 +324,9 @@ fn settled<T: Step>(cell: &[AtomicU64], step: &T) -> Copied {
     settled
 }
 
-/// What is in a cell. A word that somebody is just raising is as good as it was: the raise comes after.
+/// Returns the content of a cell.
+///
+/// While another thread is raising the word, the old value is valid: the raise comes later.
 fn read(cell: &[AtomicU64]) -> Copied {
     let mut copied = [0; MOST_WORDS];
     match cell {
@@ -316,7 +336,9 @@ fn read(cell: &[AtomicU64]) -> Copied {
     copied
 }
 
-/// Gives what is in a cell to `change`, and keeps what becomes of it. Nobody else sees or changes it meanwhile.
+/// Passes the content of a cell to `change` and stores the result.
+///
+/// The cell is locked meanwhile.
 fn update(cell: &[AtomicU64], change: impl FnOnce(&mut [u64])) {
     let mut words: Copied = [0; MOST_WORDS];
     let words = &mut words[..cell.len()];
@@ -331,7 +353,7 @@ fn update(cell: &[AtomicU64], change: impl FnOnce(&mut [u64])) {
     unlock_bit(&cell[0], words[0]);
 }
 
-/// The words of a cell that nobody holds.
+/// Returns the words of a cell that is not locked.
 fn copy_of(cell: &[AtomicU64]) -> Vec<u64> {
     cell.iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }

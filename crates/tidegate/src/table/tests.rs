@@ -1,14 +1,16 @@
-//! The table by itself, one step after the other: who gets a slot, who is let go, and what is counted.
+//! The table in a single thread: which key gets a slot, which key is evicted, and what is counted.
 //!
-//! What several threads can do to each other is tried elsewhere; here each rule is shown once, at the smallest size that
+//! Interleavings of several threads are tested in `loom`. Here each rule is shown once, at the smallest size that
 //! shows it.
 
 use super::*;
 
-/// A stay lasts so long after each charge.
+/// A state is idle this long after its last charge.
 const STAY: u64 = 10;
 
-/// Charges one, at `now`; the state is how much was charged and until when that counts.
+/// Charges one at `now`.
+///
+/// The state is how much was charged, and the instant until which that counts.
 #[derive(Clone, Copy)]
 struct Charge {
     now: u64,
@@ -16,9 +18,9 @@ struct Charge {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// So much is charged now, and it was charged at this instant.
+    /// `count` is charged now, and the last charge was at this instant.
     Charged { count: u64, at: u64 },
-    /// No room for so long.
+    /// No room for this long.
     NoRoom(u64),
 }
 
@@ -60,10 +62,10 @@ impl Step for Charge {
 }
 
 fn charge(table: &Table, key: u64, now: u64) -> Answer {
-    table.apply(key, &Charge { now }).expect("the setting does not change")
+    table.apply(key, &Charge { now }).expect("the version does not change")
 }
 
-/// Keys that are spread as fingerprints are.
+/// Returns keys that are spread like fingerprints.
 fn spread(n: u64) -> u64 {
     let mut mixed = (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -90,9 +92,9 @@ fn there_is_room_up_to_the_cap_whatever_the_size_of_the_states() {
 fn a_cap_of_one_key_is_kept_and_passed_on_when_it_is_idle() {
     let table = Table::new(1, 1);
     assert_eq!(charge(&table, 7, 0), NEW(0));
-    assert_eq!(charge(&table, 8, STAY - 1), NoRoom(1), "it says exactly when");
-    assert_eq!(charge(&table, 7, STAY - 1), Charged { count: 2, at: STAY - 1 }, "who is here goes on");
-    assert_eq!(charge(&table, 8, STAY), NoRoom(STAY - 1), "and has stayed on");
+    assert_eq!(charge(&table, 8, STAY - 1), NoRoom(1), "the refusal says exactly when");
+    assert_eq!(charge(&table, 7, STAY - 1), Charged { count: 2, at: STAY - 1 }, "an existing key continues");
+    assert_eq!(charge(&table, 8, STAY), NoRoom(STAY - 1), "the charge extended its stay");
     assert_eq!(charge(&table, 8, 2 * STAY), NEW(2 * STAY));
     let Stats { keys, evicted, refused, .. } = table.stats();
     assert_eq!((keys, evicted, refused), (1, 1, 2));
@@ -140,21 +142,21 @@ fn what_is_not_worth_remembering_takes_no_slot() {
     assert_eq!((table.stats().keys, table.stats().refused), (1, 0));
 }
 
-/// The instant at which somebody was let go as idle has passed, whatever a slow thread's reading of the clock says.
+/// The instant of an eviction has passed, even if a slow thread read the clock earlier.
 #[test]
 fn who_was_let_go_comes_back_no_earlier_than_that() {
     let table = Table::of_segments(1, 0, 1, 1, 2);
     charge(&table, 2, 0);
-    assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and let go");
+    assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and evicted");
     assert_eq!(charge(&table, 6, 2 * STAY), NEW(2 * STAY), "and so is 4");
     assert_eq!(charge(&table, 2, 3 * STAY), NEW(3 * STAY));
     let late = Table::of_segments(1, 0, 5, 1, 2);
     charge(&late, 2, 0);
     [4, 6, 8].into_iter().for_each(|key| assert_eq!(charge(&late, key, STAY), NEW(STAY)));
-    assert_eq!(late.stats().evicted, 0, "there was room at home, though 2 is idle");
+    assert_eq!(late.stats().evicted, 0, "the home line had room, though 2 is idle");
     charge(&late, 10, STAY);
-    assert_eq!(late.stats().evicted, 1, "10 found 2 idle in a full home");
-    assert_eq!(charge(&late, 2, STAY - 3), NEW(STAY), "decided when it was let go, not before");
+    assert_eq!(late.stats().evicted, 1, "10 found 2 idle in a full home line");
+    assert_eq!(charge(&late, 2, STAY - 3), NEW(STAY), "decided at the instant of its eviction, not before");
 }
 
 #[test]
@@ -195,7 +197,7 @@ fn a_full_line_lets_its_keys_live_elsewhere_and_they_are_found_there() {
     }
 }
 
-/// Who lives elsewhere is counted at home, up and down: it must never seem that nobody does while somebody does.
+/// The count of keys outside their home line is never 0 while there is one.
 #[test]
 fn keys_that_live_elsewhere_come_and_go() {
     let table = Table::of_segments(1, 0, 32, 1, 8);
@@ -210,7 +212,9 @@ fn keys_that_live_elsewhere_come_and_go() {
     assert_eq!((table.stats().keys, table.stats().evicted), (32, 49 * 32));
 }
 
-/// More than the count of them can tell: it sticks, and everybody is still found.
+/// The count of keys outside their home line sticks at its maximum.
+///
+/// Every key is still found.
 #[test]
 fn hundreds_of_keys_with_one_home_are_all_found() {
     let table = Table::of_segments(1, 0, 1_024, 1, 256);
@@ -243,7 +247,7 @@ fn a_table_divides_again_and_again_and_nobody_is_lost() {
     }
 }
 
-/// All fingerprints begin alike: dividing does not help, and ends.
+/// All fingerprints begin with the same bits: dividing does not help, and stops.
 #[test]
 fn keys_that_all_belong_to_one_segment_are_refused_when_it_is_full() {
     let table = Table::of_segments(1, 3, 1_000, 1, 2);
@@ -265,7 +269,7 @@ fn idle_keys_are_let_go_before_a_segment_divides() {
     assert_eq!(table.stats().bytes, before, "one key at a time needs no more than there was");
 }
 
-/// What was idle late under one setting may be idle early under the next.
+/// A key that becomes idle late under one version may become idle early under the next.
 #[test]
 fn keys_that_a_change_made_idle_make_room() {
     let table = Table::of_segments(1, 0, 8, 1, 2);
@@ -290,7 +294,7 @@ fn states_handed_over_are_what_they_were() {
     }
 }
 
-/// Fingerprints are drawn by chance, and chance may crowd one segment of the next table while the others have room.
+/// Random fingerprints may crowd one segment of the next table while others have room.
 #[test]
 fn a_change_loses_nobody_however_crowded_their_corner_is() {
     let crowd = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);

@@ -1,10 +1,11 @@
 //! # Bodies that hold permits
 //!
-//! A response is not over when its head is there: a slow body is work, and may be most of it. So the permits of a
-//! request go with the body, and come back when it has ended, has failed, or was dropped because the client has gone.
+//! A response is not finished when its head is ready: a slow body is work, and may be most of it. So the permits of a
+//! request stay with the body. They are released when the body has ended, has failed, or was dropped because the client
+//! has disconnected.
 //!
-//! Whoever sends a body asks whether it has ended, and if so drops it without looking further; so a body that was dropped
-//! may well have ended. A limit that learns from its endings has to know the one from the other.
+//! A server asks a body whether it has ended, and if so drops it without polling it again; so a body that was dropped
+//! may well have ended. A limit that adapts to how requests end must tell the two cases apart.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use pin_project_lite::pin_project;
 use crate::gate::Permits;
 
 pin_project! {
-    /// A body with the permits of its request, until it has ended or is dropped.
+    /// A body that holds the permits of its request until it has ended or is dropped.
     #[derive(Debug)]
     pub struct PermitBody<B> {
         #[pin]
@@ -26,27 +27,27 @@ pin_project! {
     }
 }
 
-/// The permits of a request, and how its work has ended when they are given back.
+/// The permits of a request, and how its work has ended when they are released.
 #[derive(Debug)]
 struct Held {
     permits: Option<Permits>,
     status: StatusCode,
-    /// Set by those who only look, too.
+    /// Atomic, because `is_end_stream` sets it through a shared reference.
     has_ended: AtomicBool,
 }
 
 impl<B> PermitBody<B> {
-    /// Of a response with this status, which may say that whoever did the work was overloaded.
+    /// Holds the permits of a response with this status, which may report an overload.
     pub(super) fn new(inner: B, permits: Permits, status: StatusCode) -> Self {
         PermitBody { inner, held: Held::new(Some(permits), status) }
     }
 
-    /// With nothing to hold.
+    /// Holds no permits.
     pub(super) fn without_permit(inner: B) -> Self {
         PermitBody { inner, held: Held::new(None, StatusCode::OK) }
     }
 
-    /// The body. The permits are given back.
+    /// Returns the body, and releases the permits.
     pub fn into_inner(self) -> B {
         self.inner
     }
@@ -93,7 +94,9 @@ impl Held {
         Held { permits, status, has_ended: AtomicBool::new(false) }
     }
 
-    /// That there is nothing more to send. The permits stay until it has been sent.
+    /// Notes that nothing more is to be sent.
+    ///
+    /// The permits are held until everything has been sent.
     fn note(&self, has_ended: bool) {
         if has_ended {
             self.has_ended.store(true, Ordering::Relaxed);
@@ -115,7 +118,7 @@ impl Drop for Held {
     }
 }
 
-/// The work is done, with this status.
+/// Releases the permits of finished work; a status of 429 or 503 reports an overload.
 pub(super) fn end(permits: Permits, status: StatusCode) {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => permits.overloaded(),

@@ -1,8 +1,8 @@
-//! # Another service for those who are refused
+//! # Fallback service for refused requests
 //!
-//! Sometimes a worse answer is better than none: yesterday's prices, a page without recommendations. A layer can be
-//! given another service, to which it hands the requests that the limits do not let pass. That one finds the
-//! [`Refusal`](crate::http::Refusal) in the extensions of the request.
+//! Sometimes a worse response is better than none: yesterday's prices, a page without recommendations. A layer can have
+//! another service for the requests that the limits refuse. That service finds the [`Refusal`](crate::http::Refusal) in
+//! the extensions of the request.
 
 use std::future::Ready;
 use std::pin::Pin;
@@ -11,23 +11,23 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-/// Where requests go that are refused: nowhere, or to another service.
+/// What serves refused requests: nothing, or another service.
 pub trait Fallback<Request, Response, Error>: Clone {
-    /// What comes of it.
+    /// The response of the fallback.
     type Future: Future<Output = Result<Response, Error>>;
 
-    /// Whether every request is served, so that nobody need be told of the refusal.
+    /// Whether every refused request is served, so that no refusal is sent.
     const SERVES: bool;
 
-    /// Serves a request that was refused. `None` if it is to be answered with the refusal.
+    /// Serves a refused request. `None` if the response is to be the refusal.
     fn serve(&mut self, request: Request, prepare: impl FnOnce(&mut Request)) -> Option<Self::Future>;
 }
 
-/// Nowhere: who is refused is told so.
+/// No fallback: the response to a refused request is the refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFallback;
 
-/// To another service.
+/// Sends refused requests to another service.
 #[derive(Clone, Copy, Debug)]
 pub struct FallbackService<T>(pub(super) T);
 
@@ -56,7 +56,7 @@ where
 }
 
 pin_project! {
-    /// One call of a service, made when that is ready.
+    /// One call of a service, made when the service is ready.
     #[derive(Debug)]
     pub struct Once<T, F, Request> {
         #[pin]
@@ -86,7 +86,7 @@ where
                 StateProjected::Called { future } => return future.poll(cx),
                 StateProjected::Waiting { service, request } => {
                     ready!(service.poll_ready(cx))?;
-                    service.call(request.take().expect("it is called once"))
+                    service.call(request.take().expect("the service is called once"))
                 }
             };
             state.set(State::Called { future });

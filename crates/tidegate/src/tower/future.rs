@@ -1,12 +1,12 @@
-//! # From a ruling to a response
+//! # From an outcome to a response
 //!
 //! ```text
-//!   Asking ──► Passing ──► the service's response, with what is left told in it
-//!      └─────► Elsewhere ─► another service's
-//!      └─────► Answered ──► ours
+//!   Asking ──► Passing ──► the service's response, with the remaining quota
+//!      └─────► Elsewhere ─► the fallback's response
+//!      └─────► Answered ──► the refusal
 //! ```
 //!
-//! Dropping the future at any point gives back the place in line and the permits.
+//! Dropping the future at any point leaves the queue and releases the permits.
 
 use std::convert::identity;
 use std::fmt;
@@ -26,27 +26,27 @@ use crate::gate::Permits;
 use crate::http::{LimitOutcome, PendingOutcome};
 
 pin_project! {
-    /// Where a request is.
+    /// The state of a request.
     #[project = Projected]
     pub(super) enum Deciding<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
         O: Fallback<Request<A>, Response<B>, S::Error>,
     {
-        /// Waits for the ruling. In a box: few do, and all pay for the room.
+        /// Waits for the outcome. Boxed: few wait, and all would pay for the size.
         Asking { asking: Option<Box<Asking<S, A, B, O>>> },
-        /// With the service, and nothing is to be done when it has answered.
+        /// In the service, with nothing to do on its response.
         Passing { #[pin] future: S::Future },
-        /// With the service, and then something is.
+        /// In the service, with something to do on its response.
         PassingFirst { #[pin] future: S::Future, on_response: OnResponse },
-        /// With another service.
+        /// In the fallback service.
         Elsewhere { #[pin] future: O::Future },
         /// Refused.
         Answered { response: Option<Response<B>> },
     }
 }
 
-/// A request that waits for the ruling, and the service that will serve it.
+/// A request that waits for its outcome, and the service that will serve it.
 pub(super) struct Asking<S, A, B, O> {
     pub(super) later: PendingOutcome,
     pub(super) service: RateLimit<S, B, O>,
@@ -58,7 +58,7 @@ where
     S: Service<Request<A>, Response = Response<B>>,
     O: Fallback<Request<A>, Response<B>, S::Error>,
 {
-    /// The response, and the permits that go with it, wherever the request is.
+    /// Polls for the response and the permits that go with it, in any state.
     #[inline(never)]
     fn poll_served(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Served<B, S::Error>> {
         loop {
@@ -71,7 +71,7 @@ where
                 }
                 Projected::Elsewhere { future } => return future.poll(cx).map_ok(with_no_permits),
                 Projected::Answered { response } => {
-                    let response = response.take().expect("polled after it was ready");
+                    let response = response.take().expect("polled after completion");
                     return Poll::Ready(Ok(with_no_permits(response)));
                 }
                 Projected::Asking { asking } => ready!(poll_asking(asking, cx)),
@@ -87,7 +87,7 @@ fn with_no_permits<B>(response: Response<B>) -> (Response<B>, Permits) {
     (response, Permits::none())
 }
 
-/// What comes after the ruling.
+/// The state that follows the outcome.
 fn poll_asking<S, A, B, O>(
     asking: &mut Option<Box<Asking<S, A, B, O>>>,
     cx: &mut Context<'_>,
@@ -96,9 +96,9 @@ where
     S: Service<Request<A>, Response = Response<B>>,
     O: Fallback<Request<A>, Response<B>, S::Error>,
 {
-    let waiting = asking.as_mut().expect("polled after it was ready");
+    let waiting = asking.as_mut().expect("polled after completion");
     let outcome = ready!(Pin::new(&mut waiting.later).poll(cx));
-    let Asking { mut service, request, .. } = *asking.take().expect("it was there just now");
+    let Asking { mut service, request, .. } = *asking.take().expect("checked just above");
     Poll::Ready(match outcome {
         LimitOutcome::Pass(passed) => service.pass(request, passed),
         LimitOutcome::Refuse(refusal) => service.refuse(request, refusal),
@@ -126,7 +126,7 @@ macro_rules! future {
         {
             type Output = Result<$response, S::Error>;
 
-            // Responses are large, and are moved as often as they are handed on: the short way is to hand on nothing else.
+            // Responses are large, and are copied each time they are passed on: the fast path passes on nothing else.
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
                 let mut deciding = self.project().deciding;
                 match deciding.as_mut().project() {
@@ -163,7 +163,7 @@ future! {
         |response| response.map(PermitBody::without_permit), or with permits gated
 }
 
-/// With the head of the response, as far as anybody can see here.
+/// Releases the permits with the response head: the end of the body is not seen here.
 fn ended<B>(response: Response<B>, permits: Permits) -> Response<B> {
     end(permits, response.status());
     response

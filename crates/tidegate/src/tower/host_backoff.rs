@@ -1,7 +1,7 @@
-//! # Holding off
+//! # Host backoff
 //!
-//! Whoever asks us to wait is not called again before that time is up, by anybody who shares the layer: that one
-//! request was refused says the same of the next. Each host is held off from on its own.
+//! A host that asks for a wait is not called again before the wait is over, by any client that shares the layer: if one
+//! request was refused, the next one would be, too. Each host has a backoff of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,14 +14,14 @@ use ::http::{Request, Response};
 use crate::http::{Head, KeyPart, KeyText, Timer, by, retry_after_of};
 use tidegate_core::{Micros, Wait};
 
-/// So many hosts are remembered.
+/// The maximum number of hosts that are remembered.
 const MOST_HOSTS: usize = 1_024;
 
-/// Whom not to call yet.
+/// The hosts that must not be called yet, and until when.
 pub(super) struct HostBackoff {
     pub(super) timer: Arc<dyn Timer>,
     until: Mutex<HashMap<Vec<u8>, Micros>>,
-    /// Whether there are any. Mostly there are none, and nobody looks further.
+    /// Whether a host has ever asked for a wait. If not, the map is not locked.
     any: AtomicBool,
 }
 
@@ -30,7 +30,7 @@ impl HostBackoff {
         HostBackoff { timer, until: Mutex::default(), any: AtomicBool::new(false) }
     }
 
-    /// For how long this host is not to be called; `None` if it may be now.
+    /// How long this host must not be called; `None` if it may be called now.
     pub(super) fn left<A>(&self, request: &Request<A>) -> Option<Wait> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -40,7 +40,7 @@ impl HostBackoff {
         (left > 0).then_some(Wait::micros(left))
     }
 
-    /// Heeds what the response of a host says.
+    /// Records the wait that the response of a host asks for.
     pub(super) fn heed<B>(&self, host: Vec<u8>, response: &Response<B>) {
         let Some(wait) = retry_after_of(response.status(), response.headers()) else { return };
         let now = self.timer.now();
@@ -59,7 +59,7 @@ impl HostBackoff {
     }
 }
 
-/// Forgets those whose time is up, and if that is nobody, the one whose time is up first.
+/// Removes the hosts with a wait that is over; if none is, the one that ends first.
 fn make_room(holds: &mut HashMap<Vec<u8>, Micros>, now: Micros) {
     holds.retain(|_, until| *until > now);
     if holds.len() >= MOST_HOSTS {
@@ -68,14 +68,14 @@ fn make_room(holds: &mut HashMap<Vec<u8>, Micros>, now: Micros) {
     }
 }
 
-/// Who is called. Requests that do not say are all of one host.
+/// The key of the called host. Requests without a host share one key.
 pub(super) fn host_of<A>(request: &Request<A>) -> Vec<u8> {
     let mut key = KeyText::new();
     let _ = by::host().write(&Head::of(request), &mut key);
     key.bytes().to_vec()
 }
 
-/// As long as [`Wait`] tells, for sleeping.
+/// The wait as a duration to sleep, if it is at most `longest`.
 pub(super) fn at_most(wait: Wait, longest: Duration) -> Option<Duration> {
     Some(wait.duration()).filter(|wait| *wait <= longest)
 }

@@ -1,6 +1,6 @@
-//! # The layers
+//! # Layers
 //!
-//! A layer is [`Limits`] on their way to a service. Clones of a layer, and the services it makes, share the limits.
+//! A layer puts [`Limits`] in front of a service. Clones of a layer, and the services it makes, share the limits.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::service::{Concurrency, RateLimit};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::http::{Limits, by};
 
-/// Limits what reaches a service.
+/// Limits the requests that reach a service.
 ///
 /// ```
 /// use tidegate::http::{KeyPart, Limits, by};
@@ -20,20 +20,21 @@ use crate::http::{Limits, by};
 ///
 /// let limiter = KeyedLimiter::<str>::new(Quota::per_second(10).burst(20));
 /// let limits = Limits::on(limiter, by::header("x-api-key").secret().or_refuse())?;
-/// let layer = RateLimitLayer::<Vec<u8>>::new(limits); // the type is inferred: router.layer(RateLimitLayer::new(limits))
+/// let layer = RateLimitLayer::<Vec<u8>>::new(limits); // inferred by router.layer(RateLimitLayer::new(limits))
 /// # Ok::<(), tidegate::http::InvalidLimits>(())
 /// ```
 ///
-/// The type of the response stays what it is, so there is nothing in it that could hold a permit: those of rules that
-/// count who is at work come back when the head of the response is there. Where bodies take long, use a
-/// [`ConcurrencyLayer`].
+/// The type of the response does not change, so nothing in it could hold a permit. Permits of concurrency rules are
+/// released when the head of the response is ready. If bodies take long, use a [`ConcurrencyLayer`].
 pub struct RateLimitLayer<B, O = NoFallback> {
     limits: Limits,
     body: fn(Vec<u8>) -> B,
     fallback: O,
 }
 
-/// Limits what reaches a service, and holds the permits of a request until its response's body has ended or is dropped.
+/// Limits requests, and holds their permits until the response's body has ended.
+///
+/// A body that is dropped releases its permits, too.
 ///
 /// ```
 /// use tidegate::tower::ConcurrencyLayer;
@@ -44,7 +45,7 @@ pub struct RateLimitLayer<B, O = NoFallback> {
 pub struct ConcurrencyLayer<B, O = NoFallback>(RateLimitLayer<B, O>);
 
 impl<B> RateLimitLayer<B> {
-    /// By these limits.
+    /// Applies these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Self
     where
@@ -53,15 +54,18 @@ impl<B> RateLimitLayer<B> {
         RateLimitLayer::with_body(limits, B::from)
     }
 
-    /// By these limits, where bodies are made like this. With tonic: `|bytes| Body::new(Full::from(bytes))`, or
-    /// `|_| Body::default()` where only gRPC is spoken, whose refusals have no body.
+    /// Applies these limits, and makes the bodies of responses with this function.
+    ///
+    /// With tonic: `|bytes| Body::new(Full::from(bytes))`, or `|_| Body::default()` for services that only speak gRPC,
+    /// where refusals have no body.
     #[must_use]
     pub fn with_body(limits: Limits, body: fn(Vec<u8>) -> B) -> Self {
         RateLimitLayer { limits, body, fallback: NoFallback }
     }
 
-    /// Sends those who are refused to another service. It finds the [`Refusal`](crate::http::Refusal) in the
-    /// extensions of the request.
+    /// Sends refused requests to another service.
+    ///
+    /// That service finds the [`Refusal`](crate::http::Refusal) in the extensions of the request.
     #[must_use]
     pub fn fallback<T>(self, service: T) -> RateLimitLayer<B, FallbackService<T>> {
         RateLimitLayer { limits: self.limits, body: self.body, fallback: FallbackService(service) }
@@ -69,7 +73,7 @@ impl<B> RateLimitLayer<B> {
 }
 
 impl<B> ConcurrencyLayer<B> {
-    /// By these limits.
+    /// Applies these limits.
     #[must_use]
     pub fn new(limits: Limits) -> Self
     where
@@ -78,14 +82,16 @@ impl<B> ConcurrencyLayer<B> {
         ConcurrencyLayer(RateLimitLayer::new(limits))
     }
 
-    /// At most so many requests at once, whoever sends them. The others are answered 503.
+    /// Limits the number of concurrent requests of all clients together.
+    ///
+    /// Further requests are answered with 503.
     #[must_use]
     pub fn with_limit(limit: u32) -> Self
     where
         B: From<Vec<u8>>,
     {
         let limits = Limits::on(ConcurrencyLimiter::new(limit), by::global());
-        ConcurrencyLayer::new(limits.expect("one rule with a name and a key that can be one"))
+        ConcurrencyLayer::new(limits.expect("one rule with a valid name and a valid key"))
     }
 
     /// As [`RateLimitLayer::with_body`].

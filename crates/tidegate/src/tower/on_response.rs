@@ -1,17 +1,18 @@
-//! # What is still to be done when the response is there
+//! # Work to do on the response
 //!
-//! Mostly nothing. Else clients are told what is left, and permits are handed on or come back. It waits in the future
-//! of the response, which is large already and is moved about; so what is seldom and large is in a box.
+//! Usually there is none. Otherwise the remaining quota is added to the response, and permits are passed on or
+//! released. This state is stored in the future of the response, which is large already and is moved; so the variant
+//! that is rare and large is boxed.
 
 use ::http::Response;
 
 use crate::gate::Permits;
 use crate::http::{Decisions, Limits, Passed};
 
-/// To be done when the response is there.
+/// What to do when the response is ready.
 #[derive(Default)]
 pub(super) enum OnResponse {
-    /// It has been done.
+    /// Nothing is left to do.
     #[default]
     Nothing,
     Tell(Limits, Decisions),
@@ -20,7 +21,7 @@ pub(super) enum OnResponse {
 }
 
 impl OnResponse {
-    /// `None` if there is nothing.
+    /// What to do for a request that has passed; `None` if nothing.
     pub(super) fn of(passed: Passed, limits: &Limits) -> Option<Self> {
         let Passed { permits, decisions } = passed;
         match (decisions.is_none(), permits.is_empty()) {
@@ -31,7 +32,7 @@ impl OnResponse {
         }
     }
 
-    /// Tells what is to be told, and returns the permits.
+    /// Adds the remaining quota to the response, and returns the permits.
     pub(super) fn finish<B>(self, response: &mut Response<B>) -> Permits {
         match self {
             OnResponse::Nothing => Permits::none(),

@@ -1,17 +1,18 @@
-//! # Calling others
+//! # Outbound requests
 //!
-//! Whoever we call has limits of its own, and it is better to keep them than to be told. In front of a client a layer
-//! waits instead of refusing: the calls of a burst leave one after the other. And it obeys: after a `Retry-OnResponse`, or
-//! a `RateLimit` of which nothing is left, that host is not called before the time is up.
+//! The servers that we call have limits of their own, and it is better to keep them than to be refused. In front of a
+//! client, a layer waits instead of refusing: the calls of a burst leave one after the other. The layer also obeys the
+//! servers: after a `Retry-After`, or a `RateLimit` with nothing remaining, that host is not called before the time is
+//! up.
 //!
 //! ```text
-//!   request ─► held off? sleep ─► limits: wait for a turn ─► call ─► response, heeded
+//!   request ─► backoff? sleep ──► limits: wait in queue ───► call ─► response, its backoff recorded
 //!                   ▲                               │
-//!                   └── held off by now? once more ─┘
+//!                   └── backoff by now? once more ──┘
 //! ```
 //!
-//! A response that refuses is still the caller's, as it came; sending the request again is for whoever can send its
-//! body again.
+//! A refusal by the server is returned to the caller unchanged. Retries are left to code that can send the body of the
+//! request again.
 
 use std::error::Error;
 use std::fmt;
@@ -32,7 +33,7 @@ use crate::gate::Permits;
 use crate::http::{Evaluation, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal, Sleeping};
 use tidegate_core::Wait;
 
-/// Keeps to the limits of those we call.
+/// Keeps to the limits of the servers that are called.
 ///
 /// ```
 /// use std::time::Duration;
@@ -69,32 +70,35 @@ pub struct Outbound<S> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
-    /// Our own limits do not let it pass in the time it has.
+    /// Our own limits do not allow the call in the time it may wait.
     Refused(Box<Refusal>),
-    /// The other side has asked for more time than it has.
+    /// The server has asked for a longer wait than the call may have.
     HeldOff {
-        /// How long it is until then.
+        /// How long it is until the host may be called again.
         wait: Wait,
     },
     /// The call was made, and failed.
     Service(E),
 }
 
-/// Hosts that ask for longer than this are not waited for, unless it is said otherwise.
+/// The default of the longest wait for a host that asks for one.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 impl OutboundLayer {
-    /// By these limits. Unless they [wait](crate::http::LimitsBuilder::wait_at_most), calls beyond them fail at once.
+    /// Applies these limits to calls.
     ///
-    /// What others ask for is heeded by the clock of these limits; without any, only these limits are kept.
+    /// Calls beyond them fail immediately, unless the limits [wait](crate::http::LimitsBuilder::wait_at_most).
+    ///
+    /// The waits that servers ask for are timed by the clock of these limits. Without a clock these waits are ignored.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let holds = limits.timer().map(|timer| Arc::new(HostBackoff::new(timer)));
         OutboundLayer { limits, holds, longest_hold: LONGEST_HOLD }
     }
 
-    /// Waits for at most so long if the other side asks for it; a minute unless said otherwise. Calls that would have
-    /// to wait longer fail at once.
+    /// Sets the longest wait for a server that asks for one; a minute by default.
+    ///
+    /// Calls that would have to wait longer fail immediately.
     #[must_use]
     pub fn longest_hold(self, longest_hold: Duration) -> Self {
         OutboundLayer { longest_hold, ..self }
@@ -110,7 +114,7 @@ impl<S> Layer<S> for OutboundLayer {
 }
 
 impl<S> Outbound<S> {
-    /// Where a request goes next.
+    /// What a request does next.
     fn begin<A>(&mut self, request: Request<A>) -> Next<A>
     where
         S: Service<Request<A>>,
@@ -129,8 +133,10 @@ impl<S> Outbound<S> {
         }
     }
 
-    /// Where a request goes whose turn it is. If its host has asked for time meanwhile, it begins anew: those who had their
-    /// turns one after the other are not to leave all at once when the time is up.
+    /// What a request does next when the limits have allowed it.
+    ///
+    /// If its host has asked for a wait meanwhile, it starts over: requests that the limits have spaced out must not
+    /// all leave at the same moment when the wait is over.
     fn go<A>(&mut self, request: Request<A>, passed: Passed) -> Next<A>
     where
         S: Service<Request<A>>,
@@ -142,7 +148,7 @@ impl<S> Outbound<S> {
         self.begin(request)
     }
 
-    /// For how long the host is not to be called, if so.
+    /// How long the host must not be called, if it has asked for a wait.
     fn held_off<A>(&self, request: &Request<A>) -> Option<(Wait, &HostBackoff)> {
         let holds = self.layer.holds.as_deref()?;
         Some((holds.left(request)?, holds))
@@ -155,7 +161,7 @@ impl<S> Outbound<S> {
         match next {
             Next::Fail(failure) => State::Failed { failure: Some(failure) },
             Next::Wait(what, request) => {
-                // The clone may not be ready yet; the one that is goes with the request.
+                // The clone may not be ready yet; the service that is ready goes with the request.
                 let clone = self.clone();
                 let service = mem::replace(self, clone);
                 State::Waiting { waiting: Some(Box::new(Waiting { what, service, request })) }
@@ -174,7 +180,7 @@ enum Next<A> {
     Fail(Failure),
 }
 
-/// What is waited for.
+/// What a request waits for.
 enum For {
     Host(Sleeping),
     Turn(PendingOutcome),
@@ -237,7 +243,7 @@ where
         loop {
             let next = match state.as_mut().project() {
                 Projected::Failed { failure } => {
-                    return Poll::Ready(Err(failure.take().expect("polled after it was ready").into()));
+                    return Poll::Ready(Err(failure.take().expect("polled after completion").into()));
                 }
                 Projected::Calling { future, permits, heeding } => {
                     let response = ready!(future.poll(cx)).map_err(OutboundError::Service)?;
@@ -247,9 +253,9 @@ where
                     return Poll::Ready(Ok(gated(response, permits.take().unwrap_or_default())));
                 }
                 Projected::Waiting { waiting } => {
-                    let outcome = ready!(waiting.as_mut().expect("polled after it was ready").what.poll(cx));
+                    let outcome = ready!(waiting.as_mut().expect("polled after completion").what.poll(cx));
                     let Waiting { mut service, request, .. } =
-                        *waiting.take().expect("it was there just now");
+                        *waiting.take().expect("it is there: see above");
                     let next = match outcome {
                         None => service.begin(request),
                         Some(LimitOutcome::Pass(passed)) => service.go(request, passed),
@@ -264,7 +270,7 @@ where
 }
 
 impl For {
-    /// The ruling, or `None` when the host may be called again.
+    /// The outcome, or `None` when the host may be called again.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<LimitOutcome>> {
         match self {
             For::Host(sleeping) => sleeping.as_mut().poll(cx).map(|()| None),

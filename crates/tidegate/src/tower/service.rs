@@ -1,7 +1,7 @@
-//! # The services that layers make
+//! # Services of the layers
 //!
-//! Each asks the limits in `call`. Who passes at once is handed on at once, to the service that was made ready; for
-//! who has to wait that service is kept, and a clone of it takes its place.
+//! Each service evaluates the limits in `call`. A request that passes immediately goes to the inner service that was
+//! made ready. If a request has to wait, that service is kept for it, and a clone of it takes its place.
 
 use std::fmt;
 use std::mem;
@@ -16,7 +16,9 @@ use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
 use super::on_response::OnResponse;
 use crate::http::{Evaluation, FastPath, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal};
 
-/// A service with a limit on what reaches it: see [`RateLimitLayer`](super::RateLimitLayer).
+/// A service with limits on the requests that reach it.
+///
+/// See [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, B, O = NoFallback> {
     pub(super) inner: S,
     pub(super) limits: Limits,
@@ -24,11 +26,13 @@ pub struct RateLimit<S, B, O = NoFallback> {
     pub(super) fallback: O,
 }
 
-/// A service with a limit on what it does at the same time: see [`ConcurrencyLayer`](super::ConcurrencyLayer).
+/// A service with a limit on concurrent requests.
+///
+/// See [`ConcurrencyLayer`](super::ConcurrencyLayer).
 pub struct Concurrency<S, B, O = NoFallback>(pub(super) RateLimit<S, B, O>);
 
 impl<S, B, O> RateLimit<S, B, O> {
-    /// For who did not pass by the short way.
+    /// The slow path, for requests that the fast path did not let pass.
     #[inline(never)]
     fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
     where
@@ -48,7 +52,7 @@ impl<S, B, O> RateLimit<S, B, O> {
         S: Service<Request<A>, Response = Response<B>> + Clone,
         O: Fallback<Request<A>, Response<B>, S::Error>,
     {
-        // The clone may not be ready yet; the one that is goes with the request.
+        // The clone may not be ready yet; the service that is ready goes with the request.
         let clone = self.clone();
         let service = mem::replace(self, clone);
         Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
@@ -95,7 +99,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    // A request is large, and is moved as often as it is handed on: the short way is to the service itself.
+    // A request is large, and is copied each time it is passed on: the fast path calls the inner service directly.
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         match self.limits.fast_path() {
             FastPath::InlineKey if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
@@ -115,9 +119,10 @@ where
     }
 }
 
-/// Looks at the extensions of a request, taken out of it meanwhile.
+/// Looks at the extensions of a request, which are taken out of it meanwhile.
 ///
-/// What others have seen the place of, the compiler does not hand on where it lies, but moves.
+/// Once a pointer to the request escapes, the compiler copies the request instead of passing it in place; so only the
+/// extensions are lent out.
 #[inline]
 fn with_extensions<A, T>(request: &mut Request<A>, look: impl FnOnce(&Extensions) -> T) -> T {
     let extensions = mem::take(request.extensions_mut());

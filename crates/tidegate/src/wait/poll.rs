@@ -1,8 +1,8 @@
-//! # Looking again and again
+//! # Poll loops for waiters
 //!
-//! Who waits looks how things stand. If it is not its turn yet it is told until when to rest, and looks again then, or
-//! earlier if somebody wakes it. What there is to look at is the business of whoever is waited for; here is how a task and
-//! how a thread rests in between.
+//! A waiter polls the object that it waits for. If the wait is not over, the poll returns an instant; the waiter sleeps
+//! until then, or until its waker is woken, and polls again. What a poll examines is up to the caller. This module
+//! defines how a task and how a thread sleeps in between.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -12,27 +12,27 @@ use super::{Park, Sleep, thread_waker};
 use crate::clock::Clock;
 use tidegate_core::{ClockKind, Micros};
 
-/// What somebody finds who waits and looks.
+/// The result of one poll by a waiter.
 #[derive(Debug)]
 pub(crate) enum Progress<T> {
     /// The wait is over.
     Done(T),
-    /// Not before this instant, as it stands.
+    /// Not before this instant, as far as is known now.
     Until(Micros),
 }
 
-/// What time it is, for somebody who waits.
+/// Reads the clock for a waiter. Requires a monotonic clock, checked at compile time.
 pub(crate) fn steady_now<C: Clock>(clock: &C) -> Micros {
     const {
         assert!(
             matches!(C::KIND, ClockKind::Monotonic),
-            "to wait takes a clock that never steps back: a promise is an instant"
+            "waiting requires a monotonic clock: a reservation is an instant"
         )
     };
     clock.now()
 }
 
-/// Blocks this thread until a look finds the wait over.
+/// Blocks this thread until `look` reports that the wait is over.
 pub(crate) fn block_on<T, C: Park>(clock: &C, mut look: impl FnMut(&Waker) -> Progress<T>) -> T {
     let waker = thread_waker();
     loop {
@@ -43,7 +43,7 @@ pub(crate) fn block_on<T, C: Park>(clock: &C, mut look: impl FnMut(&Waker) -> Pr
     }
 }
 
-/// Waits, as a task, until a look finds the wait over.
+/// Waits, as a task, until `look` reports that the wait is over.
 pub(crate) async fn wait_on<T, C: Sleep>(clock: &C, mut look: impl FnMut(&Waker) -> Progress<T>) -> T {
     let (mut until, mut alarm) = (Micros::ZERO, pin!(None));
     poll_fn(|cx| {
@@ -59,13 +59,13 @@ pub(crate) async fn wait_on<T, C: Sleep>(clock: &C, mut look: impl FnMut(&Waker)
             if ring(alarm.as_mut(), cx).is_pending() {
                 return Poll::Pending;
             }
-            until = Micros::ZERO; // time has passed, or the timer was early: look again
+            until = Micros::ZERO; // time has passed, or the timer was early: poll again
         }
     })
     .await
 }
 
-/// Polls an alarm that is set.
+/// Polls the alarm; ready if none is set.
 fn ring<F: Future<Output = ()>>(alarm: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<()> {
     alarm.as_pin_mut().map_or(Poll::Ready(()), |alarm| alarm.poll(cx))
 }

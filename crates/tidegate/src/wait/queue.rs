@@ -1,27 +1,27 @@
-//! # A line
+//! # Wait queue
 //!
-//! Those who wait, in the order they came, and what each of them wants. The line does not know why they wait or what
-//! they are given; its owner looks at who is first, and calls them with a verdict.
+//! Holds waiters in order of arrival, and what each of them wants. The queue does not know why they wait or what they
+//! receive; its owner inspects the first waiter, and calls it with a verdict.
 //!
 //! ```text
 //!    join ──►  9:w  8:w  7:w  ──► wake_first(v) ──►  5:v   6:v   ──► ask: the waiter picks up its verdict
 //!                waiting                              called
 //! ```
 //!
-//! Who is called is out of the line at once, whether or not they have noticed; the verdict lies ready until they ask
-//! for it or leave. A waiter that [leaves](WaitQueue::leave) is told which of the two it was. If it had been called, what
-//! it was called for is its to pass on, so that no call is lost with the one it was for.
+//! A called waiter leaves the queue immediately, whether or not it has noticed. Its verdict is kept until the waiter
+//! asks for it or leaves. A waiter that [leaves](WaitQueue::leave) learns whether it had been called. If so, it must
+//! pass on what the verdict granted, so that no grant is lost with a cancelled waiter.
 //!
-//! A line is plain data, to be kept behind its owner's lock. Wakers may run anything when they are dropped or woken, so
-//! they are handed out, and it is for the owner to let go of the lock first.
+//! The queue is plain data and is kept behind its owner's lock. Dropping or waking a waker may run arbitrary code, so
+//! the queue returns wakers to its owner, which must release the lock first.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-/// Waiters who want a `W` each and are told a `V`.
+/// A queue of waiters that each want a `W` and receive a `V`.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<W, V> {
-    /// By number, so that the first is who came first, and leaving from the middle is cheap.
+    /// By number: the first entry is the earliest waiter, and removal from the middle is cheap.
     waiting: BTreeMap<u64, Waiter<W>>,
     called: BTreeMap<u64, V>,
     next: u64,
@@ -34,36 +34,36 @@ struct Waiter<W> {
     waker: Waker,
 }
 
-/// A place in a line. Whoever has one asks until called, or leaves.
+/// A position in a queue. Its holder asks until it is called, or leaves.
 #[derive(Debug)]
 #[must_use = "a place that nobody leaves is never given up"]
 pub(crate) struct Ticket(u64);
 
-/// What a waiter who asks finds.
+/// The result when a waiter asks.
 #[derive(Debug)]
 pub(crate) enum QueuePoll<V> {
-    /// It was called, and has this verdict only once: the ticket is used up.
+    /// The waiter was called. The verdict is returned only once, and uses up the ticket.
     Called(V),
-    /// Not yet. It will be woken by its latest waker; the one before is to be dropped without the lock.
+    /// Not called yet. The latest waker will be woken; drop the previous one, returned here, without the lock.
     Waiting(Option<Waker>),
 }
 
-/// What a waiter who leaves leaves behind.
+/// The result when a waiter leaves.
 #[derive(Debug)]
 pub(crate) enum QueueExit<V> {
-    /// It had been called, and has to pass on what for.
+    /// The waiter had been called, and must pass on what the verdict granted.
     Called(V),
-    /// It had not. The waker is to be dropped without the lock.
+    /// The waiter had not been called. Drop the waker without the lock.
     Waiting(Option<Waker>),
 }
 
 impl<W, V> WaitQueue<W, V> {
-    /// An empty line, for so many at once.
+    /// Creates an empty queue for at most `max_waiting` waiters.
     pub(crate) fn new(max_waiting: usize) -> Self {
         WaitQueue { waiting: BTreeMap::new(), called: BTreeMap::new(), next: 0, max_waiting }
     }
 
-    /// How many wait and have not been called.
+    /// Returns the number of waiters that have not been called.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -76,7 +76,7 @@ impl<W, V> WaitQueue<W, V> {
         self.max_waiting
     }
 
-    /// Takes the last place, or `None` if the line is full.
+    /// Joins at the end; `None` if the queue is full.
     pub(crate) fn join(&mut self, wants: W, waker: Waker) -> Option<Ticket> {
         if self.is_full() {
             return None;
@@ -87,19 +87,19 @@ impl<W, V> WaitQueue<W, V> {
         Some(Ticket(number))
     }
 
-    /// What the first in the line wants.
+    /// Returns what the first waiter wants.
     pub(crate) fn first(&self) -> Option<&W> {
         self.waiting.first_key_value().map(|(_, waiter)| &waiter.wants)
     }
 
-    /// Calls the first in the line; it is for the caller to wake it, without the lock.
+    /// Calls the first waiter and returns its waker, to be woken without the lock.
     pub(crate) fn wake_first(&mut self, verdict: V) -> Option<Waker> {
         let (number, waiter) = self.waiting.pop_first()?;
         self.called.insert(number, verdict);
         Some(waiter.waker)
     }
 
-    /// Asks whether the holder of `ticket` was called; if not, `waker` is who will be woken.
+    /// Returns the verdict if the holder of `ticket` was called; else registers `waker`.
     pub(crate) fn ask(&mut self, ticket: &Ticket, waker: &Waker) -> QueuePoll<V> {
         if let Some(verdict) = self.called.remove(&ticket.0) {
             return QueuePoll::Called(verdict);
@@ -109,7 +109,7 @@ impl<W, V> WaitQueue<W, V> {
         QueuePoll::Waiting(before)
     }
 
-    /// Gives a place up.
+    /// Leaves the queue.
     pub(crate) fn leave(&mut self, ticket: &Ticket) -> QueueExit<V> {
         match self.called.remove(&ticket.0) {
             Some(verdict) => QueueExit::Called(verdict),

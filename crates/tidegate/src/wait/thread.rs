@@ -1,7 +1,7 @@
-//! # A thread that waits
+//! # Blocking a thread
 //!
-//! A blocked thread is a task that nobody else runs: it polls, parks, and is woken by being unparked. Others may
-//! unpark it too, for reasons of their own, so it asks again each time.
+//! A blocked thread acts as a task without an executor: it polls, parks, and is woken by `unpark`. Unrelated code may
+//! unpark the thread too, so it polls again after each wake-up.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Wakes this thread.
+/// Creates a waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(current_thread())))
 }
@@ -41,7 +41,7 @@ pub(crate) fn block<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Blocks this thread until `future` is ready or the clock has reached `deadline`, which is then `None`.
+/// Blocks this thread until `future` is ready; `None` if the clock reaches `deadline` first.
 pub(crate) fn block_until<F, C>(mut future: F, clock: &C, deadline: Micros) -> Option<F::Output>
 where
     F: Future + Unpin,

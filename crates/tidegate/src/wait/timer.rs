@@ -1,8 +1,8 @@
 //! # Timers
 //!
-//! A clock says what time it is. To wait until an instant somebody has to watch it, and who that is depends on who
-//! waits: the operating system wakes a parked thread, a runtime wakes its tasks, and whoever moves a manual clock
-//! wakes both. So there are two small traits beside [`Clock`], and a clock implements those it can.
+//! A clock tells the time. Waiting until an instant needs a timer as well, and which one depends on the waiter: the
+//! operating system wakes a parked thread, a runtime wakes its tasks, and the code that moves a manual clock wakes
+//! both. So there are two small traits beside [`Clock`], and each clock implements the ones that it can support.
 //!
 //! | | [`Park`], for threads | [`Sleep`], for tasks |
 //! |---|---|---|
@@ -18,15 +18,15 @@ use std::time::Duration;
 use crate::clock::{Clock, SteadyClock};
 use tidegate_core::Micros;
 
-/// A clock that blocked threads can wait by.
+/// A clock on which blocked threads can wait.
 pub trait Park: Clock {
     /// Blocks this thread until it is unparked or the clock reads `until` or later.
     ///
-    /// May return early for no reason, as [`std::thread::park`] may; the caller looks at the clock again.
+    /// May return early without a reason, as [`std::thread::park`] may; the caller checks the clock again.
     fn park_until(&self, until: Micros);
 }
 
-/// A clock that tasks can wait by.
+/// A clock on which tasks can wait.
 #[diagnostic::on_unimplemented(
     message = "tasks cannot wait by `{Self}`",
     label = "no timer for tasks",
@@ -34,13 +34,13 @@ pub trait Park: Clock {
     note = "threads can wait without it: see `acquire_blocking_timeout`"
 )]
 pub trait Sleep: Clock {
-    /// What [`sleep_until`](Sleep::sleep_until) returns.
+    /// The future that [`sleep_until`](Sleep::sleep_until) returns.
     type Sleeping: Future<Output = ()> + Send;
 
-    /// A future that is ready when the clock reads `until` or later.
+    /// Returns a future that is ready when the clock reads `until` or later.
     ///
-    /// Where the timer is not the clock itself, as on the steady clock, it may be off by the thousandth by which the
-    /// two can differ. Who needs to be exact looks at the clock again.
+    /// Where the timer is not the clock itself, as on the steady clock, it may be off by one part in a thousand, by
+    /// which the two can differ. A caller that needs precision checks the clock again.
     fn sleep_until(&self, until: Micros) -> Self::Sleeping;
 }
 
@@ -53,7 +53,7 @@ impl Park for SteadyClock {
     }
 }
 
-/// With the feature `tokio`. The timers are those of the runtime that polls.
+/// Requires the feature `tokio`. Uses the timers of the runtime that polls the future.
 ///
 /// # Panics
 ///
@@ -67,7 +67,7 @@ impl Sleep for SteadyClock {
     }
 }
 
-/// What becomes of `future` until the clock has reached `deadline`; `None` if nothing.
+/// Runs `future` until the clock reaches `deadline`; `None` if it is not ready by then.
 pub(crate) async fn until<F, C>(mut future: F, clock: &C, deadline: Micros) -> Option<F::Output>
 where
     F: Future + Unpin,
@@ -75,7 +75,7 @@ where
 {
     let mut sleeping = pin!(clock.sleep_until(deadline));
     poll_fn(|cx| {
-        // The future first: what is ready at the last moment is ready.
+        // The future first: a result that is ready at the deadline counts.
         if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
             return Poll::Ready(Some(output));
         }

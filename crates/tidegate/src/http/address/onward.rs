@@ -1,13 +1,14 @@
-//! # What goes on to those behind us
+//! # Forwarding headers for the next server
 //!
-//! Whoever passes a request on to another server speaks to it as a proxy, and is believed. Headers that we did not
-//! believe must not reach it as if they were ours, and what we know has to be added at the end, where it is looked for.
+//! A server that forwards a request is a proxy to the next server, and is trusted there. Headers that are not trusted
+//! here must not reach the next server as if they were ours. What is known here is appended at the end, where the next
+//! server looks for it.
 //!
-//! | who has connected | what goes on |
+//! | the peer is | forwarded |
 //! |---|---|
-//! | somebody | nothing of what was said about forwarding, and the address of the socket |
-//! | a proxy of ours | what it said, and its address after that |
-//! | counted by hops | the same, whoever it is |
+//! | not trusted | none of its forwarding headers, and the address of the socket |
+//! | a trusted proxy | its forwarding header, with its own address appended |
+//! | counted by hops | the same, whatever the peer is |
 
 use std::net::IpAddr;
 
@@ -19,12 +20,13 @@ use super::{ClientAddress, Forwarding, Peer, Spoken, Trust, is_trusted};
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 impl ClientAddress {
-    /// Sees to the forwarding headers of a request that is passed on to another server, in the header that this looks
-    /// at; in `X-Forwarded-For` if it looks at none.
+    /// Writes the forwarding headers of a request that is forwarded to another server.
     ///
-    /// Of somebody who is no proxy of ours, `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are removed; the address of
-    /// the socket takes their place. The word of a proxy of ours stays, and its own address is added. A provider's
-    /// header of one value stays as it is.
+    /// Writes the header that this reads, or `X-Forwarded-For` if it reads none.
+    ///
+    /// If the peer is not a trusted proxy, `Forwarded`, `X-Forwarded-*` and `X-Real-IP` are removed, and the address of
+    /// the socket takes their place. The header of a trusted proxy stays, and the proxy's own address is appended. A
+    /// provider's header of one value stays as it is.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -43,7 +45,7 @@ impl ClientAddress {
         self.pass_on_from(peer, request.headers_mut());
     }
 
-    /// As [`pass_on`](ClientAddress::pass_on), for a request from this peer, with these headers.
+    /// As [`pass_on`](ClientAddress::pass_on), for this peer and these headers.
     pub fn pass_on_from(&self, peer: Option<Peer>, headers: &mut HeaderMap) {
         let is_believed = match &self.trust {
             Trust::Nobody => false,
@@ -73,7 +75,7 @@ impl ClientAddress {
     }
 }
 
-/// Removes what anybody may have written, under this name and under all that others look at.
+/// Removes this header and all other forwarding headers: any client can send them.
 fn forget(headers: &mut HeaderMap, name: &HeaderName) {
     let is_forwarding = |name: &HeaderName| name.as_str().starts_with("x-forwarded-");
     let known: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();
@@ -82,11 +84,11 @@ fn forget(headers: &mut HeaderMap, name: &HeaderName) {
     }
 }
 
-/// Adds an entry at the end of a list, all of which is one line then.
+/// Appends an entry to a list and joins all its lines to one.
 fn add(headers: &mut HeaderMap, name: HeaderName, entry: &str) {
     let lines = headers.get_all(&name).iter().map(HeaderValue::as_bytes);
     let list = lines.chain([entry.as_bytes()]).collect::<Vec<_>>().join(&b", "[..]);
-    let list = HeaderValue::from_bytes(&list).expect("lines of headers, and an address");
+    let list = HeaderValue::from_bytes(&list).expect("header lines and an address");
     headers.insert(name, list);
 }
 

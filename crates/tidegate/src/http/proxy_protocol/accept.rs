@@ -1,7 +1,8 @@
-//! # Reading a header from a connection
+//! # Reading a PROXY header from a connection
 //!
-//! As many bytes are read as there must be still, and then the rest of the header, byte by byte where nobody can say how
-//! long a line is. So what the client sends stays in the stream, and nothing has to be put back.
+//! Each read asks for no more bytes than the header is certain to need. The length of a version 1 line is not known in
+//! advance, so its end is read one or two bytes at a time. What the client sends thus stays in the stream, and nothing
+//! has to be put back.
 
 use std::error::Error;
 use std::fmt;
@@ -16,10 +17,10 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::{Announced, Header, InvalidHeader, MOST_V2, read};
 use crate::http::TrustedProxies;
 
-/// A header has to be there within this time, unless said otherwise.
+/// The default time limit for a header.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// For listeners whose connections come from proxies, each with a header of the PROXY protocol first.
+/// Reads the PROXY header of each connection to a listener behind proxies.
 ///
 /// ```
 /// use tidegate::http::TrustedProxies;
@@ -28,7 +29,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # runtime.block_on(async {
 /// let protocol = ProxyProtocol::from(TrustedProxies::new(["10.0.0.0/8"])?);
-/// let mut stream = &b"PROXY TCP4 203.0.113.9 10.0.0.1 56324 443\r\nGET / HTTP/1.1\r\n"[..]; // a TcpStream, in earnest
+/// let mut stream = &b"PROXY TCP4 203.0.113.9 10.0.0.1 56324 443\r\nGET / HTTP/1.1\r\n"[..]; // usually a TcpStream
 /// let client = protocol.accept(&mut stream, "10.0.0.7:4711".parse()?).await?;
 /// assert_eq!(client, "203.0.113.9:56324".parse()?);
 /// assert!(stream.starts_with(b"GET"));
@@ -37,55 +38,57 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Read the headers of several connections at the same time: a listener that waits for one of them before it accepts the
-/// next lets everybody wait for the slowest.
+/// Read the headers of several connections at the same time. A listener that waits for one header before it accepts the
+/// next connection makes all clients wait for the slowest.
 #[derive(Clone, Debug)]
 pub struct ProxyProtocol {
     trusted: TrustedProxies,
     within: Duration,
 }
 
-/// Why a connection is to be closed.
+/// Why a connection must be closed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NotAccepted {
-    /// It is not from one of the proxies.
+    /// The peer is not a trusted proxy.
     NotTrusted {
-        /// From whom it is.
+        /// The address of the peer.
         peer: SocketAddr,
     },
-    /// It does not begin with a header.
+    /// The connection does not begin with a valid header.
     Invalid(InvalidHeader),
-    /// The header was not there in time.
+    /// The header did not arrive in time.
     TooLate {
-        /// How long it may take.
+        /// The time limit.
         within: Duration,
     },
-    /// The connection ended before the header did.
+    /// The connection ended before the header was complete.
     Ended,
-    /// The connection failed.
+    /// Reading from the connection failed.
     Failed(io::Error),
 }
 
 impl From<TrustedProxies> for ProxyProtocol {
-    /// Believes these proxies.
+    /// Trusts these proxies.
     fn from(trusted: TrustedProxies) -> Self {
         ProxyProtocol { trusted, within: WITHIN }
     }
 }
 
 impl ProxyProtocol {
-    /// How long a header may take; 2 seconds unless said otherwise.
+    /// Sets the time limit for a header; 2 seconds by default.
     #[must_use]
     pub fn within(self, within: Duration) -> Self {
         ProxyProtocol { within, ..self }
     }
 
-    /// Reads the header of a connection from `peer`, and tells whose connection it is. What follows is still in the stream.
+    /// Reads the header of a connection from `peer`, and returns the client's address.
+    ///
+    /// If the header names no client, that is the address of `peer`. What follows the header is still in the stream.
     ///
     /// # Errors
     ///
-    /// [`NotAccepted`]. The connection is then to be closed: what is in the stream is anybody's guess.
+    /// [`NotAccepted`]. The connection must then be closed: part of the header may have been read from the stream.
     pub async fn accept<S>(&self, stream: &mut S, peer: SocketAddr) -> Result<SocketAddr, NotAccepted>
     where
         S: AsyncRead + Unpin,
@@ -115,7 +118,7 @@ async fn header<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Announced, NotAc
     }
 }
 
-/// As many bytes as come at once, and at least one.
+/// Reads the bytes that are available, at least one.
 async fn some<S: AsyncRead + Unpin>(stream: &mut S, place: &mut [u8]) -> Result<usize, NotAccepted> {
     let mut place = ReadBuf::new(place);
     poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut place)).await.map_err(NotAccepted::Failed)?;

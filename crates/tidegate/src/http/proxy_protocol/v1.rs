@@ -3,7 +3,7 @@
 //! ```text
 //!   PROXY TCP4 192.0.2.1 192.0.2.2 123 5678\r\n
 //!   PROXY TCP6 2001:db8::1 2001:db8::2 123 5678\r\n
-//!   PROXY UNKNOWN …\r\n                               and whatever else is in that line
+//!   PROXY UNKNOWN …\r\n                               the rest of the line is ignored
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use super::{Announced, Header, InvalidHeader, MOST_V1, begins};
 
 const START: &[u8] = b"PROXY ";
 const END: &[u8] = b"\r\n";
-/// `PROXY UNKNOWN` and the end of the line.
+/// The length of the shortest line: `PROXY UNKNOWN` and the line end.
 pub(super) const SHORTEST: usize = 15;
 
 pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
@@ -30,7 +30,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     }
 }
 
-/// How many bytes there are at least to come, of a line that has not ended.
+/// The minimum number of bytes still to come of an incomplete line.
 fn missing(bytes: &[u8]) -> usize {
     let end = if bytes.ends_with(b"\r") { 1 } else { END.len() };
     SHORTEST.saturating_sub(bytes.len()).max(end)
@@ -38,7 +38,7 @@ fn missing(bytes: &[u8]) -> usize {
 
 fn read_line(line: &[u8]) -> Result<Announced, InvalidHeader> {
     if let Some([] | [b' ', ..]) = line.strip_prefix(b"PROXY UNKNOWN") {
-        return Ok(Announced::Nobody); // whatever else it says, in whatever bytes
+        return Ok(Announced::Nobody); // the rest is ignored, even if it is not UTF-8
     }
     let text = std::str::from_utf8(line).map_err(|_| InvalidHeader::NotALine)?;
     let mut words = text.split(' ').skip(1);
@@ -50,7 +50,7 @@ fn read_line(line: &[u8]) -> Result<Announced, InvalidHeader> {
     source.map(Announced::Client).ok_or(InvalidHeader::NotALine)
 }
 
-/// Where the connection comes from, of two addresses and two ports.
+/// Parses two addresses and two ports, and returns the source.
 fn ends<'a, A>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr>
 where
     A: std::str::FromStr + Into<IpAddr>,
@@ -62,7 +62,7 @@ where
     words.next().is_none().then(|| SocketAddr::new(source.into().to_canonical(), source_port))
 }
 
-/// A number as one writes it, without a sign and without zeros before it.
+/// Parses a decimal number without a sign and without leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)

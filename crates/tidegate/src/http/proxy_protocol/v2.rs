@@ -1,18 +1,18 @@
-//! # Version 2: bytes
+//! # Version 2: binary
 //!
 //! ```text
 //!   0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A │ 2c │ family │ length │ source, destination, ports │ more
 //!   └─ signature                          └─ version 2, command: 0 LOCAL, 1 PROXY
 //! ```
 //!
-//! What follows the addresses, such as what the client said in its TLS handshake, is skipped.
+//! What follows the addresses, such as details of the client's TLS handshake, is skipped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{Announced, Header, InvalidHeader, MOST_V2, begins};
 
 pub(super) const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// The signature, the command, the family and the length.
+/// The length of the signature, the version and command, the family and the length.
 const FIXED: usize = 16;
 
 const LOCAL: u8 = 0;
@@ -42,7 +42,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     }
 }
 
-/// Which addresses there are.
+/// Which addresses the header contains.
 #[derive(Clone, Copy)]
 enum Addresses {
     None,
@@ -53,7 +53,7 @@ enum Addresses {
 fn addresses(command: u8, family: u8) -> Result<Addresses, InvalidHeader> {
     match (command, family) {
         (LOCAL, _) => Ok(Addresses::None),
-        // Unspecified; and sockets of the file system, whose names say nothing here.
+        // Unspecified, or Unix domain sockets: their paths are no addresses of clients.
         (PROXY, 0x00 | 0x31) => Ok(Addresses::None),
         (PROXY, 0x11) => Ok(Addresses::V4),
         (PROXY, 0x21) => Ok(Addresses::V6),
@@ -63,7 +63,7 @@ fn addresses(command: u8, family: u8) -> Result<Addresses, InvalidHeader> {
 }
 
 impl Addresses {
-    /// How many bytes they are: two addresses and two ports.
+    /// The length in bytes: two addresses and two ports.
     const fn bytes(self) -> usize {
         match self {
             Addresses::None => 0,
@@ -83,7 +83,9 @@ impl Addresses {
     }
 }
 
-/// The first of two addresses of `N` bytes, and the first of the two ports after them.
+/// Reads the source of two addresses of `N` bytes and the two ports after them.
+///
+/// The source is the first address and the first port.
 fn source<const N: usize>(said: &[u8]) -> Option<([u8; N], u16)> {
     let (source, rest) = said.split_first_chunk::<N>()?;
     let (port, _) = rest.get(N..)?.split_first_chunk::<2>()?;
