@@ -3,6 +3,9 @@
 //! Every limiter, policy and store answers with the same type. The fields that determine the caller's next step
 //! (outcome, rule, source) are public. Limit, remaining and reset are computed on demand, because most callers of a
 //! limiter that allows a million requests per second never read them.
+//!
+//! A wait stays a number of microseconds until the caller asks for a `Duration`, because making one takes a
+//! division. Most callers only need to know whether they were refused.
 
 use core::fmt;
 use core::time::Duration;
@@ -97,7 +100,7 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// A debt in whole microseconds and q-ths of one, for a bucket with this token value.
-    Owed { whole: u64, part: u64, worth: TokenValue },
+    Owed { whole: u64, part: u64, token_value: TokenValue },
     /// Plain counts.
     Counted { limit: u64, remaining: u64, reset: u64 },
 }
@@ -183,8 +186,8 @@ impl Decision {
             Outcome::Never => Outcome::Never,
         };
         let level = match self.level {
-            Level::Owed { whole, part, worth: TokenValue { p, q, full } } => {
-                Level::Owed { whole, part, worth: TokenValue { p, q, full } }
+            Level::Owed { whole, part, token_value: TokenValue { p, q, full } } => {
+                Level::Owed { whole, part, token_value: TokenValue { p, q, full } }
             }
             Level::Counted { limit, remaining, reset } => Level::Counted { limit, remaining, reset },
         };
@@ -250,7 +253,7 @@ impl Decision {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         match self.level {
-            Level::Owed { worth, .. } => worth.p.quotient(worth.full),
+            Level::Owed { token_value, .. } => token_value.p.quotient(token_value.full),
             Level::Counted { limit, .. } => limit,
         }
     }
@@ -260,7 +263,7 @@ impl Decision {
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         match self.level {
-            Level::Owed { whole, part, worth } => worth.tokens_beside(whole, part),
+            Level::Owed { whole, part, token_value } => token_value.tokens_beside(whole, part),
             Level::Counted { remaining, .. } => remaining,
         }
     }

@@ -61,7 +61,7 @@ mod tests {
     use super::Divisor;
 
     #[test]
-    fn it_divides_like_a_division() {
+    fn a_divisor_equals_integer_division() {
         let mut numbers = [0u64; 400];
         let mut mixed = 1u64;
         for (n, number) in (0..).zip(numbers.iter_mut()) {

@@ -95,7 +95,7 @@ impl FixedWindow {
     #[must_use]
     pub const fn offset(self, offset: Duration) -> Self {
         match self.anchor {
-            Anchor::Clock(beat) => FixedWindow { anchor: Anchor::Clock(beat.offset(offset)), ..self },
+            Anchor::Clock(grid) => FixedWindow { anchor: Anchor::Clock(grid.offset(offset)), ..self },
             Anchor::FirstHit { .. } => self,
         }
     }
@@ -110,9 +110,9 @@ impl FixedWindow {
     const fn checked(quota: Quota) -> Result<Self, Reason> {
         match whole_micros(quota.period()) {
             Ok(period) => match Grid::of(quota.period()) {
-                Ok(beat) => {
+                Ok(grid) => {
                     let counter = Counter::aligned(period, quota.limit());
-                    Ok(FixedWindow { limit: quota.limit(), anchor: Anchor::Clock(beat), counter })
+                    Ok(FixedWindow { limit: quota.limit(), anchor: Anchor::Clock(grid), counter })
                 }
                 Err(reason) => Err(reason),
             },
@@ -122,14 +122,14 @@ impl FixedWindow {
 
     const fn period(&self) -> u64 {
         match self.anchor {
-            Anchor::Clock(beat) => beat.period(),
+            Anchor::Clock(grid) => grid.period(),
             Anchor::FirstHit { period } => period,
         }
     }
 
     pub(crate) fn encode(&self) -> EncodedRule {
         match self.anchor {
-            Anchor::Clock(beat) => EncodedRule::new(b'w', [self.limit, beat.period(), beat.get_offset()]),
+            Anchor::Clock(grid) => EncodedRule::new(b'w', [self.limit, grid.period(), grid.get_offset()]),
             Anchor::FirstHit { period } => EncodedRule::new(b'h', [self.limit, period]),
         }
     }
@@ -138,10 +138,10 @@ impl FixedWindow {
     fn window<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Window {
         let (written, count) = self.counter.read(state);
         match self.anchor {
-            Anchor::Clock(beat) => {
-                let name = beat.number(now);
+            Anchor::Clock(grid) => {
+                let name = grid.number(now);
                 let count = if written >= name { count } else { 0 };
-                Window { name, ends: beat.start(name + 1), count }
+                Window { name, ends: grid.start(name + 1), count }
             }
             Anchor::FirstHit { period } => {
                 let open = count > 0 && now.get() < written + period;
@@ -182,8 +182,8 @@ impl Algorithm for FixedWindow {
 
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
-        let Anchor::Clock(beat) = self.anchor else { return None };
-        let number = beat.number(now);
+        let Anchor::Clock(grid) = self.anchor else { return None };
+        let number = grid.number(now);
         // A word of this window is the empty word plus the count. A word of an earlier window is less than the empty
         // word.
         let empty = self.counter.empty_word(number)?;
@@ -191,7 +191,7 @@ impl Algorithm for FixedWindow {
         if cost == 0 || cost > self.limit || count > self.counter.largest() {
             return None;
         }
-        let window = Window { name: number, ends: beat.start(number + 1), count };
+        let window = Window { name: number, ends: grid.start(number + 1), count };
         if count + cost <= self.limit {
             return Some((empty + count + cost, self.decision(Outcome::Allowed, now, window, count + cost)));
         }
@@ -221,7 +221,7 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
         match self.anchor {
-            Anchor::Clock(beat) => self.counter.repair(state, beat.number(now)),
+            Anchor::Clock(grid) => self.counter.repair(state, grid.number(now)),
             Anchor::FirstHit { .. } => self.counter.repair(state, now.get()),
         }
     }
@@ -230,7 +230,7 @@ impl Algorithm for FixedWindow {
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         match (self.counter.read(state), self.anchor) {
             ((_, 0), _) => Micros::ZERO,
-            ((number, _), Anchor::Clock(beat)) => beat.start(number + 1),
+            ((number, _), Anchor::Clock(grid)) => grid.start(number + 1),
             ((opened, _), Anchor::FirstHit { period }) => Micros::new(opened).plus(period),
         }
     }
@@ -239,7 +239,7 @@ impl Algorithm for FixedWindow {
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let (written, _) = self.counter.read(state);
         match self.anchor {
-            Anchor::Clock(beat) => beat.start(written),
+            Anchor::Clock(grid) => grid.start(written),
             Anchor::FirstHit { .. } => Micros::new(written),
         }
     }

@@ -38,6 +38,16 @@
 //!
 //! A promise is kept: no later reservation and no change of rate moves an instant that was promised. That is why
 //! [`Pacing::cancel`] refunds only a reservation that no later reservation builds upon.
+//!
+//! Refunding a part would be unsafe. Let five permits be reserved from 0 to 5 intervals, and two after them
+//! from 5 to 7, and let the five be cancelled. `x/time/rate` in Go refunds the cost minus what was reserved
+//! later, here three, which is safe for a token bucket because a burst may pass at one instant anyway. Here
+//! the next request would leave at 4, and, if it takes one permit, the one after it at 5 together with the
+//! two. So cancelling restores the state from before the reservation, if the state is still the one that the
+//! reservation left; otherwise it changes nothing.
+//!
+//! A reservation that is dropped at or after its instant counts as used. If it were refunded, a loop that
+//! holds its reservation while it works would never be paced.
 
 mod bursty;
 mod text;

@@ -14,6 +14,9 @@
 //!
 //! Only a charge writes the new quota. Until then the usage decays at the pace of the old quota, and waits are computed
 //! from that pace. So a request that is refused under a new quota passes exactly after the wait it was given.
+//!
+//! One limiter per plan would be simpler, but it loses the usage of a customer that changes plans. The quota
+//! takes three more words per key, so this is a type of its own and not the way all buckets work.
 
 use crate::algorithm::{Algorithm, Taken};
 use crate::{ClockKind, Decision, Micros, Outcome, Quota, TokenBucket, Wait, Words, WordsMut};
@@ -125,7 +128,7 @@ impl Algorithm for PerCallBucket {
 
     fn for_clock(self, clock: ClockKind) -> Self {
         // The same layout whatever the quota: all plans share one table.
-        PerCallBucket { bucket: self.bucket.widely_suited_to(clock), ..self }
+        PerCallBucket { bucket: self.bucket.for_clock_wide(clock), ..self }
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {

@@ -36,10 +36,20 @@
 //! no quota, however often. Once the instant is reached again, the key forgets it. The state needs no extra words for
 //! this: an entry takes 53 bits of its word, and the instant is stored in bits that are otherwise clear.
 //!
+//! Reading entries in the future as made now would be simpler. But each step back would then make them young
+//! again, and two clocks that take turns would keep every entry in the log for ever. A refusal that finds the
+//! clock where it is expected writes nothing: only the instant of the newest entry counts, and a refusal
+//! makes no entry.
+//!
 //! # Refunds
 //!
 //! A refund removes the *oldest* entries that still count. Removing the newest would let the others leave too early,
 //! and more than the limit could pass within a period.
+//!
+//! A log does not know which entry belongs to the refunded request. The oldest entry is the only choice that
+//! never admits too much; its price is that the quota may be available a little later than with the true
+//! entry. Cells are refunded in the same order. Buckets and fixed windows have no order, and a refund only
+//! stops at a full quota.
 
 use crate::algorithm::Algorithm;
 use crate::count::whole_micros;

@@ -25,6 +25,10 @@
 //! Example: five per second in cells of 0.2 s, and five requests at 0.9 s. *Plain* lets five more pass at 1.8 s,
 //! *strict* at 2.0 s, when the whole cell has left; *interpolated* lets them pass one by one in between.
 //!
+//! Strict is the default because it is the only one of the three that keeps what the name promises, at most
+//! the limit in any period. Its price is known. A limit that is kept by default and can be loosened by one
+//! word is safer than the reverse.
+//!
 //! The counts are stored in a ring of n + 1 half words, after the number of the newest cell.
 //!
 //! # Clocks that step back

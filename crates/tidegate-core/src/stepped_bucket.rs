@@ -45,7 +45,7 @@ use crate::{Micros, Quota, Words, WordsMut};
 pub struct SteppedBucket {
     burst: u64,
     step: u64,
-    beat: Grid,
+    grid: Grid,
     counter: Counter,
 }
 
@@ -73,23 +73,23 @@ impl SteppedBucket {
     /// The same bucket with its steps at `offset` after each multiple of the period.
     #[must_use]
     pub const fn offset(self, offset: Duration) -> Self {
-        SteppedBucket { beat: self.beat.offset(offset), ..self }
+        SteppedBucket { grid: self.grid.offset(offset), ..self }
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
         match Grid::of(quota.period()) {
-            Ok(beat) => {
+            Ok(grid) => {
                 let (burst, step) = (quota.max_burst(), quota.limit());
                 // Debt lasts over several steps, so the counter has room for some debt beyond the burst.
                 let most = burst.saturating_add(u32::MAX as u64);
-                Ok(SteppedBucket { burst, step, beat, counter: Counter::aligned(beat.period(), most) })
+                Ok(SteppedBucket { burst, step, grid, counter: Counter::aligned(grid.period(), most) })
             }
             Err(reason) => Err(reason),
         }
     }
 
     pub(crate) fn encode(&self) -> EncodedRule {
-        EncodedRule::new(b's', [self.step, self.beat.period(), self.beat.get_offset(), self.burst])
+        EncodedRule::new(b's', [self.step, self.grid.period(), self.grid.get_offset(), self.burst])
     }
 
     /// The usage that remains in step `number`.
@@ -106,7 +106,7 @@ impl SteppedBucket {
             return 0;
         }
         let steps = amount.div_ceil(self.step);
-        self.beat.start(number.saturating_add(steps)).since(now)
+        self.grid.start(number.saturating_add(steps)).since(now)
     }
 
     #[inline]
@@ -125,7 +125,7 @@ impl Algorithm for SteppedBucket {
 
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let number = self.beat.number(now);
+        let number = self.grid.number(now);
         let (used, cost) = (self.used(state, number), u64::from(cost));
         let over = (used + cost).saturating_sub(self.burst);
         if cost > self.burst {
@@ -140,7 +140,7 @@ impl Algorithm for SteppedBucket {
 
     #[inline]
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let number = self.beat.number(now);
+        let number = self.grid.number(now);
         let used = self.used(state, number);
         if cost > 0 {
             self.counter.write(state, number, used + u64::from(cost));
@@ -152,7 +152,7 @@ impl Algorithm for SteppedBucket {
         if cost == 0 {
             return;
         }
-        let number = self.beat.number(now);
+        let number = self.grid.number(now);
         let used = self.used(state, number);
         if used > 0 {
             self.counter.write(state, number, used.saturating_sub(u64::from(cost)));
@@ -161,7 +161,7 @@ impl Algorithm for SteppedBucket {
 
     #[inline]
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.counter.repair(state, self.beat.number(now));
+        self.counter.repair(state, self.grid.number(now));
     }
 
     #[inline]
@@ -170,12 +170,12 @@ impl Algorithm for SteppedBucket {
         if used == 0 {
             return Micros::ZERO;
         }
-        self.beat.start(written.saturating_add(used.div_ceil(self.step)))
+        self.grid.start(written.saturating_add(used.div_ceil(self.step)))
     }
 
     #[inline]
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.beat.start(self.counter.read(state).0)
+        self.grid.start(self.counter.read(state).0)
     }
 
     fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)
@@ -183,7 +183,7 @@ impl Algorithm for SteppedBucket {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let used = old.used(from, old.beat.number(now));
-        self.counter.write(state, self.beat.number(now), used);
+        let used = old.used(from, old.grid.number(now));
+        self.counter.write(state, self.grid.number(now), used);
     }
 }

@@ -9,6 +9,9 @@
 //! rounding at each request. This bucket stores the inverse: one number, the instant at which the key owes
 //! nothing again.
 //!
+//! A refill that is counted in tokens has to be rounded. Either its fraction is lost at each request, which
+//! costs a busy key up to half of its rate, or the fraction is a third number to store.
+//!
 //! ```text
 //!   now + full ┤─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─   a request that would move the instant past this line is refused
 //!              │      ┌──┐    ┌─
@@ -34,6 +37,10 @@
 //! anything passes. A state whose clock has stepped back far lies beyond the line too. To tell the two apart,
 //! and to know the debt from before the step, the bucket also stores the instant it was last written at.
 //!
+//! Pulling every instant beyond the line back to the line would be simpler. But that forgives debt at the
+//! first refusal, and after a step back it turns a key that has used one token of a hundred into a key that
+//! has used all of them.
+//!
 //! The same debt can be expressed as *so many whole tokens, owed since an earlier instant*; that instant is
 //! less than one interval before the write. After a far step back the key owes these whole tokens, as of the
 //! new time. A step back that is small against `full` has no such effect: the key waits until the time is
@@ -53,6 +60,15 @@
 //!
 //! Once that instant is reached again, the key forgets it. On a monotonic clock none of this is needed, and the
 //! state is one word.
+//!
+//! A key remembers one such instant. A clock that flickers below it would need a second one, and a clock that
+//! does so twice a third. But the readings T, T − 20 s, T − 10 s are also those of a clock that was corrected
+//! by 20 s and then ran for 10 s. The instant is stored in bits that the three words leave free, so no state
+//! is larger for it.
+//!
+//! A thread may use an old reading of a monotonic clock, because it was interrupted after reading it. A
+//! bucket then refuses the request, which was right a moment earlier. Windows and logs decide at the latest
+//! instant that their state has seen. Neither moves a state back.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, TokenValue, Wait};
@@ -83,7 +99,7 @@ pub struct TokenBucket {
     packed: Packed,
     /// The number of bits below the q-ths in the second word of a remembering state.
     below_parts: u32,
-    worth: TokenValue,
+    token_value: TokenValue,
 }
 
 /// The token bucket under the name of the generic cell rate algorithm.
@@ -164,13 +180,13 @@ impl TokenBucket {
 
     /// A bucket that holds `full` q-ths of a microsecond, which may be a fraction of a token.
     const fn of_full(p: u64, q: u64, full: u64, layout: Layout) -> Self {
-        let (worth, burst) = (TokenValue::new(p, q, full), full / p);
+        let (token_value, burst) = (TokenValue::new(p, q, full), full / p);
         let (one, full) = (Span::of(p, q), Span::of(full, q));
         let packed = Packed { one: one.packed(), full: full.packed() };
         // The q-ths are below q. They get at least one bit, so that the shift by the remaining bits stays below 64.
         let part_bits = u64::BITS - if q > 2 { (q - 1).leading_zeros() } else { u64::BITS - 1 };
         let below_parts = u64::BITS - part_bits;
-        TokenBucket { burst, p, q, one, full, layout, packed, below_parts, worth }
+        TokenBucket { burst, p, q, one, full, layout, packed, below_parts, token_value }
     }
 
     pub(crate) fn encode(&self) -> EncodedRule {
@@ -231,7 +247,7 @@ impl TokenBucket {
     }
 
     /// As [`for_clock`](Algorithm::for_clock), with as many words for every quota.
-    pub(crate) const fn widely_suited_to(self, clock: ClockKind) -> Self {
+    pub(crate) const fn for_clock_wide(self, clock: ClockKind) -> Self {
         let layout = match clock {
             ClockKind::MayStepBack => Layout::Remembering,
             ClockKind::Monotonic => Layout::Wide,
@@ -357,7 +373,7 @@ impl TokenBucket {
     #[inline(always)]
     fn decision(&self, outcome: Outcome, now: Micros, stands: Span) -> Decision {
         let Span { whole, part } = Span { whole: stands.whole - now.get(), part: stands.part };
-        Decision::new(outcome, now, Level::Owed { whole, part, worth: self.worth })
+        Decision::new(outcome, now, Level::Owed { whole, part, token_value: self.token_value })
     }
 
     /// The refusal of a cost whose charge would end at `due`, with the limit at `line`.

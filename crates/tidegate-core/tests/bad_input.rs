@@ -1,4 +1,5 @@
-//! What cannot be counted exactly is refused when it is made, with a sentence that names the value and the remedy.
+//! Settings that cannot be counted exactly are refused when built, with a message that names the value and
+//! the remedy.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ fn nanos(nanos: u64) -> Quota {
 }
 
 #[test]
-fn nothing_is_no_quota() {
+fn a_quota_of_zero_or_beyond_the_largest_is_refused() {
     let most = u64::MAX;
     assert_eq!(sentence(Quota::try_new(0, SECOND, 1)), "a limit of 0 lets nothing pass; use 1 or more");
     assert_eq!(
@@ -43,7 +44,7 @@ fn the_largest_exact_burst_is_accepted_and_one_more_is_not() {
 
 #[test]
 fn the_largest_exact_interval_is_accepted_and_one_more_is_not() {
-    // The limit alone decides q, and the period alone decides p, when they have no divisor in common.
+    // The limit alone determines q, and the period alone determines p, when they have no common divisor.
     let most = (1u64 << 53) - 1;
     assert!(Quota::try_new(1, Duration::from_micros(most), 1).is_ok());
     assert!(Quota::try_new(1, Duration::from_micros(most + 1), 1).is_err());
@@ -68,7 +69,7 @@ fn windows_are_whole_microseconds_on_the_time_line() {
 }
 
 #[test]
-fn a_log_is_bounded() {
+fn a_log_has_a_largest_limit() {
     assert!(SlidingLog::try_new(Quota::per_day(SlidingLog::MAX)).is_ok());
     assert_eq!(
         sentence(SlidingLog::try_new(Quota::per_day(16_385))),
@@ -77,7 +78,7 @@ fn a_log_is_bounded() {
 }
 
 #[test]
-fn cells_are_neither_none_nor_too_many_nor_too_short() {
+fn cells_must_be_from_one_to_a_thousand_and_long_enough() {
     let per_second = Quota::per_second(5);
     let out_of_range = |cells| format!("a window of {cells} cells is out of range; use 1 to 1000");
     assert_eq!(sentence(SlidingWindow::try_new(per_second, 0)), out_of_range(0));
@@ -119,7 +120,7 @@ fn a_queue_that_cannot_be_counted_is_refused_with_its_numbers() {
 }
 
 #[test]
-fn the_text_of_a_rule_is_read_to_its_end_or_points_at_the_mistake() {
+fn the_text_of_a_rule_is_parsed_to_its_end_or_the_error_has_the_position() {
     let table = [
         ("leaky_bucket 5/s", 0, "an algorithm: token_bucket, leaky_queue, stepped_bucket,"),
         ("", 0, "an algorithm: token_bucket, leaky_queue, stepped_bucket,"),
@@ -148,7 +149,7 @@ fn the_text_of_a_rule_is_read_to_its_end_or_points_at_the_mistake() {
     }
 }
 
-/// Good texts, and pieces to spoil them with.
+/// Valid texts, and pieces to spoil them with.
 const GOOD: [&str; 8] = [
     "100/s",
     "5/min burst 10",
@@ -179,13 +180,13 @@ const PIECES: [&str; 16] = [
 ];
 
 #[test]
-fn no_text_makes_the_readers_panic() {
+fn no_text_makes_the_parsers_panic() {
     let mut seed = 7u64;
     let mut draw = |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(seed >> 33).expect("31 bits fit") % below
     };
-    let (mut understood, mut refused) = (0, 0);
+    let (mut parsed, mut refused) = (0, 0);
     for _ in 0..100_000 {
         let mut text: Vec<char> = GOOD[draw(GOOD.len())].chars().collect();
         for _ in 0..draw(3) {
@@ -196,14 +197,14 @@ fn no_text_makes_the_readers_panic() {
         let text: String = text.into_iter().collect();
         let _ = text.parse::<Quota>();
         match text.parse::<Rule>() {
-            Ok(_) => understood += 1,
+            Ok(_) => parsed += 1,
             Err(error) => {
                 refused += 1;
                 assert!(error.position().is_none_or(|at| at <= text.chars().count()), "{text:?}: {error}");
             }
         }
     }
-    assert!(understood > 10_000 && refused > 10_000, "{understood} understood, {refused} refused");
+    assert!(parsed > 10_000 && refused > 10_000, "{parsed} parsed, {refused} refused");
 }
 
 /// 2⁶⁴ − 4096 microseconds fit a word, but not after an instant later than that.

@@ -1,5 +1,5 @@
-//! What is written beside each algorithm, "in any stretch at most so much", is held against the worst demand there
-//! is, and is reached: a bound that nothing reaches would be a wrong promise too.
+//! The documented bound of each algorithm, "in any stretch at most so much", is compared with the worst
+//! possible demand, and is reached: a bound that nothing reaches would be wrong, too.
 
 mod random;
 
@@ -16,14 +16,14 @@ const SECOND: u64 = 1_000_000;
 /// What passed: when, and how much.
 type Passed = Vec<(u64, u64)>;
 
-/// Takes whatever there is at each of these instants.
+/// Takes everything available at each of these instants.
 fn greedy<A: Algorithm>(algorithm: &A, instants: impl IntoIterator<Item = u64>) -> Passed {
     let mut state = vec![0; algorithm.words()];
     let mut take = |at| u64::from(algorithm.take(&mut state[..], Micros::new(at), u32::MAX).amount);
     instants.into_iter().map(|at| (at, take(at))).filter(|&(_, amount)| amount > 0).collect()
 }
 
-/// Hoards, spends, comes back a little early or exactly on time, asks for one or for all.
+/// Saves up, spends, returns a little early or exactly on time, requests one unit or all.
 fn adversarial<A: Algorithm>(algorithm: &A, seed: u64, period: u64) -> Passed {
     let mut random = Random::seeded(seed);
     let mut state = vec![0; algorithm.words()];
@@ -41,7 +41,7 @@ fn adversarial<A: Algorithm>(algorithm: &A, seed: u64, period: u64) -> Passed {
             3 => random.below(period + 1),
             4 => reset,
             5 => reset.saturating_sub(1),
-            // Just before and just after the turn of a window.
+            // Just before and just after the boundary of a window.
             6 => (period - now % period).saturating_sub(1),
             _ => period - now % period,
         };
@@ -50,8 +50,8 @@ fn adversarial<A: Algorithm>(algorithm: &A, seed: u64, period: u64) -> Passed {
     passed
 }
 
-/// Checks every stretch that begins and ends with something that passed: `bound` says how much may lie in one that
-/// long, both ends included. Longer stretches hold no more without a further one inside.
+/// Checks every stretch that begins and ends with something that passed: `bound` says how much may lie in one
+/// of that length, both ends included. Longer stretches hold no more without another amount inside.
 fn assert_bound(about: &str, passed: &Passed, bound: impl Fn(u64) -> u64) {
     for (first, &(from, _)) in passed.iter().enumerate() {
         let mut sum = 0;
@@ -105,7 +105,7 @@ fn quotas() -> [Quota; 6] {
 // === Token bucket: burst + ⌊rate · Δ⌋ ===
 
 #[test]
-fn a_token_bucket_admits_at_most_its_burst_and_what_came_meanwhile() {
+fn a_token_bucket_admits_at_most_its_burst_and_the_refill() {
     for quota in quotas() {
         let bound = |stretch| quota.max_burst() + refilled(quota, stretch);
         held(&quota.to_string(), &TokenBucket::new(quota), micros(quota.period()), bound);
@@ -113,8 +113,8 @@ fn a_token_bucket_admits_at_most_its_burst_and_what_came_meanwhile() {
 }
 
 #[test]
-fn a_token_bucket_admits_exactly_that_when_asked_all_the_time() {
-    // A bucket of one that is not visited at the very instant its token comes wastes what comes next.
+fn a_token_bucket_under_constant_demand_admits_exactly_its_bound() {
+    // A bucket of one that gets no request at the very instant its token arrives wastes what refills next.
     for quota in quotas().into_iter().filter(|quota| quota.max_burst() > 1) {
         let passed = greedy(&TokenBucket::new(quota), (0..5_000).map(|n| n * wastes_nothing(quota)));
         for &(until, _) in &passed {
@@ -130,9 +130,9 @@ fn wastes_nothing(quota: Quota) -> u64 {
     u64::try_from(missing / 1_000 / u128::from(quota.limit())).expect("a length of time")
 }
 
-// === Leaky queue: 1 + ⌊rate · Δ⌋ have their turn, and `delay` more ===
+// === Leaky queue: 1 + ⌊rate · Δ⌋ proceed, and `delay` more ===
 
-/// When each of many requests that come too fast has its turn.
+/// When each of many requests that arrive too fast may proceed.
 fn turns(queue: &LeakyQueue, seed: u64, period: u64) -> Passed {
     let mut random = Random::seeded(seed);
     let mut state = vec![0; queue.words()];
@@ -149,13 +149,13 @@ fn turns(queue: &LeakyQueue, seed: u64, period: u64) -> Passed {
 }
 
 #[test]
-fn a_leaky_queue_lets_them_out_one_by_one() {
+fn a_leaky_queue_spaces_requests_at_its_rate() {
     for quota in quotas() {
         for delay in [0, 2] {
             let queue = LeakyQueue::new(quota, 5).delay(delay);
             for seed in 0..30 {
                 let turns = turns(&queue, seed, micros(quota.period()));
-                // A turn is told in whole microseconds, and may so come up to one late.
+                // A wait is in whole microseconds, so a request may proceed up to one late.
                 let bound = |stretch| 1 + u64::from(delay) + refilled(quota, stretch + 1);
                 assert_bound(&format!("{quota} delay {delay}"), &turns, bound);
             }
@@ -164,7 +164,7 @@ fn a_leaky_queue_lets_them_out_one_by_one() {
 }
 
 #[test]
-fn a_leaky_queue_lets_exactly_so_many_out_when_it_is_never_empty() {
+fn a_leaky_queue_that_is_never_empty_admits_exactly_its_rate() {
     let queue = LeakyQueue::new(Quota::per_second(10), 20);
     let mut state = [0; 3];
     let turns: Vec<u64> = (0..21)
@@ -182,7 +182,7 @@ fn a_leaky_queue_lets_exactly_so_many_out_when_it_is_never_empty() {
 // === Stepped bucket: burst + limit · (⌊Δ/period⌋ + 1) ===
 
 #[test]
-fn a_stepped_bucket_admits_at_most_its_burst_and_the_lots_that_a_stretch_can_meet() {
+fn a_stepped_bucket_admits_at_most_its_burst_and_the_steps_of_a_stretch() {
     for quota in quotas() {
         let period = micros(quota.period());
         let bound = |stretch| quota.max_burst() + quota.limit() * (stretch / period + 1);
@@ -193,11 +193,11 @@ fn a_stepped_bucket_admits_at_most_its_burst_and_the_lots_that_a_stretch_can_mee
 }
 
 #[test]
-fn a_stepped_bucket_admits_exactly_that_around_a_step() {
+fn a_stepped_bucket_admits_exactly_its_bound_around_a_step() {
     let (quota, step) = (Quota::per_minute(20).burst(50), 60 * SECOND);
     let bucket = SteppedBucket::new(quota);
     for steps in 0..5 {
-        // A full bucket one microsecond before the step, then a lot at the step and at each one after.
+        // A full bucket one microsecond before the step, then a refill at the step and at each one after.
         let instants = std::iter::once(step - 1).chain((0..=steps).map(|n| (n + 1) * step));
         let passed = greedy(&bucket, instants);
         let stretch = steps * step + 1;
@@ -208,7 +208,7 @@ fn a_stepped_bucket_admits_exactly_that_around_a_step() {
 // === Fixed window: limit · (⌈Δ/period⌉ + 1) ===
 
 #[test]
-fn a_fixed_window_admits_at_most_the_limit_in_each_window_that_a_stretch_can_meet() {
+fn a_fixed_window_admits_at_most_the_limit_in_each_window_of_a_stretch() {
     for quota in quotas() {
         let period = micros(quota.period());
         let bound = |stretch: u64| quota.limit() * (stretch.div_ceil(period) + 1);
@@ -232,7 +232,7 @@ fn an_aligned_window_never_holds_more_than_the_limit() {
 }
 
 #[test]
-fn a_fixed_window_admits_exactly_that_around_its_turn() {
+fn a_fixed_window_admits_exactly_its_bound_around_its_boundary() {
     let window = FixedWindow::new(Quota::per_minute(10));
     let turn = 60 * SECOND;
     for more in 0..4 {
@@ -318,7 +318,8 @@ fn interpolated_cells_can_be_cheated_to_one_less_than_twice_the_limit() {
     let (limit, period) = (1_000, 60 * SECOND);
     for cells in [1, 5, 10] {
         let window = SlidingWindow::new(Quota::per_minute(limit), cells).oldest(Cells::Interpolated);
-        // All of it in the last microsecond of a cell, and again when almost nothing is left of that cell.
+        // The whole limit in the last microsecond of a cell, and again when almost nothing is left of that
+        // cell.
         let late = period / u64::from(cells) - 1;
         let passed = greedy(&window, [late, late + period - 1]);
         assert_eq!(total(&passed), 2 * limit - 1, "{cells} cells");
@@ -353,7 +354,7 @@ fn attack<A: Algorithm>(algorithm: &A) -> u64 {
 }
 
 #[test]
-fn the_boundary_attack_gets_what_each_algorithm_says() {
+fn the_boundary_attack_admits_the_documented_amount_of_each_algorithm() {
     let quota = Quota::per_minute(100);
     assert_eq!(attack(&FixedWindow::new(quota)), 200);
     assert_eq!(attack(&SlidingLog::new(quota)), 100);
@@ -370,8 +371,8 @@ fn a_bucket_admits_its_burst_and_the_limit_over_the_full_period_that_follows() {
 
 // === No rounding, however long ===
 
-/// Takes all there is at irregular instants, never so late that the bucket overflows, until so much has passed or
-/// time ends; what passed must be exactly what came.
+/// Takes everything available at irregular instants, never so late that the bucket overflows, until so much
+/// has passed or time ends; what passed must be exactly what refilled.
 fn assert_exact_over(quota: Quota, emissions: u64) {
     let longest = wastes_nothing(quota);
     let bucket = TokenBucket::new(quota);
@@ -385,7 +386,7 @@ fn assert_exact_over(quota: Quota, emissions: u64) {
 }
 
 #[test]
-fn a_billion_tokens_at_awkward_rates_are_a_billion() {
+fn a_billion_tokens_at_awkward_rates_are_exact() {
     let billion = 1_000_000_000;
     for quota in [
         Quota::per_day(1).burst(3),
@@ -400,7 +401,7 @@ fn a_billion_tokens_at_awkward_rates_are_a_billion() {
 }
 
 #[test]
-fn one_by_one_at_every_microsecond_is_as_exact() {
+fn taking_at_every_microsecond_is_exact() {
     for quota in [Quota::per_second(999_983).burst(3), Quota::per_second(700_000).burst(2)] {
         let bucket = TokenBucket::new(quota);
         let mut state = vec![0; bucket.words()];

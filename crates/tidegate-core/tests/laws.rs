@@ -1,9 +1,9 @@
-//! What is true of every limit, whichever algorithm it is by: laws, checked along random walks.
+//! Laws that hold for every limit, whatever its algorithm, checked along random walks.
 //!
-//! The oracle proves the numbers of each algorithm. A law needs no numbers: a refusal changes nothing, a promise is
-//! kept to the microsecond, what was just charged can be given back. There are more of them in files of their own:
-//! of clocks that step back (`laws_clock.rs`), of settings that change (`laws_change.rs`), of states and decisions of
-//! which one is the stricter (`laws_order.rs`), and at the ends of what can be counted (`laws_edges.rs`).
+//! The oracle proves the numbers of each algorithm. A law needs no numbers: a refusal changes nothing, a
+//! reported wait is exact to the microsecond, a charge can be refunded. More laws are in files of their own:
+//! for clocks that step back (`laws_clock.rs`), for settings that change (`laws_change.rs`), for the order of
+//! states and decisions (`laws_order.rs`), and for the ends of what can be counted (`laws_edges.rs`).
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
@@ -42,30 +42,30 @@ fn denial_changes_nothing() {
     policies().for_each(|policy| refusals_change_nothing(policy.as_slice()));
 }
 
-fn nothing_is_nothing<A: Algorithm + ?Sized + Debug>(limit: &A) {
+fn cost_zero_changes_nothing<A: Algorithm + ?Sized + Debug>(limit: &A) {
     wander(limit, Verbs::All, |it| {
         // Whatever the clock says, forward or back.
         let now = it.now.plus(it.random.below(5_000_000)).minus(it.random.below(10_000_000));
         let mut after = it.state.to_vec();
-        let asked = limit.peek(it.state, now, 0);
-        assert_eq!(asked.outcome, Outcome::Allowed);
-        assert_eq!(limit.decide(&mut after[..], now, 0), asked, "{limit:?}");
-        assert_eq!(limit.force(&mut after[..], now, 0), asked, "{limit:?}");
+        let peeked = limit.peek(it.state, now, 0);
+        assert_eq!(peeked.outcome, Outcome::Allowed);
+        assert_eq!(limit.decide(&mut after[..], now, 0), peeked, "{limit:?}");
+        assert_eq!(limit.force(&mut after[..], now, 0), peeked, "{limit:?}");
         limit.refund(&mut after[..], now, 0);
-        assert_eq!(limit.take(&mut after[..], now, 0).decision, asked, "{limit:?}");
+        assert_eq!(limit.take(&mut after[..], now, 0).decision, peeked, "{limit:?}");
         assert_eq!(after, it.state, "{limit:?} at {now}");
     });
 }
 
 #[test]
-fn a_cost_of_nothing_always_passes_and_changes_nothing() {
-    rules().for_each(|rule| nothing_is_nothing(&rule));
-    policies().for_each(|policy| nothing_is_nothing(policy.as_slice()));
+fn a_cost_of_zero_always_passes_and_changes_nothing() {
+    rules().for_each(|rule| cost_zero_changes_nothing(&rule));
+    policies().for_each(|policy| cost_zero_changes_nothing(policy.as_slice()));
 }
 
 // === Fresh is idle, and idle is fresh ===
 
-/// What a limit answers to the same questions from `start` on.
+/// The decisions of a limit on the same requests from `start` on.
 fn future<A: Algorithm + ?Sized>(limit: &A, state: &[u64], start: Micros, seed: u64) -> Vec<Decision> {
     let (mut state, mut random, mut now) = (state.to_vec(), Random::seeded(seed), start);
     (0..12)
@@ -104,42 +104,42 @@ fn a_state_is_fresh_from_the_instant_it_is_idle_and_not_before() {
     policies().for_each(|policy| idle_is_fresh(policy.as_slice()));
 }
 
-// === A promise is exact ===
+// === A reported wait is exact ===
 
-fn promises_are_exact<A: Algorithm + ?Sized + Debug>(limit: &A) {
-    let mut promises = 0;
+fn waits_are_exact<A: Algorithm + ?Sized + Debug>(limit: &A) {
+    let mut waits = 0;
     wander(limit, Verbs::All, |mut it| {
         let cost = draw_cost(limit, &mut it);
         let Some(wait) = limit.peek(it.state, it.now, cost).retry_after() else { return };
-        promises += 1;
+        waits += 1;
         let then = it.now.plus(micros(wait));
-        let about = format!("{limit:?} promised {cost} at {then}");
+        let about = format!("{limit:?} reported that {cost} passes at {then}");
         assert!(limit.peek(it.state, then, cost).is_allowed(), "{about}");
-        assert!(!limit.peek(it.state, then.minus(1), cost).is_allowed(), "{about}, and kept it too early");
+        assert!(!limit.peek(it.state, then.minus(1), cost).is_allowed(), "{about}, but it passes earlier");
     });
-    assert!(promises > 100, "{limit:?} promised only {promises} times");
+    assert!(waits > 100, "{limit:?} refused only {waits} times");
 }
 
 #[test]
-fn a_promise_is_exact() {
-    rules().for_each(|rule| promises_are_exact(&rule));
-    policies().for_each(|policy| promises_are_exact(policy.as_slice()));
+fn a_reported_wait_is_exact() {
+    rules().for_each(|rule| waits_are_exact(&rule));
+    policies().for_each(|policy| waits_are_exact(policy.as_slice()));
 }
 
 fn resets_are_exact(limit: &Rule) {
     wander(limit, Verbs::All, |it| {
         let found = limit.peek(it.state, it.now, 0);
-        let whole = it.now.plus(micros(found.reset_after()));
-        assert_eq!(limit.peek(it.state, whole, 0).remaining(), found.limit(), "{limit:?} at {whole}");
-        if whole > it.now {
-            let before = limit.peek(it.state, whole.minus(1), 0);
-            assert!(before.remaining() < found.limit(), "{limit:?} was whole before {whole}");
+        let full_at = it.now.plus(micros(found.reset_after()));
+        assert_eq!(limit.peek(it.state, full_at, 0).remaining(), found.limit(), "{limit:?} at {full_at}");
+        if full_at > it.now {
+            let before = limit.peek(it.state, full_at.minus(1), 0);
+            assert!(before.remaining() < found.limit(), "{limit:?} was full before {full_at}");
         }
     });
 }
 
 #[test]
-fn the_whole_limit_is_there_at_the_reset_and_not_before() {
+fn the_limit_is_full_at_the_reset_and_not_before() {
     rules().for_each(|rule| resets_are_exact(&rule));
 }
 
@@ -160,7 +160,7 @@ fn many_are_one<A: Algorithm + ?Sized + Debug>(limit: &A) {
             for _ in 0..cost {
                 let _ = limit.force(&mut one_by_one[..], it.now, 1);
             }
-            // What has no room in a log may turn its ring further, and makes no other difference.
+            // A unit without room in a log may turn its ring further, and makes no other difference.
             let seed = it.random.next();
             let (one, other) =
                 (future(limit, &at_once, it.now, seed), future(limit, &one_by_one, it.now, seed));
@@ -172,14 +172,14 @@ fn many_are_one<A: Algorithm + ?Sized + Debug>(limit: &A) {
 }
 
 #[test]
-fn many_small_charges_are_one_large_one() {
+fn many_small_charges_equal_one_large_charge() {
     rules().for_each(|rule| many_are_one(&rule));
     policies().for_each(|policy| many_are_one(policy.as_slice()));
 }
 
-// === The short cut ===
+// === The fast path ===
 
-fn short_cut_is_the_long_way(limit: &Rule, it: &mut Remaining<'_>) -> bool {
+fn fast_path_equals_slow_path(limit: &Rule, it: &mut Remaining<'_>) -> bool {
     let cost = if it.random.one_in(3) { 1 } else { draw_cost(limit, it) };
     let now = it.now.plus(it.random.below(3)).minus(it.random.below(4) * it.random.below(500_000));
     let Some((next, decision)) = limit.decide_word(it.state[0], now, cost) else { return false };
@@ -189,32 +189,32 @@ fn short_cut_is_the_long_way(limit: &Rule, it: &mut Remaining<'_>) -> bool {
     assert_eq!(decision, limit.decide(&mut state[..], now, cost), "{about}");
     assert_eq!([next], state[..], "{about}");
     if decision.outcome == Outcome::Allowed {
-        assert_eq!(limit.peek(&state[..], now, 0), decision, "what a charged word has to say: {about}");
+        assert_eq!(limit.peek(&state[..], now, 0), decision, "the decision of a charged word: {about}");
     }
     true
 }
 
 #[test]
-fn the_short_cut_for_one_word_has_the_same_answers() {
+fn the_fast_path_for_one_word_decides_as_the_slow_path() {
     let mut taken = 0;
     for rule in steady_rules().filter(|rule| rule.words() == 1) {
         wander(&rule, Verbs::All, |mut it| {
             for _ in 0..5 {
-                taken += u32::from(short_cut_is_the_long_way(&rule, &mut it));
+                taken += u32::from(fast_path_equals_slow_path(&rule, &mut it));
             }
         });
     }
-    assert!(taken > 10_000, "the short cut was open only {taken} times");
+    assert!(taken > 10_000, "the fast path was taken only {taken} times");
 }
 
-// === Taking and giving back ===
+// === Taking and refunding ===
 
 fn take_is_the_most_that_passes<A: Algorithm + ?Sized + Debug>(limit: &A) {
     wander(limit, Verbs::All, |mut it| {
         let most = draw_cost(limit, &mut it);
         let mut state = it.state.to_vec();
         let taken = limit.take(&mut state[..], it.now, most);
-        let about = format!("{limit:?} gave {} of {most} at {}", taken.amount, it.now);
+        let about = format!("{limit:?} took {} of {most} at {}", taken.amount, it.now);
         assert!(taken.amount <= most, "{about}");
         assert!(limit.peek(it.state, it.now, taken.amount).is_allowed(), "{about}");
         if taken.amount < most {
@@ -227,13 +227,13 @@ fn take_is_the_most_that_passes<A: Algorithm + ?Sized + Debug>(limit: &A) {
 }
 
 #[test]
-fn take_gives_the_most_that_would_pass() {
+fn take_takes_the_most_that_would_pass() {
     rules().for_each(|rule| take_is_the_most_that_passes(&rule));
     policies().for_each(|policy| take_is_the_most_that_passes(policy.as_slice()));
 }
 
 #[test]
-fn a_refund_never_lifts_a_limit_above_itself() {
+fn a_refund_never_raises_remaining_above_the_limit() {
     for rule in rules() {
         wander(&rule, Verbs::All, |it| {
             let mut state = it.state.to_vec();
@@ -244,14 +244,14 @@ fn a_refund_never_lifts_a_limit_above_itself() {
             let all = u32::try_from(after.limit()).expect("a limit");
             let taken = rule.take(&mut state[..], it.now, u32::MAX).amount;
             assert_eq!(u64::from(taken), after.remaining(), "{rule:?}");
-            assert!(taken <= all, "{rule:?} gave {taken}");
+            assert!(taken <= all, "{rule:?} took {taken}");
             assert!(!rule.decide(&mut state[..], it.now, 1).is_allowed(), "{rule:?}");
         });
     }
 }
 
 #[test]
-fn what_was_just_charged_can_be_given_back() {
+fn a_charge_can_be_refunded_at_its_own_instant() {
     for rule in rules() {
         wander(&rule, Verbs::WithoutDebt, |mut it| {
             let cost = draw_cost(&rule, &mut it);
@@ -260,18 +260,18 @@ fn what_was_just_charged_can_be_given_back() {
             if rule.decide(&mut state[..], it.now, cost).is_allowed() {
                 rule.refund(&mut state[..], it.now, cost);
                 let after = rule.peek(&state[..], it.now, 0).remaining();
-                // A unit of an oldest cell that counts in part gives back only that part.
-                let whole = !format!("{rule:?}").contains("Interpolated");
-                assert!(after == before || (!whole && after < before), "{rule:?}: {before}, then {after}");
+                // A unit of an oldest cell that counts in part is refunded only for that part.
+                let is_exact = !format!("{rule:?}").contains("Interpolated");
+                assert!(after == before || (!is_exact && after < before), "{rule:?}: {before}, then {after}");
             }
         });
     }
 }
 
-// === One machine, three names ===
+// === One algorithm, three names ===
 
 #[test]
-fn the_three_names_of_the_bucket_are_one() {
+fn the_three_names_of_the_bucket_are_one_type() {
     assert_eq!(TypeId::of::<TokenBucket>(), TypeId::of::<Gcra>());
     assert_eq!(TypeId::of::<TokenBucket>(), TypeId::of::<LeakyMeter>());
     assert_eq!(rule("gcra 10/s burst 3"), rule("token_bucket 10/s burst 3"));
@@ -280,7 +280,7 @@ fn the_three_names_of_the_bucket_are_one() {
 }
 
 #[test]
-fn cells_are_strict_unless_said_otherwise() {
+fn cells_are_strict_by_default() {
     let quota = Quota::per_second(5);
     assert_eq!(SlidingWindow::new(quota, 5), SlidingWindow::new(quota, 5).oldest(Cells::Strict));
     assert_eq!(rule("sliding_window 5/s cells 5"), rule("sliding_window 5/s cells 5 strict"));

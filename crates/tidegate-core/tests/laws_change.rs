@@ -1,4 +1,4 @@
-//! Laws of change: another quota, or another rule, hands nothing out, and forgets nothing that was used.
+//! Laws of change: another quota, or another rule, mints nothing, and keeps everything that was used.
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
@@ -13,7 +13,8 @@ use tidegate_core::{
 };
 use wander::{Verbs, assert_bound, fresh, rule, rules, wander};
 
-/// Changes the limit a hundred times while somebody takes all there is. Returns what passed, and when.
+/// Changes the limit a hundred times while a client takes everything available. Returns what passed, and
+/// when.
 fn passed_under_change<A: Algorithm>(seed: u64, draw: impl Fn(&mut Random) -> A) -> Vec<(u64, u64)> {
     let mut random = Random::seeded(seed);
     let mut limit = draw(&mut random);
@@ -25,9 +26,9 @@ fn passed_under_change<A: Algorithm>(seed: u64, draw: impl Fn(&mut Random) -> A)
             now += if random.one_in(2) { 0 } else { random.below(400_000) };
         }
         let next = draw(&mut random);
-        let mut adopted = fresh(&next);
-        next.migrate_from(&limit, &state[..], &mut adopted[..], Micros::new(now));
-        (limit, state) = (next, adopted);
+        let mut migrated = fresh(&next);
+        next.migrate_from(&limit, &state[..], &mut migrated[..], Micros::new(now));
+        (limit, state) = (next, migrated);
     }
     passed
 }
@@ -37,7 +38,7 @@ fn draw_quota(random: &mut Random) -> Quota {
 }
 
 #[test]
-fn a_changed_quota_never_hands_out_a_burst() {
+fn a_changed_quota_never_admits_an_extra_burst() {
     for seed in 0..40 {
         let bucket = passed_under_change(seed, |random| TokenBucket::new(draw_quota(random)));
         assert_bound(&"token bucket", &bucket, |stretch| 30 + stretch * 20 / 1_000_000);
@@ -48,7 +49,7 @@ fn a_changed_quota_never_hands_out_a_burst() {
         let first = passed_under_change(seed, |random| FixedWindow::new(draw_quota(random)).from_first_hit());
         assert_bound(&"from first hit", &first, |stretch| 20 * (stretch.div_ceil(1_000_000) + 1));
         let any_period = |stretch| if stretch < 1_000_000 { 20 } else { u64::MAX };
-        // A log must have the room to remember what a larger limit let pass.
+        // A log needs the room to remember what a larger limit let pass.
         let log = passed_under_change(seed, |random| SlidingLog::new(draw_quota(random)).room(20));
         assert_bound(&"sliding log", &log, any_period);
         let cells = passed_under_change(seed, |random| {
@@ -60,8 +61,8 @@ fn a_changed_quota_never_hands_out_a_burst() {
 }
 
 #[test]
-fn a_changed_pace_never_hands_out_a_burst() {
-    // From 1 an hour to 20 a second and back: what counts is the largest burst and the fastest pace.
+fn a_changed_rate_never_admits_an_extra_burst() {
+    // From 1 an hour to 20 a second and back: the bound is the largest burst and the fastest rate.
     let draw = |random: &mut Random| {
         let period = Duration::from_secs(random.between(1, 3_600));
         TokenBucket::new(Quota::per(random.between(1, 20), period).burst(random.between(1, 30)))
@@ -72,12 +73,13 @@ fn a_changed_pace_never_hands_out_a_burst() {
     }
 }
 
-/// What is used, as far as it can be told from outside.
+/// What is used, as far as a decision shows it.
 fn used(decision: &Decision) -> u64 {
     decision.limit() - decision.remaining()
 }
 
-/// Two logs, and two windows from the first hit, remember when it was; in a shorter period that may be long ago.
+/// Two logs, and two windows from the first hit, remember the instants; in a shorter period these may be long
+/// ago.
 fn keep_their_own_time(old: &Rule, new: &Rule) -> bool {
     let first_hit = |rule: &Rule| format!("{rule:?}").contains("FirstHit");
     let log = |rule: &Rule| matches!(rule, Rule::SlidingLog(_));
@@ -88,12 +90,12 @@ fn keep_their_own_time(old: &Rule, new: &Rule) -> bool {
 fn what_was_used_stays_used_whatever_the_rule_becomes() {
     let rules: Vec<Rule> = rules().collect();
     for old in &rules {
-        for (place, new) in rules.iter().enumerate().filter(|(_, new)| !keep_their_own_time(old, new)) {
+        for (index, new) in rules.iter().enumerate().filter(|(_, new)| !keep_their_own_time(old, new)) {
             let mut looks = 0;
             wander(old, Verbs::WithoutDebt, |it| {
                 looks += 1;
                 // All pairs at all states would take too long.
-                if looks % 20 != place % 20 {
+                if looks % 20 != index % 20 {
                     return;
                 }
                 let mut state = fresh(new);
@@ -107,7 +109,7 @@ fn what_was_used_stays_used_whatever_the_rule_becomes() {
 }
 
 #[test]
-fn the_same_rule_adopts_its_own_state_unchanged() {
+fn the_same_rule_migrates_its_own_state_unchanged() {
     for rule in rules() {
         wander(&rule, Verbs::All, |it| {
             let mut state = fresh(&rule);
@@ -121,7 +123,7 @@ fn the_same_rule_adopts_its_own_state_unchanged() {
 }
 
 #[test]
-fn a_state_from_far_ahead_is_adopted_as_quickly_as_any_other() {
+fn a_state_from_far_ahead_is_migrated_as_quickly_as_any_other() {
     // A loop over all the cells between then and now would not end.
     let (old, new) = (rule("sliding_window 9 per 100us cells 7"), rule("sliding_window 9 per 100us cells 5"));
     let (mut before, mut after) = (fresh(&old), fresh(&new));
@@ -130,9 +132,10 @@ fn a_state_from_far_ahead_is_adopted_as_quickly_as_any_other() {
     assert_eq!(new.peek(&after[..], Micros::ZERO, 0).remaining(), 0);
 }
 
-/// Whether the change comes while the clock is behind, or when it has come again, what was used above is used there.
+/// Whether the change comes while the clock is behind, or after it has caught up, what was used before is
+/// still used.
 #[test]
-fn a_changed_log_or_window_remembers_where_the_clock_stepped_back_from() {
+fn a_changed_log_or_window_remembers_the_instant_before_the_step_back() {
     let at = |seconds: u64| Micros::new(1_760_000_000_000_000 + seconds * 1_000_000);
     for (old, new) in [
         ("sliding_log 4/s", "sliding_log 4/s"),
@@ -154,7 +157,8 @@ fn a_changed_log_or_window_remembers_where_the_clock_stepped_back_from() {
             }
         }
     }
-    // A log that nothing was asked for a while: all has left below, and is back where the clock stepped back from.
+    // A log without requests for a while: all entries have left below, and are back at the instant before the
+    // step.
     let (old, new) = (rule("sliding_log 4/s"), rule("sliding_log 5/s"));
     let (mut before, mut state) = (fresh(&old), fresh(&new));
     assert!(old.decide(&mut before[..], at(100), 4).is_allowed());

@@ -1,4 +1,4 @@
-//! Laws of clocks: time that runs backwards gives nothing away, and locks nobody out for long.
+//! Laws of clocks: time that runs backwards mints nothing, and blocks no key for long.
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
@@ -22,7 +22,7 @@ fn a_step_back_mints_nothing() {
 }
 
 #[test]
-fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
+fn a_step_back_blocks_no_key_longer_than_a_full_refill() {
     for (text, longest) in RULES {
         let (rule, longest) = (rule(text), longest + next_cell(text));
         wander(&rule, Verbs::WithoutDebt, |mut it| {
@@ -33,7 +33,7 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
             assert!(micros(decision.reset_after()) <= longest, "{text} at {back}: {decision:?}");
             let wait = decision.retry_after().unwrap_or_default();
             assert!(micros(wait) <= longest, "{text} at {back}: {decision:?}");
-            // And what was said stays true of the state that was left behind.
+            // And the decision stays true for the state that was left behind.
             if !decision.is_allowed() {
                 assert_eq!(rule.peek(&state[..], back, cost), decision, "{text} at {back}");
             }
@@ -41,7 +41,7 @@ fn a_step_back_locks_nobody_out_for_longer_than_an_empty_limit_takes_to_fill() {
     }
 }
 
-/// After a far step back an interpolated window waits for its next cell. How long that is in microseconds.
+/// The wait of an interpolated window for its next cell after a far step back, in microseconds.
 fn next_cell(text: &str) -> u64 {
     match rule(text).encode().numbers() {
         [_, period, cells, _] if text.contains("interpolated") => period.div_ceil(*cells),
@@ -49,9 +49,10 @@ fn next_cell(text: &str) -> u64 {
     }
 }
 
-/// Until the clock has come again nothing of a step that is shorter than a refill counts, so it is waited for as well.
+/// Until the clock has caught up, nothing of a step shorter than a refill counts, so that time is waited for
+/// as well.
 #[test]
-fn a_step_back_that_is_shorter_than_a_refill_or_a_window_is_waited_for_at_most_once() {
+fn a_step_back_shorter_than_a_refill_or_a_window_is_waited_for_at_most_once() {
     for (text, longest) in RULES.into_iter().filter(|(text, _)| remembers(&rule(text))) {
         let (rule, longest, mut waited) = (rule(text), longest + next_cell(text), 0);
         wander(&rule, Verbs::WithoutDebt, |mut it| {
@@ -69,12 +70,13 @@ fn a_step_back_that_is_shorter_than_a_refill_or_a_window_is_waited_for_at_most_o
 }
 
 #[test]
-fn the_longest_lock_out_is_as_long_as_the_table_says() {
+fn the_longest_block_is_as_long_as_the_table_says() {
     for (text, longest) in RULES {
         let rule = rule(text);
         let mut state = fresh(&rule);
         let all = u32::try_from(rule.peek(&state[..], Micros::ZERO, 0).limit()).unwrap();
-        // All of it at the very beginning of a window, a step and a cell. A step at 300 ms leaves 300 ms.
+        // The whole limit at the very beginning of a window, a step and a cell. A step at 300 ms leaves 300
+        // ms.
         let decision = rule.decide(&mut state[..], Micros::ZERO, all);
         let offset = if text.contains("offset 300ms") { 700_000 } else { 0 };
         let offset = if text.contains("offset 10s") { 50_000_000 } else { offset };
@@ -82,7 +84,7 @@ fn the_longest_lock_out_is_as_long_as_the_table_says() {
     }
 }
 
-/// What passes when the clock keeps stepping back, by the time that really went by.
+/// What passes when the clock keeps stepping back, by the time that really passed.
 fn passed_on_a_bad_clock<A: Algorithm>(limit: &A, period: u64, seed: u64) -> Vec<(u64, u64)> {
     let (mut random, mut state) = (Random::seeded(seed), fresh(limit));
     let (mut clock, mut real, mut passed) = (1_000_000_000_000, 0, Vec::new());
@@ -101,7 +103,7 @@ fn passed_on_a_bad_clock<A: Algorithm>(limit: &A, period: u64, seed: u64) -> Vec
 }
 
 #[test]
-fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows() {
+fn a_clock_that_keeps_stepping_back_admits_no_more_than_real_time_allows() {
     let quota = Quota::per_second(7).burst(4);
     let bucket_bound = |stretch: u64| 4 + stretch * 7 / 1_000_000;
     let window_bound = |stretch: u64| if stretch < 1_000_000 { 7 } else { u64::MAX };
@@ -119,7 +121,7 @@ fn a_clock_that_keeps_stepping_back_still_admits_no_more_than_real_time_allows()
 
 // === A clock that flickers ===
 
-/// Whether a rule remembers where the clock stepped back from.
+/// Whether a rule remembers the latest instant before the clock stepped back.
 fn remembers(rule: &Rule) -> bool {
     let bucket = matches!(rule, Rule::TokenBucket(_) | Rule::LeakyQueue(_)) && rule.words() == 3;
     bucket || matches!(rule, Rule::SlidingLog(_) | Rule::SlidingWindow(_))
@@ -138,7 +140,7 @@ fn furthest_back(rule: &Rule) -> u64 {
     }
 }
 
-/// How much passes of each rule at each of these instants, if all that is there is taken.
+/// How much passes at each of these instants, if everything available is taken.
 fn passed_at<A: Algorithm>(limit: &A, state: &mut [u64], instants: &[u64]) -> Vec<u32> {
     let most = |at: &u64| {
         let all = u32::try_from(limit.peek(state, Micros::new(*at), 0).limit()).expect("a limit");
@@ -148,7 +150,7 @@ fn passed_at<A: Algorithm>(limit: &A, state: &mut [u64], instants: &[u64]) -> Ve
 }
 
 #[test]
-fn a_clock_that_flickers_mints_nothing() {
+fn a_flickering_clock_mints_nothing() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
     let (there, back) = (1_000_000_000, 990_000_000);
     assert_eq!(passed_at(&bucket, &mut [0; 3], &[there, back, there, back, there]), [4, 0, 0, 0, 0]);
@@ -161,7 +163,7 @@ fn a_clock_that_flickers_mints_nothing() {
             let flicker = [there, there - step].repeat(5);
             let passed = passed_at(&rule, &mut state, &flicker);
             assert_eq!(passed[1..], [0; 9], "{rule:?} flickers by {step}");
-            // And then it goes on as if nothing had been.
+            // And then the rule goes on as if the clock had never flickered.
             let mut steady = fresh(&rule);
             assert_eq!(passed_at(&rule, &mut steady, &[there])[0], passed[0]);
             let later =
@@ -172,9 +174,10 @@ fn a_clock_that_flickers_mints_nothing() {
     }
 }
 
-/// Ten seconds back and forth, five times. A cell of a day is far longer than that, one of 10 us far shorter.
+/// The clock moves ten seconds back and forth, five times. A cell of a day is far longer than that, one of 10
+/// us far shorter.
 #[test]
-fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
+fn a_clock_flickering_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
     let (there, back) = (1_760_000_000_000_000, 1_759_999_990_000_000);
     let flicker = [there, back].repeat(5);
     for text in ["1/s", "7/s", "5 per 10s", "30/min", "3/day"] {
@@ -190,7 +193,8 @@ fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
     }
 }
 
-/// Every other algorithm starts anew where the clock comes again: n steps back hand out its limit n times more, and no more often.
+/// Every other algorithm starts anew at an instant that comes again: n steps back admit its limit n times
+/// more, and no more often.
 #[test]
 fn n_steps_back_mint_at_most_n_limits_of_any_other_algorithm() {
     for rule in rules().filter(|rule| !remembers(rule)) {
@@ -198,17 +202,18 @@ fn n_steps_back_mint_at_most_n_limits_of_any_other_algorithm() {
         let flicker = [there, there - 200_000_000].repeat(5);
         let passed = passed_at(&rule, &mut state, &flicker);
         let all = rule.peek(&fresh(&rule)[..], Micros::new(there), 0).limit();
-        for (visit, amount) in passed.into_iter().enumerate() {
-            let most = if visit % 2 == 0 { all } else { u64::from(matches!(rule, Rule::NginxQueue(_))) };
-            assert!(u64::from(amount) <= most, "{rule:?}: {amount} at visit {visit}");
+        for (reading, amount) in passed.into_iter().enumerate() {
+            let most = if reading % 2 == 0 { all } else { u64::from(matches!(rule, Rule::NginxQueue(_))) };
+            assert!(u64::from(amount) <= most, "{rule:?}: {amount} at reading {reading}");
         }
     }
 }
 
-/// The bound for any readings: the burst, and the pace times what counts as time. From below the latest reading so far up to it
-/// nothing counts, from there on and between readings below it everything does.
+/// The bound for any readings: the burst, and the rate times the time that counts. A move from below the
+/// latest reading so far up to it counts nothing; moves beyond it and moves between readings below it count
+/// in full.
 #[test]
-fn what_passes_on_any_clock_is_bounded_by_the_way_forward_that_was_not_gone_before() {
+fn what_passes_on_any_clock_is_bounded_by_the_burst_and_the_time_that_counts() {
     let (limit, burst) = (7, 4);
     let bucket = TokenBucket::new(Quota::per_second(limit).burst(burst));
     let mut most_used = 0;
@@ -231,24 +236,26 @@ fn what_passes_on_any_clock_is_bounded_by_the_way_forward_that_was_not_gone_befo
             most_used = most_used.max(passed * 100 / bound);
         }
     }
-    assert!(most_used > 80, "the bound is met by {most_used}% only");
+    assert!(most_used > 80, "only {most_used}% of the bound is reached");
 }
 
-/// Which visits of a clock that jumps about count as such.
+/// Which readings of a clock that jumps about count.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Visits {
+enum Readings {
     All,
-    /// Only visits at which the state changes. A refusal that finds that the clock has come again writes that, and not what lies beyond.
+    /// Only readings at which the state changes. A refusal that finds that the clock has caught up writes
+    /// that, and not what lies beyond.
     Written,
 }
 
-/// What passes on a clock that jumps about, each with what has counted as time before it, in units of `unit`.
+/// What passes on a clock that jumps about, each amount with the time that has counted before it, in units of
+/// `unit`.
 fn passed_by_counted_time<A: Algorithm>(
     limit: &A,
     seed: u64,
     period: u64,
     unit: u64,
-    visits: Visits,
+    readings: Readings,
 ) -> Vec<(u64, u64)> {
     let (mut random, mut state) = (Random::seeded(seed), fresh(limit));
     let (mut now, mut time, mut passed) = (1_000_000_000_000_u64, 0, Vec::new());
@@ -256,8 +263,8 @@ fn passed_by_counted_time<A: Algorithm>(
     for _ in 0..300 {
         let before = state.clone();
         let amount = passed_at(limit, &mut state, &[now])[0];
-        if visits == Visits::All || state != before {
-            let beyond = amount > 0 || visits == Visits::All;
+        if readings == Readings::All || state != before {
+            let beyond = amount > 0 || readings == Readings::All;
             let this = if beyond { now / unit } else { (now / unit).min(latest_counted) };
             time += if this >= latest_counted { this - latest_counted } else { this.saturating_sub(last) };
             (last, latest_counted) = (this, latest_counted.max(this));
@@ -275,7 +282,8 @@ fn passed_by_counted_time<A: Algorithm>(
     passed
 }
 
-/// The same bound for logs: the limit, and as often again as periods have counted. For windows, cells are what is counted.
+/// The same bound for logs: the limit, and once more for each period that has counted. Windows count in
+/// cells.
 #[test]
 fn what_passes_on_any_clock_is_a_limit_and_one_for_each_period_that_counts() {
     let (quota, period) = (Quota::per_second(7), 1_000_000);
@@ -295,22 +303,23 @@ fn what_passes_on_any_clock_is_a_limit_and_one_for_each_period_that_counts() {
     };
     for seed in 0..200 {
         let log = SlidingLog::new(quota);
-        assert_total("log", &passed_by_counted_time(&log, seed, period, 1, Visits::All), period);
+        assert_total("log", &passed_by_counted_time(&log, seed, period, 1, Readings::All), period);
         for (window, (cells, whole)) in windows.iter().zip(cells) {
-            let passed = passed_by_counted_time(window, seed, period, period / cells, Visits::All);
+            let passed = passed_by_counted_time(window, seed, period, period / cells, Readings::All);
             assert_total(&format!("{window:?}"), &passed, whole);
         }
     }
-    assert!(most_used > 80, "the bound is met by {most_used}% only");
+    assert!(most_used > 80, "only {most_used}% of the bound is reached");
 }
 
-/// And none of these periods holds more than the limit, wherever it begins, if refusals are no visits: they are not written down.
+/// And none of these periods holds more than the limit, wherever it begins, if refusals are left out: they
+/// are not written.
 #[test]
-fn what_passes_on_any_clock_in_a_period_that_counts_is_at_most_the_limit() {
+fn any_period_that_counts_holds_at_most_the_limit_on_any_clock() {
     let (quota, period) = (Quota::per_second(7), 1_000_000);
     for seed in 0..200 {
         let log = SlidingLog::new(quota);
-        let passed = passed_by_counted_time(&log, seed, period, 1, Visits::Written);
+        let passed = passed_by_counted_time(&log, seed, period, 1, Readings::Written);
         assert_bound(&log, &passed, |stretch| if stretch < period { 7 } else { u64::MAX });
         for (cells, kind) in
             [(1, Cells::Strict), (5, Cells::Strict), (5, Cells::Interpolated), (5, Cells::Plain)]
@@ -318,14 +327,14 @@ fn what_passes_on_any_clock_in_a_period_that_counts_is_at_most_the_limit() {
             let window = SlidingWindow::new(quota, cells).oldest(kind);
             let full = u64::from(cells) + u64::from(kind == Cells::Strict);
             let unit = period / u64::from(cells);
-            let passed = passed_by_counted_time(&window, seed, period, unit, Visits::Written);
+            let passed = passed_by_counted_time(&window, seed, period, unit, Readings::Written);
             assert_bound(&window, &passed, |stretch| if stretch < full { 7 } else { u64::MAX });
         }
     }
 }
 
 #[test]
-fn after_a_clock_was_set_back_time_passes_as_ever() {
+fn a_bucket_refills_at_its_rate_after_the_clock_was_set_back() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
     let (noon, hour) = (43_200_000_000, 3_600_000_000);
     let every_100ms: Vec<u64> = (0..100).map(|n| noon - hour + n * 100_000).collect();
@@ -333,31 +342,33 @@ fn after_a_clock_was_set_back_time_passes_as_ever() {
     assert_eq!(passed_at(&bucket, &mut state, &[noon]), [4]);
     let passed = passed_at(&bucket, &mut state, &every_100ms);
     assert_eq!((passed[0], passed[1..].iter().sum()), (0, 99));
-    // Nobody came for the rest of the hour. When it is over nothing of that counts, and what comes after does.
+    // No requests come for the rest of the hour. When it is over none of it counts, and the time after it
+    // does.
     assert_eq!(passed_at(&bucket, &mut state, &[noon, noon + 100_000, noon + hour]), [0, 1, 4]);
 }
 
-/// Two clocks ten seconds apart take turns every 10 ms, and a token comes each 100 ms. What comes back between two turns is less than a
-/// token, and is not lost.
+/// Two clocks ten seconds apart alternate every 10 ms, and a token refills every 100 ms. The refill between
+/// two readings is less than a token, and is not lost.
 #[test]
-fn two_clocks_that_take_turns_refill_a_bucket_at_its_pace() {
+fn two_alternating_clocks_refill_a_bucket_at_its_rate() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(4));
-    let turns: Vec<u64> = (0..1_000).map(|n| 1_000_000_000 + n * 10_000 - n % 2 * 10_000_000).collect();
-    let passed: u32 = passed_at(&bucket, &mut [0; 3], &turns).iter().sum();
+    let readings: Vec<u64> = (0..1_000).map(|n| 1_000_000_000 + n * 10_000 - n % 2 * 10_000_000).collect();
+    let passed: u32 = passed_at(&bucket, &mut [0; 3], &readings).iter().sum();
     assert_eq!(passed, 4 + 99);
 }
 
 /// The same for logs and cells: once a second a limit passes, whichever clock is read.
 #[test]
-fn two_clocks_that_take_turns_free_logs_and_cells_at_their_pace() {
-    let turns =
+fn two_alternating_clocks_free_logs_and_cells_at_their_rate() {
+    let readings =
         |apart: u64| -> Vec<u64> { (0..2_000).map(|n| 1_000_000_000 + n * 10_000 - n % 2 * apart).collect() };
     for apart in [7_000, 300_000, 990_000, 1_000_000, 10_000_000] {
         let passed = |rule: &str| -> u32 {
             let rule = rule.parse::<Rule>().expect("a rule");
-            passed_at(&rule, &mut fresh(&rule), &turns(apart)).iter().sum()
+            passed_at(&rule, &mut fresh(&rule), &readings(apart)).iter().sum()
         };
-        // In 20 s. Greedy demand takes all at once, so strict cells of a fifth let a limit pass each 1.2 s.
+        // In 20 s. Greedy demand takes everything immediately, so strict cells of a fifth let a limit pass
+        // each 1.2 s.
         assert_eq!(passed("sliding_log 5/s"), 20 * 5, "{apart} us apart");
         assert_eq!(passed("sliding_window 5/s cells 5"), 17 * 5, "{apart} us apart");
         assert_eq!(passed("sliding_window 5/s cells 5 plain"), 20 * 5, "{apart} us apart");
@@ -367,7 +378,7 @@ fn two_clocks_that_take_turns_free_logs_and_cells_at_their_pace() {
 }
 
 #[test]
-fn after_a_clock_was_set_back_logs_and_cells_slide_on_as_ever() {
+fn logs_and_cells_slide_on_after_the_clock_was_set_back() {
     let (noon, hour) = (43_200_000_000, 3_600_000_000);
     let every_100ms: Vec<u64> = (1..=100).map(|n| noon - hour + n * 100_000).collect();
     for (text, of_every_100ms) in [
@@ -380,15 +391,17 @@ fn after_a_clock_was_set_back_logs_and_cells_slide_on_as_ever() {
         assert_eq!(passed_at(&rule, &mut state, &[noon, noon - hour]), [5, 0], "{text}");
         let passed: u32 = passed_at(&rule, &mut state, &every_100ms).iter().sum();
         assert_eq!(passed, of_every_100ms, "{text}");
-        // Nothing is asked for the rest of the hour, and it does not count: what was taken last leaves a window after noon.
+        // No requests come for the rest of the hour, and it does not count: the last units leave a window
+        // after noon.
         let after = [noon, noon + 900_000, noon + 1_200_000];
         assert_eq!(passed_at(&rule, &mut state, &after), [0, 0, 5], "{text}");
     }
 }
 
-/// The longest step that a window remembers, and one cell more: a return from there frees one cell too early.
+/// The longest step that a window remembers, and one that is too long: a return from there admits the limit
+/// again.
 #[test]
-fn how_far_back_a_step_is_remembered_depends_on_the_length_of_a_cell() {
+fn how_far_back_a_window_remembers_depends_on_the_length_of_a_cell() {
     let there = 1_760_000_000_000_000;
     for (text, cell, furthest) in [
         ("sliding_window 3 per 5us cells 5", 1, 2_047),
@@ -402,7 +415,7 @@ fn how_far_back_a_step_is_remembered_depends_on_the_length_of_a_cell() {
         let too_far = [there, at(furthest + 11), there];
         assert_eq!(passed_at(&rule, &mut fresh(&rule), &too_far), [3, 0, 3], "{text}");
     }
-    // A log remembers any, whatever its limit.
+    // A log remembers any step, whatever its limit.
     for limit in [1, 2, 3, 40] {
         let log = SlidingLog::new(Quota::per_second(limit));
         let (all, last) = (u32::try_from(limit).expect("a limit"), Micros::MAX.get() - 10);
@@ -412,7 +425,7 @@ fn how_far_back_a_step_is_remembered_depends_on_the_length_of_a_cell() {
 }
 
 #[test]
-fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
+fn a_refusal_while_the_clock_is_behind_reports_the_exact_wait() {
     for rule in rules().filter(remembers) {
         wander(&rule, Verbs::All, |mut it| {
             let cost = draw_cost(&rule, &mut it);
@@ -430,10 +443,10 @@ fn a_refusal_while_the_clock_is_behind_tells_exactly_when_a_request_passes() {
     }
 }
 
-/// The finer the parts of a microsecond, the fewer bits are left to remember a step. A million parts leave enough for any, a
-/// million millions for four hours.
+/// The finer the parts of a microsecond, the fewer bits are left to remember a step. A million parts leave
+/// enough for any step, a million millions for four hours.
 #[test]
-fn how_far_back_a_step_is_remembered_depends_on_the_parts_of_a_microsecond() {
+fn how_far_back_a_bucket_remembers_depends_on_the_parts_of_a_microsecond() {
     let of = |limit, period| TokenBucket::new(Quota::try_new(limit, period, 3).expect("a quota"));
     let (fine, finest) =
         (of(999_983, Duration::from_secs(1)), of((1 << 40) + 1, Duration::from_secs(86_400)));
@@ -443,12 +456,13 @@ fn how_far_back_a_step_is_remembered_depends_on_the_parts_of_a_microsecond() {
         assert_eq!(passed, [3, 0, 0, 0, 0], "{bucket:?} back by {step}");
     }
     let passed = passed_at(&finest, &mut [0; 3], &[there, there - 5 * hour, there]);
-    assert_eq!(passed, [3, 0, 3], "further back it is as after a step of as far as it can remember");
+    assert_eq!(passed, [3, 0, 3], "a longer step is treated as the longest that can be remembered");
 }
 
-/// A table forgets a key at that instant. Below the one that the clock stepped back from everything may have left, and is back there.
+/// A table evicts a key at that instant. Below the instant before the step back everything may have left the
+/// window, and is back in it there.
 #[test]
-fn logs_and_cells_make_a_difference_until_they_are_idle_and_not_from_then_on() {
+fn logs_and_cells_make_a_difference_until_they_are_idle_and_not_after() {
     for rule in rules().filter(|rule| matches!(rule, Rule::SlidingLog(_) | Rule::SlidingWindow(_))) {
         let longest = furthest_back(&rule).min(200_000_000);
         wander(&rule, Verbs::All, |it| {
@@ -472,8 +486,9 @@ fn logs_and_cells_make_a_difference_until_they_are_idle_and_not_from_then_on() {
 
 // === Refunds ===
 
-/// Whether the clock goes on from there, or steps back and comes again. A bucket that would owe more than it holds is forgiven
-/// the step; with a refund it may owe less than that, and then it waits for the clock, as after a smaller charge.
+/// Whether the clock goes on from there, or steps back and catches up. A bucket that would owe more than it
+/// holds is forgiven the step; with a refund it may owe less than that, and then it waits for the clock, as
+/// after a smaller charge.
 #[test]
 fn a_refund_never_leaves_a_key_worse_off_wherever_the_clock_goes() {
     for rule in rules() {
@@ -516,7 +531,7 @@ fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
 }
 
 #[test]
-fn a_key_that_has_everything_back_is_as_if_never_seen() {
+fn a_fully_refunded_key_is_as_if_never_seen() {
     for rule in rules() {
         wander(&rule, Verbs::All, |it| {
             let mut state = it.state.to_vec();
@@ -531,10 +546,10 @@ fn a_key_that_has_everything_back_is_as_if_never_seen() {
     }
 }
 
-/// Nine at once, seven a second. Had the refund written down that the key owed nothing *at 1000 s*, a second before it would owe
-/// seven.
+/// A burst of nine, seven per second. If the refund had written that the key owes nothing *at 1000 s*, it
+/// would owe seven a second before that.
 #[test]
-fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
+fn a_refunded_charge_is_not_missing_after_a_step_back() {
     let at = |seconds: u64| Micros::new(seconds * 1_000_000);
     let bucket = rule("7/s burst 9");
     let mut state = fresh(&bucket);
@@ -545,7 +560,7 @@ fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
 }
 
 #[test]
-fn what_a_state_has_seen_is_past_and_who_decides_no_earlier_pulls_nothing_back() {
+fn a_decision_no_earlier_than_last_seen_pulls_no_state_back() {
     for rule in steady_rules() {
         wander(&rule, Verbs::All, |it| {
             let last_seen = rule.last_seen(it.state);
@@ -561,10 +576,10 @@ fn what_a_state_has_seen_is_past_and_who_decides_no_earlier_pulls_nothing_back()
     }
 }
 
-/// Three at once, of which two are used at 200 ms. At 100 ms nothing is left; before, there would be less than nothing, and
-/// so it is as it was when they were used.
+/// A burst of three, two of which are used at 200 ms. At 100 ms nothing is left; before that, less than
+/// nothing would be left, and so the state is as it was when they were used.
 #[test]
-fn a_step_back_is_forgiven_only_if_there_would_be_less_than_nothing() {
+fn a_step_back_is_forgiven_only_if_less_than_nothing_would_be_left() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(3));
     let mut state = [0; 3];
     assert!(bucket.decide(&mut state, Micros::new(200_000), 2).is_allowed());

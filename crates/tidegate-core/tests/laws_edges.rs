@@ -1,4 +1,5 @@
-//! Laws at the edges: no instant, no cost and no debt is so large that anything panics, wraps or passes for nothing.
+//! Laws at the edges: no instant, no cost and no debt is so large that anything panics, wraps or passes for
+//! free.
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
@@ -10,7 +11,7 @@ use random::Random;
 use tidegate_core::{Algorithm, Micros, Rule};
 use wander::{fresh, policies, rule, rules};
 
-/// Rules at the edge of what can be counted, beside the ordinary ones.
+/// Rules at the edge of what can be counted, in addition to the ordinary ones.
 const EDGES: [&str; 8] = [
     "1 per 100000day",
     "9000000000000000/s",
@@ -58,7 +59,7 @@ fn no_instant_and_no_cost_makes_anything_panic_or_wrap() {
 }
 
 #[test]
-fn no_instant_makes_a_change_of_rules_panic() {
+fn no_instant_makes_a_migration_panic() {
     let rules: Vec<Rule> = rules().chain(EDGES.iter().map(|text| rule(text))).collect();
     for old in &rules {
         for new in &rules {
@@ -66,9 +67,9 @@ fn no_instant_makes_a_change_of_rules_panic() {
                 let mut state = fresh(old);
                 let _ = old.force(&mut state[..], then, 3);
                 for now in INSTANTS.map(Micros::new) {
-                    let mut adopted = fresh(new);
-                    new.migrate_from(old, &state[..], &mut adopted[..], now);
-                    let found = new.peek(&adopted[..], now, 0);
+                    let mut migrated = fresh(new);
+                    new.migrate_from(old, &state[..], &mut migrated[..], now);
+                    let found = new.peek(&migrated[..], now, 0);
                     assert!(found.remaining() <= found.limit(), "{old:?} to {new:?} at {now}");
                 }
             }
@@ -90,7 +91,7 @@ fn nothing_beyond_the_limit_passes_at_the_end_of_time() {
 }
 
 #[test]
-fn a_debt_beyond_all_measure_is_still_a_debt() {
+fn a_debt_beyond_the_time_line_is_still_refused() {
     for rule in rules() {
         let mut state = fresh(&rule);
         let now = Micros::new(1_760_000_000_000_000);

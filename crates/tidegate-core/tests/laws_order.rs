@@ -1,4 +1,5 @@
-//! Laws of order: of two states, and of two decisions, one is the stricter, whoever asks and in whatever order.
+//! Laws of order: of two states, and of two decisions, one is the stricter, for every request and in any
+//! order.
 
 mod random;
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
@@ -10,11 +11,11 @@ use wander::{RULES, Verbs, draw_cost, fresh, policies, rule, rules, shown, stead
 
 // === Larger is stricter ===
 
-/// Shows pairs of states, the smaller first, that both were met on the way to an instant, and both settled at it; and whether
-/// that changed one of them.
+/// Shows pairs of states, the smaller first, that were both met on the way to an instant, and both repaired
+/// at it; and whether that changed one of them.
 ///
-/// A bucket for a steady clock is shown at no earlier instant than the walk has come to; all others at earlier ones
-/// too.
+/// A bucket for a steady clock is shown at no earlier instant than the walk has reached; all others at
+/// earlier ones, too.
 fn ordered_pairs(limit: &Rule, mut look: impl FnMut(&[u64], &[u64], bool, Micros, &mut Random)) {
     let may_step_back =
         !steady_rules().any(|steady| steady == *limit && matches!(limit, Rule::TokenBucket(_)));
@@ -57,7 +58,7 @@ fn of_ordered_states_the_larger_is_never_more_generous() {
             assert!(first.is_allowed() || !second.is_allowed(), "{limit:?} {less:?} {more:?}: {first:?}");
             let [left, left_of_more] = [less, more].map(|state| limit.peek(state, now, 0));
             assert!(left.remaining() >= left_of_more.remaining(), "{limit:?} {less:?} {more:?}");
-            // A bucket that remembers a far step back may have to wait for longer than one that owes more.
+            // A bucket that remembers a far step back may have to wait longer than one that owes more.
             if !pulled {
                 assert!(first.outcome <= second.outcome, "{limit:?} {less:?} {more:?}: {first:?} {second:?}");
                 assert!(left.reset_after() <= left_of_more.reset_after(), "{limit:?} {less:?} {more:?}");
@@ -74,14 +75,14 @@ fn of_ordered_states_the_larger_is_never_more_generous() {
 }
 
 #[test]
-fn of_ordered_states_the_larger_is_still_so_when_another_setting_takes_them_over() {
+fn of_ordered_states_the_larger_stays_larger_under_another_quota() {
     let settings = || ordered_rules().filter(|rule| rule.words() < 3);
     for (old, new) in settings().flat_map(|old| settings().map(move |new| (old, new))) {
         ordered_pairs(&old, |less, more, _, now, _| {
             let [less, more] = [less, more].map(|state| {
-                let mut adopted = fresh(&new);
-                new.migrate_from(&old, state, &mut adopted[..], now);
-                adopted
+                let mut migrated = fresh(&new);
+                new.migrate_from(&old, state, &mut migrated[..], now);
+                migrated
             });
             assert!(less <= more, "{old:?} became {new:?}: {less:?} {more:?} at {now}");
         });
@@ -115,7 +116,7 @@ fn the_stricter_of_decisions_does_not_depend_on_their_order() {
 }
 
 #[test]
-fn a_refusal_is_stricter_than_a_pass_and_never_stricter_than_a_wait() {
+fn a_refusal_is_stricter_than_a_pass_and_a_longer_wait_than_a_shorter() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(2));
     let mut state = [0; 3];
     let pass = bucket.decide(&mut state, Micros::ZERO, 2);
@@ -129,8 +130,8 @@ fn a_refusal_is_stricter_than_a_pass_and_never_stricter_than_a_wait() {
 }
 
 #[test]
-fn a_refused_request_spends_nothing_of_any_rule() {
-    // Nothing comes back within the test, so what is left of each rule is its limit less what passed.
+fn a_refused_request_charges_no_rule() {
+    // Nothing refills within the test, so what is left of each rule is its limit less what passed.
     let rules = ["20/day", "fixed_window 25/day", "sliding_log 30/day", "sliding_window 35/day cells 4"];
     let rules: Vec<Rule> = rules.iter().map(|text| rule(text)).collect();
     let (policy, mut state) = (rules.as_slice(), fresh(rules.as_slice()));
@@ -148,7 +149,7 @@ fn a_refused_request_spends_nothing_of_any_rule() {
 }
 
 #[test]
-fn a_policy_explains_each_rule_as_it_was_found() {
+fn a_policy_explains_each_rule_before_the_charge() {
     let policy = [rule("5/day"), rule("fixed_window 3/day")];
     let mut state = fresh(policy.as_slice());
     assert!(policy.decide(&mut state[..], Micros::ZERO, 2).is_allowed());

@@ -23,10 +23,13 @@ fn a_bucket_takes_one_word_on_a_steady_clock_unless_its_fractions_are_fine() {
 }
 
 #[test]
-fn all_plans_take_as_many_words() {
+fn every_per_call_bucket_takes_the_same_number_of_words() {
     for limit in [10, 1_027] {
-        let plan = PerCallBucket::new(Quota::per_second(limit));
-        assert_eq!((plan.words(), plan.for_clock(ANY).words(), plan.for_clock(STEADY).words()), (6, 6, 5));
+        let bucket = PerCallBucket::new(Quota::per_second(limit));
+        assert_eq!(
+            (bucket.words(), bucket.for_clock(ANY).words(), bucket.for_clock(STEADY).words()),
+            (6, 6, 5)
+        );
     }
 }
 
@@ -41,7 +44,7 @@ fn a_window_takes_one_word_as_long_as_its_count_fits_beside_its_number() {
 }
 
 #[test]
-fn a_window_of_two_words_counts_as_well() {
+fn a_window_of_two_words_counts_beyond_one_word() {
     let window = FixedWindow::new(Quota::per_second(1 << 29));
     let mut state = [0; 2];
     for _ in 0..4 {
@@ -52,7 +55,7 @@ fn a_window_of_two_words_counts_as_well() {
 }
 
 #[test]
-fn logs_and_cells_take_what_they_remember() {
+fn logs_and_cells_take_words_for_what_they_remember() {
     assert_eq!(SlidingLog::new(Quota::per_second(7)).words(), 8);
     assert_eq!(SlidingLog::new(Quota::per_second(7)).room(3).words(), 8, "never less than the limit");
     assert_eq!(SlidingLog::new(Quota::per_second(7)).room(20).words(), 21);
@@ -62,11 +65,11 @@ fn logs_and_cells_take_what_they_remember() {
 }
 
 #[test]
-fn there_is_a_short_cut_for_one_word() {
+fn rules_of_one_word_have_a_fast_path() {
     let now = Micros::new(5_000_000);
     let bucket = TokenBucket::new(Quota::per_second(10)).for_clock(STEADY);
     assert!([1, 2, 10].iter().all(|cost| bucket.decide_word(0, now, *cost).is_some()));
-    assert!(bucket.decide_word(0, now, 11).is_none(), "what can never pass goes the long way");
+    assert!(bucket.decide_word(0, now, 11).is_none(), "a cost that never passes takes the slow path");
 
     let window = FixedWindow::new(Quota::per_second(10));
     assert!(window.decide_word(0, now, 1).is_some());

@@ -1,5 +1,5 @@
-//! The queue that counts as nginx does, against a model of nginx: signed thousandths, milliseconds, truncated at
-//! each visit, and several zones that are all looked at before any is charged.
+//! The queue that counts as nginx does, against a model of nginx: signed thousandths, milliseconds, truncated
+//! at each request, and several zones that are all checked before any is charged.
 
 mod random;
 
@@ -99,7 +99,7 @@ fn step(random: &mut Random) -> i64 {
 }
 
 #[test]
-fn one_zone_or_several_say_what_nginx_says() {
+fn one_zone_or_several_decide_as_nginx_does() {
     let mut random = Random::seeded(70);
     let mut met = [0u32; 3];
     for _ in 0..400 {
@@ -109,7 +109,7 @@ fn one_zone_or_several_say_what_nginx_says() {
         let mut state = vec![0; rules.as_slice().words()];
         let (mut now, mut latest) = (1_000_000_000_i64, 0);
         for _ in 0..300 {
-            // Further back nginx would refuse until the clock has caught up. We do not: see below.
+            // Further back nginx would refuse until the clock has caught up. Tidegate does not: see below.
             now = (now + step(&mut random)).max(latest - 60_000);
             latest = latest.max(now);
             let micros = u64::try_from(now).expect("after the beginning") * 1_000 + random.below(1_000);
@@ -127,7 +127,7 @@ fn one_zone_or_several_say_what_nginx_says() {
 }
 
 #[test]
-fn a_minute_is_truncated_as_nginx_truncates_it() {
+fn a_rate_per_minute_is_truncated_as_nginx_truncates_it() {
     let queue = NginxQueue::new(Quota::per_minute(1), 0);
     let mut state = [0; 2];
     let first = queue.decide(&mut state, Micros::ZERO, 1);
@@ -135,7 +135,7 @@ fn a_minute_is_truncated_as_nginx_truncates_it() {
 }
 
 #[test]
-fn a_clock_that_steps_back_far_is_believed_from_then_on() {
+fn a_far_step_back_of_the_clock_is_accepted_from_then_on() {
     let queue = NginxQueue::new(Quota::per_second(1), 0);
     let mut state = [0; 2];
     assert!(queue.decide(&mut state, Micros::new(100_000_000), 1).is_allowed());
@@ -145,16 +145,17 @@ fn a_clock_that_steps_back_far_is_believed_from_then_on() {
 }
 
 #[test]
-fn the_largest_rate_is_a_rate_and_one_more_is_none() {
+fn the_largest_rate_is_accepted_and_one_more_is_refused() {
     let in_1000_seconds = |limit| Quota::try_new(limit, Duration::from_secs(1_000), 1).expect("exact");
     let largest = u64::from(u32::MAX);
     assert!(NginxQueue::try_new(in_1000_seconds(largest), 0).is_ok());
     assert!(NginxQueue::try_new(in_1000_seconds(largest + 1), 0).is_err());
 }
 
-/// So that a thread which read the clock long before another wrote is not taken for a clock that stepped back far.
+/// So that a thread with a clock reading from long before the last write is not taken for a clock that
+/// stepped back far.
 #[test]
-fn a_zone_has_seen_the_millisecond_it_was_written_in() {
+fn last_seen_of_a_zone_is_the_millisecond_of_its_last_write() {
     let queue = NginxQueue::new(Quota::per_second(1), 0);
     let mut state = [0; 2];
     assert_eq!(queue.last_seen(&state), Micros::ZERO);

@@ -1,7 +1,7 @@
-//! Every algorithm against its oracle, a million random steps each: verdict, remaining, retry and reset must be
-//! equal at every one, to the unit and to the microsecond.
+//! Every algorithm against its oracle, a million random steps each: verdict, remaining, retry and reset must
+//! be equal at every one, to the unit and to the microsecond.
 //!
-//! `TIDEGATE_STEPS` asks for longer or shorter walks.
+//! `TIDEGATE_STEPS` makes the walks longer or shorter.
 
 mod oracle;
 mod random;
@@ -23,7 +23,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Quotas that have hurt somebody: slow ones, primes, more than one per microsecond, less than it and not evenly.
+/// Quotas that have caused bugs: slow ones, primes, more than one per microsecond, less than one and not
+/// evenly.
 const HARD: [(u64, Duration, u64); 11] = [
     (1, DAY, 1),
     (7, SECOND, 7),
@@ -66,8 +67,9 @@ fn any_quota(random: &mut Random) -> (u64, Duration, u64) {
 
 /// A quota for which `algorithm` remembers debts of several times the limit.
 ///
-/// A count shares its word with a number, and is cut where the word ends. The oracle knows of no words, so it is
-/// asked only where the cut is out of reach: where there are two words, or one that would do for a far larger limit.
+/// A count shares its word with a number, and is cut where the word ends. The oracle has no words, so it is
+/// compared only where the cut is out of reach: with two words, or with one that would do for a far larger
+/// limit.
 fn draw_roomy_quota<A: Algorithm>(random: &mut Random, algorithm: impl Fn(Quota) -> A) -> Quota {
     loop {
         let quota = draw_quota(random, u64::MAX);
@@ -79,7 +81,7 @@ fn draw_roomy_quota<A: Algorithm>(random: &mut Random, algorithm: impl Fn(Quota)
     }
 }
 
-/// Lengths below a period, beyond it, and none.
+/// An offset below a period, beyond it, or none.
 fn draw_offset(random: &mut Random, quota: Quota) -> Duration {
     let period = micros(quota.period());
     match random.below(4) {
@@ -102,8 +104,8 @@ fn walk_the_token_bucket(clock: Clock, seed: u64, for_clock: ClockKind) {
     });
 }
 
-/// Under one and the same plan it is that plan's bucket.
-fn walk_a_plan(clock: Clock, seed: u64, for_clock: ClockKind) {
+/// With one and the same quota in every call it is that quota's bucket.
+fn walk_the_per_call_bucket(clock: Clock, seed: u64, for_clock: ClockKind) {
     walk(clock, seed, |random, walk| {
         let quota = draw_quota(random, u64::MAX);
         let per_call_bucket = PerCallBucket::new(quota).for_clock(for_clock);
@@ -314,161 +316,161 @@ fn none(_: &mut Random, _: Quota) -> Duration {
 }
 
 #[test]
-fn the_token_bucket_is_its_oracle() {
+fn the_token_bucket_equals_its_oracle() {
     walk_the_token_bucket(Forward, 1, MayStepBack);
 }
 
 #[test]
-fn the_token_bucket_for_a_steady_clock_is_its_oracle() {
+fn the_token_bucket_for_a_steady_clock_equals_its_oracle() {
     walk_the_token_bucket(Forward, 23, Monotonic);
 }
 
 #[test]
-fn the_token_bucket_for_a_steady_clock_is_its_oracle_to_late_readers() {
+fn the_token_bucket_for_a_steady_clock_equals_its_oracle_for_late_readings() {
     walk_the_token_bucket(SometimesBack, 24, Monotonic);
 }
 
 #[test]
-fn the_token_bucket_is_its_oracle_when_the_clock_steps_back() {
+fn the_token_bucket_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_token_bucket(SometimesBack, 2, MayStepBack);
 }
 
 #[test]
-fn a_plan_is_its_bucket() {
-    walk_a_plan(Forward, 40, MayStepBack);
+fn the_per_call_bucket_equals_its_oracle() {
+    walk_the_per_call_bucket(Forward, 40, MayStepBack);
 }
 
 #[test]
-fn a_plan_for_a_steady_clock_is_its_bucket() {
-    walk_a_plan(Forward, 41, Monotonic);
+fn the_per_call_bucket_for_a_steady_clock_equals_its_oracle() {
+    walk_the_per_call_bucket(Forward, 41, Monotonic);
 }
 
 #[test]
-fn a_plan_is_its_bucket_when_the_clock_steps_back() {
-    walk_a_plan(SometimesBack, 42, MayStepBack);
+fn the_per_call_bucket_equals_its_oracle_when_the_clock_steps_back() {
+    walk_the_per_call_bucket(SometimesBack, 42, MayStepBack);
 }
 
 #[test]
-fn the_leaky_queue_is_its_oracle() {
+fn the_leaky_queue_equals_its_oracle() {
     walk_the_leaky_queue(Forward, 50, MayStepBack);
 }
 
 #[test]
-fn the_leaky_queue_for_a_steady_clock_is_its_oracle() {
+fn the_leaky_queue_for_a_steady_clock_equals_its_oracle() {
     walk_the_leaky_queue(Forward, 51, Monotonic);
 }
 
 #[test]
-fn the_leaky_queue_is_its_oracle_when_the_clock_steps_back() {
+fn the_leaky_queue_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_leaky_queue(SometimesBack, 52, MayStepBack);
 }
 
 #[test]
-fn the_nginx_queue_is_its_oracle() {
+fn the_nginx_queue_equals_its_oracle() {
     walk_the_nginx_queue(Forward, 53);
 }
 
 #[test]
-fn the_nginx_queue_is_its_oracle_when_the_clock_steps_back() {
+fn the_nginx_queue_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_nginx_queue(SometimesBack, 54);
 }
 
 #[test]
-fn the_stepped_bucket_is_its_oracle() {
+fn the_stepped_bucket_equals_its_oracle() {
     walk_the_stepped_bucket(Forward, 3, none);
 }
 
 #[test]
-fn the_stepped_bucket_with_an_offset_is_its_oracle() {
+fn the_stepped_bucket_with_an_offset_equals_its_oracle() {
     walk_the_stepped_bucket(Forward, 4, draw_offset);
 }
 
 #[test]
-fn the_stepped_bucket_is_its_oracle_when_the_clock_steps_back() {
+fn the_stepped_bucket_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_stepped_bucket(SometimesBack, 5, draw_offset);
 }
 
 #[test]
-fn the_fixed_window_is_its_oracle() {
+fn the_fixed_window_equals_its_oracle() {
     walk_the_fixed_window(Forward, 6, none);
 }
 
 #[test]
-fn the_fixed_window_with_an_offset_is_its_oracle() {
+fn the_fixed_window_with_an_offset_equals_its_oracle() {
     walk_the_fixed_window(Forward, 7, draw_offset);
 }
 
 #[test]
-fn the_fixed_window_is_its_oracle_when_the_clock_steps_back() {
+fn the_fixed_window_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_fixed_window(SometimesBack, 8, draw_offset);
 }
 
 #[test]
-fn the_window_from_the_first_hit_is_its_oracle() {
+fn the_window_from_the_first_hit_equals_its_oracle() {
     walk_the_window_from_the_first_hit(Forward, 9);
 }
 
 #[test]
-fn the_window_from_the_first_hit_is_its_oracle_when_the_clock_steps_back() {
+fn the_window_from_the_first_hit_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_window_from_the_first_hit(SometimesBack, 10);
 }
 
 #[test]
-fn the_log_is_its_oracle() {
+fn the_log_equals_its_oracle() {
     walk_the_log(Forward, 11);
 }
 
 #[test]
-fn the_log_is_its_oracle_when_the_clock_steps_back() {
+fn the_log_equals_its_oracle_when_the_clock_steps_back() {
     walk_the_log(SometimesBack, 12);
 }
 
 #[test]
-fn strict_cells_are_their_oracle() {
+fn strict_cells_equal_their_oracle() {
     walk_the_cells(Forward, 13, Cells::Strict);
 }
 
 #[test]
-fn strict_cells_are_their_oracle_when_the_clock_steps_back() {
+fn strict_cells_equal_their_oracle_when_the_clock_steps_back() {
     walk_the_cells(SometimesBack, 14, Cells::Strict);
 }
 
 #[test]
-fn interpolated_cells_are_their_oracle() {
+fn interpolated_cells_equal_their_oracle() {
     walk_the_cells(Forward, 15, Cells::Interpolated);
 }
 
 #[test]
-fn interpolated_cells_are_their_oracle_when_the_clock_steps_back() {
+fn interpolated_cells_equal_their_oracle_when_the_clock_steps_back() {
     walk_the_cells(SometimesBack, 16, Cells::Interpolated);
 }
 
 #[test]
-fn plain_cells_are_their_oracle() {
+fn plain_cells_equal_their_oracle() {
     walk_the_cells(Forward, 17, Cells::Plain);
 }
 
 #[test]
-fn plain_cells_are_their_oracle_when_the_clock_steps_back() {
+fn plain_cells_equal_their_oracle_when_the_clock_steps_back() {
     walk_the_cells(SometimesBack, 18, Cells::Plain);
 }
 
 #[test]
-fn a_pair_of_rules_is_its_oracle() {
+fn a_pair_of_rules_equals_its_oracle() {
     walk_pairs(Forward, 19);
 }
 
 #[test]
-fn three_rules_are_their_oracle_when_the_clock_steps_back() {
+fn three_rules_equal_their_oracle_when_the_clock_steps_back() {
     walk_triples(SometimesBack, 20);
 }
 
 #[test]
-fn any_slice_of_rules_is_its_oracle() {
+fn any_slice_of_rules_equals_its_oracle() {
     walk_slices(Forward, 21);
 }
 
 #[test]
-fn any_slice_of_rules_is_its_oracle_when_the_clock_steps_back() {
+fn any_slice_of_rules_equals_its_oracle_when_the_clock_steps_back() {
     walk_slices(SometimesBack, 22);
 }

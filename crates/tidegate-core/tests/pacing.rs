@@ -1,4 +1,4 @@
-//! Pacing: values that others have published, laws, the ends of the time line, and what is refused when it is made.
+//! Pacing: values published by other projects, laws, the ends of the time line, and invalid settings.
 
 mod random;
 
@@ -10,7 +10,7 @@ use tidegate_core::{Bursty, InvalidQuota, Micros, Pacing, Quota, TooLong, Wait, 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Somebody who asks, waits as long as told, and asks again.
+/// A caller that reserves, waits as long as the reservation says, and reserves again.
 struct Caller {
     pacing: Pacing,
     state: [u64; 3],
@@ -28,7 +28,7 @@ impl Caller {
         caller
     }
 
-    /// Waits for `permits`, and tells how long that took, in microseconds.
+    /// Waits for `permits`, and returns how long that took, in microseconds.
     fn acquire(&mut self, permits: u64) -> u64 {
         let reserved = self.pacing.reserve(&mut self.state, self.now, permits).expect("on the time line");
         self.now = reserved.from();
@@ -70,13 +70,13 @@ fn millis(waits: Vec<u64>) -> Vec<u64> {
 // --- published values
 
 #[test]
-fn an_even_pace() {
+fn permits_pass_at_an_even_pace() {
     let mut caller = Caller::of(Bursty::new(five()));
     assert_eq!(millis(caller.acquire_each(&[1; 7])), [0, 200, 200, 200, 200, 200, 200]);
 }
 
 #[test]
-fn the_next_one_pays() {
+fn a_large_request_passes_and_the_next_one_waits_for_it() {
     let mut caller = Caller::of(Bursty::new(five()));
     assert_eq!(millis(caller.acquire_each(&[5, 1, 1])), [0, 1_000, 200]);
     let mut slow = Caller::of(Bursty::new(Quota::per_second(1)));
@@ -84,7 +84,7 @@ fn the_next_one_pays() {
 }
 
 #[test]
-fn a_rest_is_put_by() {
+fn idle_time_is_stored_up_to_the_max_burst() {
     let mut caller = Caller::of(Bursty::new(Quota::per_second(2)));
     assert_eq!(caller.acquire(1), 0);
     caller.idle(5_000_000);
@@ -92,7 +92,7 @@ fn a_rest_is_put_by() {
 }
 
 #[test]
-fn after_a_rest_it_starts_cold() {
+fn a_warm_up_starts_cold_after_idle_time() {
     let mut caller = Caller::of(WarmUp::new(five(), SECOND));
     assert_eq!(millis(caller.acquire_each(&[1; 6])), [0, 520, 360, 220, 200, 200]);
     caller.idle(1_000_000);
@@ -100,7 +100,7 @@ fn after_a_rest_it_starts_cold() {
 }
 
 #[test]
-fn a_longer_warm_up() {
+fn a_longer_warm_up_has_the_published_waits() {
     let mut caller = Caller::of(WarmUp::new(five(), seconds(3)));
     let waits = caller.acquire_each(&[1; 12]);
     let published = [
@@ -113,9 +113,10 @@ fn a_longer_warm_up() {
 
 // --- laws
 
-/// However a number of permits is cut, warming up over them costs the same, to the last part of a microsecond.
+/// However a number of permits is split, warming up over them costs the same, to the last part of a
+/// microsecond.
 #[test]
-fn any_split_costs_the_same() {
+fn any_split_of_permits_costs_the_same() {
     let mut random = Random::seeded(41);
     for quota in [five(), Quota::per_second(999_983), Quota::per_second(7), Quota::per_day(1)] {
         for (numerator, denominator) in [(3, 1), (1, 1), (7, 3), (100, 1)] {
@@ -139,7 +140,7 @@ fn any_split_costs_the_same() {
     }
 }
 
-/// The permits that pass while somebody asks without a rest, in a stretch of whole periods.
+/// The permits that pass while a caller never rests, in a stretch of whole periods.
 fn in_the_long_run(pacing: impl Into<Pacing>, quota: Quota, periods: u32, batch: u64) -> u64 {
     let end = quota.period() * periods;
     let (mut caller, mut passed) = (Caller::of(pacing), 0);
@@ -164,7 +165,7 @@ fn the_rate_is_kept_and_not_exceeded_in_the_long_run() {
         let most = quota.limit() * u64::from(periods);
         let passed = in_the_long_run(Bursty::new(quota), quota, periods, batch);
         assert!((most..most + batch).contains(&passed), "{quota}: {passed} of {most}");
-        // From cold, a warm-up of one period makes less of the first two, and no more of any.
+        // From cold, a warm-up of one period lets less pass in the first two periods, and no more in any.
         let warm_up = WarmUp::new(quota, quota.period());
         let passed = in_the_long_run(warm_up, quota, periods, batch);
         assert!(
@@ -175,7 +176,7 @@ fn the_rate_is_kept_and_not_exceeded_in_the_long_run() {
 }
 
 #[test]
-fn eighty_thousand_stay_eighty_thousand() {
+fn a_rate_of_eighty_thousand_per_second_is_not_rounded() {
     let mut caller = Caller::of(Bursty::new(Quota::per_second(80_000)));
     caller.acquire(80_000);
     assert_eq!(caller.acquire(1), 1_000_000);
@@ -183,9 +184,9 @@ fn eighty_thousand_stay_eighty_thousand() {
     assert_eq!(waits, [13, 12, 13, 12, 13, 12]);
 }
 
-/// Over any stretch at most rate·(stretch + max burst), and one request.
+/// Over any stretch at most rate·(stretch + max burst) passes, and one request.
 #[test]
-fn no_stretch_holds_more_than_it_may() {
+fn no_stretch_admits_more_than_rate_and_max_burst() {
     let (quota, max_burst) = (Quota::per_second(100), 250_000);
     let mut random = Random::seeded(42);
     let mut caller = Caller::of(Bursty::new(quota).max_burst(Duration::from_micros(max_burst)));
@@ -209,7 +210,7 @@ fn no_stretch_holds_more_than_it_may() {
 }
 
 #[test]
-fn another_rate_keeps_what_was_promised() {
+fn a_new_rate_keeps_the_wait_that_was_reserved() {
     let mut caller = Caller::of(Bursty::new(Quota::per_second(1)));
     assert_eq!(millis(caller.acquire_each(&[1, 1])), [0, 1_000]);
     caller.set_rate(Quota::per_second(2));
@@ -217,14 +218,14 @@ fn another_rate_keeps_what_was_promised() {
 }
 
 #[test]
-fn another_rate_keeps_the_store_as_full_as_it_was() {
+fn a_new_rate_keeps_the_proportion_of_stored_permits() {
     let mut caller = Caller::of(Bursty::new(Quota::per_second(10)));
     caller.idle(500_000); // half full
     caller.set_rate(Quota::per_second(1_000));
     assert_eq!(millis(caller.acquire_each(&[500, 1, 1])), [0, 0, 1]);
 
     let mut caller = Caller::of(WarmUp::new(five(), SECOND));
-    caller.acquire_each(&[1; 6]); // warm, and one is still to be paid for
+    caller.acquire_each(&[1; 6]); // warm, and one is still to be waited for
     caller.set_rate(Quota::per_second(10));
     assert_eq!(millis(caller.acquire_each(&[1; 3])), [200, 100, 100]);
     caller.idle(1_100_000);
@@ -232,9 +233,10 @@ fn another_rate_keeps_the_store_as_full_as_it_was() {
     assert_eq!(millis(caller.acquire_each(&[1; 4])), [0, 520, 360, 220], "cold as ever");
 }
 
-/// There and back again the instant is rounded up twice, each time by less than a microsecond, and never down.
+/// Back at the first rate, the instant has been rounded up twice, each time by less than a microsecond, and
+/// never down.
 #[test]
-fn changing_the_rate_to_and_fro_mints_nothing() {
+fn changing_the_rate_back_and_forth_mints_nothing() {
     for made in [Pacing::new(Quota::per_second(7)), WarmUp::new(Quota::per_second(7), SECOND).into()] {
         let mut caller = Caller::of(made);
         caller.acquire_each(&[3, 5]);
@@ -249,7 +251,7 @@ fn changing_the_rate_to_and_fro_mints_nothing() {
 }
 
 #[test]
-fn what_nobody_built_upon_is_given_back_whole() {
+fn cancelling_the_last_reservation_restores_the_state() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let (mut state, now) = ([0; 3], Micros::new(10));
         let _ = made.reserve(&mut state, now, 2).expect("on the time line");
@@ -265,7 +267,7 @@ fn what_nobody_built_upon_is_given_back_whole() {
 }
 
 #[test]
-fn what_somebody_built_upon_is_not_given_back() {
+fn a_reservation_with_a_later_one_cannot_be_cancelled() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let (mut state, now) = ([0; 3], Micros::ZERO);
         let first = made.reserve(&mut state, now, 3).expect("on the time line");
@@ -278,7 +280,7 @@ fn what_somebody_built_upon_is_not_given_back() {
 }
 
 #[test]
-fn what_has_had_its_instant_counts_as_used() {
+fn a_reservation_cannot_be_cancelled_after_its_instant() {
     let (pacing, mut state) = (Pacing::new(five()), [0; 3]);
     let _ = pacing.reserve(&mut state, Micros::ZERO, 1).expect("on the time line");
     let reserve = |state: &mut [u64; 3]| pacing.reserve(state, Micros::ZERO, 1).expect("on the time line");
@@ -289,7 +291,7 @@ fn what_has_had_its_instant_counts_as_used() {
 }
 
 #[test]
-fn a_bounded_try_passes_at_the_very_edge() {
+fn try_within_passes_at_exactly_the_timeout() {
     let (pacing, mut state) = (Pacing::new(five()), [0; 3]);
     let mut tries = |now, timeout| {
         pacing
@@ -303,7 +305,7 @@ fn a_bounded_try_passes_at_the_very_edge() {
 }
 
 #[test]
-fn no_permits_cost_nothing() {
+fn zero_permits_cost_nothing() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let mut state = [0; 3];
         let _ = made.reserve(&mut state, Micros::ZERO, 1).expect("on the time line");
@@ -313,9 +315,10 @@ fn no_permits_cost_nothing() {
     }
 }
 
-/// A thread may be interrupted between reading the clock and asking. Its old reading takes nothing from anybody.
+/// A thread may be interrupted between reading the clock and reserving. Its old reading changes nothing for
+/// others.
 #[test]
-fn a_late_reader_mints_nothing() {
+fn a_late_clock_reading_mints_nothing() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let (mut late, mut punctual) = ([0; 3], [0; 3]);
         let (before, now) = (Micros::new(9_000_000), Micros::new(9_000_007));
@@ -333,18 +336,18 @@ fn a_cold_factor_of_one_is_an_even_pace() {
     let mut caller = Caller::of(WarmUp::new(five(), SECOND).cold_factor(1));
     assert_eq!(millis(caller.acquire_each(&[1, 2, 1])), [0, 200, 400]);
     caller.idle(60_000_000);
-    assert_eq!(millis(caller.acquire_each(&[1, 1, 1])), [0, 200, 200], "nothing is put by");
+    assert_eq!(millis(caller.acquire_each(&[1, 1, 1])), [0, 200, 200], "no permits are stored");
 }
 
 #[test]
-fn nothing_put_by_means_one_at_a_time() {
+fn a_max_burst_of_zero_lets_one_permit_pass_at_a_time() {
     let mut caller = Caller::of(Bursty::new(five()).max_burst(Duration::ZERO));
     caller.idle(60_000_000);
     assert_eq!(millis(caller.acquire_each(&[1, 1, 1])), [0, 200, 200]);
 }
 
 #[test]
-fn a_pacer_just_made_has_nothing_put_by() {
+fn a_new_pacer_has_no_stored_permits() {
     let today = Micros::new(1_760_000_000_000_000);
     let mut caller = Caller::at(Bursty::new(five()), today);
     assert_eq!(millis(caller.acquire_each(&[1, 1])), [0, 200]);
@@ -352,9 +355,9 @@ fn a_pacer_just_made_has_nothing_put_by() {
     assert_eq!(millis(cold.acquire_each(&[1, 1])), [0, 520]);
 }
 
-/// A warm-up of a microsecond is next to none; the rate is still the rate.
+/// A warm-up of a microsecond is next to none; the rate still holds.
 #[test]
-fn the_shortest_warm_up_is_still_a_limit() {
+fn the_shortest_warm_up_still_limits() {
     let mut caller = Caller::of(WarmUp::new(Quota::per_second(80_000), Duration::from_micros(1)));
     caller.acquire(80_000);
     let wait = caller.acquire(1);
@@ -364,11 +367,11 @@ fn the_shortest_warm_up_is_still_a_limit() {
 // --- the ends
 
 #[test]
-fn what_cannot_be_expressed_is_paid_until_the_end_of_time() {
+fn more_permits_than_time_can_pay_for_block_until_the_end_of_time() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         for permits in [1 << 53, u64::MAX - 1, u64::MAX] {
             let (mut state, now) = ([0; 3], Micros::new(1_000_000));
-            let first = made.reserve(&mut state, now, permits).expect("nobody is before it");
+            let first = made.reserve(&mut state, now, permits).expect("no reservation is before it");
             assert_eq!(first.wait(), Wait::micros(0));
             let until_the_end = Wait::micros(Micros::MAX.get() - 1_000_000);
             assert_eq!(made.reserve(&mut state, now, 1), Err(TooLong { wait: until_the_end }));
@@ -377,14 +380,14 @@ fn what_cannot_be_expressed_is_paid_until_the_end_of_time() {
                 Err(TooLong { wait: until_the_end })
             );
             assert_eq!(made.reserve(&mut state, Micros::MAX, 1), Err(TooLong { wait: Wait::micros(0) }));
-            assert!(made.cancel(&mut state, now, first), "and it can be given back");
+            assert!(made.cancel(&mut state, now, first), "and it can be cancelled");
             assert!(made.reserve(&mut state, now, 1).is_ok());
         }
     }
 }
 
 #[test]
-fn a_debt_to_the_end_of_time_outlives_a_change_of_the_rate() {
+fn a_debt_until_the_end_of_time_survives_a_change_of_the_rate() {
     let fast = Quota::try_new((1 << 53) - 1, Duration::from_micros(1), 1).expect("the fastest there is");
     for made in
         [Pacing::new(Quota::per_day(1)), WarmUp::new(Quota::per_day(1), Duration::from_micros(1)).into()]
@@ -398,7 +401,7 @@ fn a_debt_to_the_end_of_time_outlives_a_change_of_the_rate() {
 }
 
 #[test]
-fn at_the_end_of_time_nothing_is_minted() {
+fn nothing_is_minted_at_the_end_of_time() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let mut state = [0; 3];
         made.start(&mut state, Micros::MAX.minus(1_000_000));
@@ -408,8 +411,8 @@ fn at_the_end_of_time_nothing_is_minted() {
     }
 }
 
-/// Asking for what needs no wait is asking for it within no time.
-fn assert_now_is_within_nothing(made: &Pacing, mut state: [u64; 3], now: Micros, permits: u64) {
+/// `try_now` equals `try_within` with a timeout of zero.
+fn assert_now_is_within_zero(made: &Pacing, mut state: [u64; 3], now: Micros, permits: u64) {
     let mut other = state;
     let within = made.try_within(&mut other, now, permits, Wait::micros(0));
     assert_eq!(made.try_now(&mut state, now, permits), within.is_ok(), "{made:?} at {now}: {permits}");
@@ -417,27 +420,27 @@ fn assert_now_is_within_nothing(made: &Pacing, mut state: [u64; 3], now: Micros,
 }
 
 #[test]
-fn a_burst_longer_than_the_time_line_is_as_long_as_it() {
+fn a_max_burst_longer_than_the_time_line_is_as_long_as_it() {
     let beyond = Duration::from_micros(u64::MAX) + Duration::from_micros(1); // of which 64 bits are zero
     let made = Pacing::from(Bursty::new(five()).max_burst(beyond));
     let (mut state, rested) = ([0; 3], Micros::new(10_000_000));
-    assert!((0..51).all(|_| made.try_now(&mut state, rested, 1)), "ten seconds were put by");
+    assert!((0..51).all(|_| made.try_now(&mut state, rested, 1)), "ten seconds were stored");
     assert!(!made.try_now(&mut state, rested, 1));
 }
 
 #[test]
-fn what_needs_no_wait_is_charged_at_once_and_nothing_else_is() {
+fn try_now_charges_only_requests_that_need_no_wait() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let mut state = [0; 3];
         for now in (0..3_000_000).step_by(50_000).map(Micros::new) {
-            [0, 1, 2].iter().for_each(|permits| assert_now_is_within_nothing(&made, state, now, *permits));
+            [0, 1, 2].iter().for_each(|permits| assert_now_is_within_zero(&made, state, now, *permits));
             let _ = made.try_now(&mut state, now, 1);
         }
     }
 }
 
 #[test]
-fn nothing_wraps_anywhere() {
+fn no_instant_and_no_number_of_permits_wraps() {
     let instants = [0, 1, (1 << 53) - 10_000, (1 << 53) - 2, 1 << 53, u64::MAX];
     let permits = [0, 1, 2, 1 << 32, 1 << 53, u64::MAX];
     let quotas = [
@@ -455,14 +458,14 @@ fn nothing_wraps_anywhere() {
             for (start, now) in instants.iter().flat_map(|&a| instants.map(|b| (a, b))) {
                 let mut state = [0; 3];
                 made.start(&mut state, Micros::new(start));
-                for asked in permits {
-                    assert_now_is_within_nothing(&made, state, Micros::new(now), asked);
+                for requested in permits {
+                    assert_now_is_within_zero(&made, state, Micros::new(now), requested);
                     let wait = made.peek(&state, Micros::new(now));
-                    let reserved = made.reserve(&mut state, Micros::new(now), asked);
+                    let reserved = made.reserve(&mut state, Micros::new(now), requested);
                     assert_eq!(reserved.map(|reserved| reserved.wait()), wait, "{made:?}");
                 }
-                // All permits that can be asked for take longer than there is time, except at the fastest rate there
-                // is.
+                // All permits that can be requested take longer than the time line, except at the fastest
+                // rate.
                 let fastest = quota.period() == Duration::from_micros(1);
                 assert!(fastest || made.peek(&state, Micros::new(now)).is_err(), "{made:?}");
             }
@@ -470,7 +473,7 @@ fn nothing_wraps_anywhere() {
     }
 }
 
-// --- what is refused when it is made
+// --- invalid settings
 
 fn sentence<T: std::fmt::Debug>(result: Result<T, InvalidQuota>) -> String {
     result.expect_err("this must be refused").to_string()
@@ -507,8 +510,9 @@ fn a_cold_factor_is_one_or_more() {
     assert_eq!(warm_up.try_cold_factor(6, 2), Ok(warm_up), "3 is the default");
 }
 
-/// With one each second and a cold factor of 3, a microsecond has at least 4 parts and all of them are below 2⁶². With
-/// 5/2 it has 30, and a whole area, 16² · (5 + 5 · 2) · (5 + 2) times the square of the warm-up, is below 2¹²⁸.
+/// With one each second and a cold factor of 3, a microsecond has at least 4 parts and all of them are below
+/// 2⁶². With 5/2 it has 30, and a whole area, 16² · (5 + 5 · 2) · (5 + 2) times the square of the warm-up, is
+/// below 2¹²⁸.
 #[test]
 fn the_longest_warm_ups_can_be_counted_exactly_and_longer_ones_cannot() {
     let long = |micros| WarmUp::try_new(Quota::per_second(1), Duration::from_micros(micros));
@@ -519,11 +523,11 @@ fn the_longest_warm_ups_can_be_counted_exactly_and_longer_ones_cannot() {
     let with_5_halves = |micros| long(micros).expect("exact with 3").try_cold_factor(5, 2);
     assert!(with_5_halves(longest + 1).is_err());
     let mut caller = Caller::of(with_5_halves(longest).expect("exact"));
-    assert_eq!(caller.acquire_each(&[1, 1, 0]), [0, 2_500_000, 2_500_000], "as cold as can be");
+    assert_eq!(caller.acquire_each(&[1, 1, 0]), [0, 2_500_000, 2_500_000], "fully cold");
 }
 
 #[test]
-fn what_cannot_be_counted_exactly_is_refused() {
+fn settings_that_cannot_be_counted_exactly_are_refused() {
     let quota = Quota::per_second(999_983);
     assert!(WarmUp::try_new(quota, DAY).is_ok());
     assert_eq!(
@@ -544,7 +548,7 @@ fn what_cannot_be_counted_exactly_is_refused() {
 }
 
 #[test]
-fn text_is_read() {
+fn text_is_parsed_and_errors_point_at_the_mistake() {
     let read = |text: &str| text.parse::<Pacing>();
     assert_eq!(read("5/s"), Ok(Pacing::new(five())));
     assert_eq!(read("5/s max_burst 10s"), Ok(Bursty::new(five()).max_burst(seconds(10)).into()));
@@ -572,7 +576,7 @@ fn text_is_read() {
 }
 
 #[test]
-fn a_wait_that_is_too_long_says_so() {
+fn the_error_of_a_wait_that_is_too_long_names_the_wait() {
     let refused = TooLong { wait: Wait::micros(1_500) };
     assert_eq!(refused.to_string(), "the wait would be 1.5ms, which is too long; nothing was reserved");
 }

@@ -1,21 +1,21 @@
-//! Pacing against its oracle, a million random steps each: every wait must be the same, to the microsecond where the
-//! books are exact, and rounded up from theirs where they are kept in doubles.
+//! Pacing against its oracle, a million random steps each: every wait must be the same, to the microsecond
+//! where the oracle is exact, and rounded up from the oracle's where it computes in doubles.
 //!
-//! `TIDEGATE_STEPS` asks for longer or shorter walks.
+//! `TIDEGATE_STEPS` makes the walks longer or shorter.
 
 mod pace_oracle;
 mod random;
 
 use std::time::Duration;
 
-use pace_oracle::{Bursty as BurstyBooks, Pacer, WarmUp as WarmUpBooks};
+use pace_oracle::{Bursty as BurstyOracle, Pacer, WarmUp as WarmUpOracle};
 use random::Random;
 use tidegate_core::{Bursty, Micros, Pacing, Quota, Reserved, Wait, WarmUp};
 
 const STEPS: u64 = 1_000_000;
 const EPISODE: u64 = 300;
-/// As far as doubles can be off by the end of an episode, in microseconds.
-const BLUR: f64 = 0.02;
+/// The largest error of doubles by the end of an episode, in microseconds.
+const TOLERANCE: f64 = 0.02;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -37,27 +37,28 @@ const RATES: [(u64, Duration); 12] = [
 
 const COLD: [(u32, u32); 6] = [(3, 1), (1, 1), (2, 1), (5, 2), (7, 3), (3, 1)];
 
-/// What happened on a walk.
+/// Counts of what happened on a walk.
 #[derive(Debug, Default)]
 struct Tally {
     steps: u64,
-    at_once: u64,
+    immediate: u64,
     waited: u64,
     refused: u64,
     changed: u64,
-    given_back: u64,
-    kept_back: u64,
+    cancelled: u64,
+    not_cancelled: u64,
 }
 
-/// A pacer, its oracle, and where they stand.
+/// A pacer, its oracle, and the current instant.
 struct Episode<O> {
     about: String,
     pacing: Pacing,
     state: [u64; 3],
     oracle: O,
     now: u64,
-    /// What could be cancelled, with the books from before it. The last is what nobody has built upon.
-    line: Vec<(Reserved, O, u64)>,
+    /// The reservations that could be cancelled, each with the oracle from before it. Only the last has none
+    /// after it.
+    reservations: Vec<(Reserved, O, u64)>,
 }
 
 fn steps() -> u64 {
@@ -91,12 +92,12 @@ fn walk<O: Pacer>(seed: u64, mut begin: impl FnMut(&mut Random, u64) -> (String,
         let (about, pacing, oracle) = begin(&mut random, now);
         let mut state = [0; 3];
         pacing.start(&mut state, Micros::new(now));
-        let mut episode = Episode { about, pacing, state, oracle, now, line: Vec::new() };
+        let mut episode = Episode { about, pacing, state, oracle, now, reservations: Vec::new() };
         for _ in 0..EPISODE {
             episode.step(&mut random, &mut tally);
         }
     }
-    tally.assert_that_it_was_no_stroll();
+    tally.assert_that_every_outcome_is_frequent();
 }
 
 impl<O: Pacer> Episode<O> {
@@ -139,7 +140,7 @@ impl<O: Pacer> Episode<O> {
         }
     }
 
-    /// The wait, as both tell it.
+    /// The wait, equal in both.
     fn wait(&self) -> u64 {
         let got = self.pacing.peek(&self.state, Micros::new(self.now)).expect("an instant on the time line");
         self.assert_same(got);
@@ -147,14 +148,15 @@ impl<O: Pacer> Episode<O> {
     }
 
     fn assert_same(&self, got: Wait) {
-        let told = |want: &dyn std::fmt::Debug| format!("{} at {}: {got:?} {want:?}", self.about, self.now);
+        let about_wait =
+            |want: &dyn std::fmt::Debug| format!("{} at {}: {got:?} {want:?}", self.about, self.now);
         if let Some(want) = self.oracle.wait_up(self.now) {
-            assert_eq!(got, Wait::micros(want), "{}", told(&want));
+            assert_eq!(got, Wait::micros(want), "{}", about_wait(&want));
             return;
         }
         let want = self.oracle.wait(self.now);
         let more = got.as_micros() as f64 - want;
-        assert!((-BLUR..1.0 + BLUR).contains(&more), "{}", told(&want));
+        assert!((-TOLERANCE..1.0 + TOLERANCE).contains(&more), "{}", about_wait(&want));
     }
 
     fn reserve(&mut self, random: &mut Random, tally: &mut Tally) {
@@ -163,7 +165,7 @@ impl<O: Pacer> Episode<O> {
         let reserved = reserved.expect("an instant on the time line");
         self.charged(permits, reserved, tally);
         if random.one_in(2) {
-            self.now += self.line.last().map_or(0, |(reserved, ..)| reserved.wait().as_micros());
+            self.now += self.reservations.last().map_or(0, |(reserved, ..)| reserved.wait().as_micros());
         }
     }
 
@@ -171,7 +173,7 @@ impl<O: Pacer> Episode<O> {
         self.assert_same(reserved.wait());
         assert_eq!(reserved.from().get(), self.now + reserved.wait().as_micros());
         if reserved.wait() == Wait::micros(0) {
-            tally.at_once += 1
+            tally.immediate += 1
         } else {
             tally.waited += 1
         }
@@ -180,7 +182,7 @@ impl<O: Pacer> Episode<O> {
         }
         let before = self.oracle.clone();
         self.oracle.charge(self.now, permits);
-        self.line.push((reserved, before, permits));
+        self.reservations.push((reserved, before, permits));
     }
 
     fn try_within(&mut self, random: &mut Random, tally: &mut Tally) {
@@ -213,49 +215,50 @@ impl<O: Pacer> Episode<O> {
         next.migrate_from(&old, &from, &mut self.state);
         self.pacing = next;
         self.oracle.set_rate(self.now, quota);
-        self.line.clear();
+        self.reservations.clear();
         self.wait();
         tally.changed += 1;
     }
 
-    /// Cancels the last reservation, or one that somebody has built upon.
+    /// Cancels the last reservation, or one with later reservations.
     fn cancel(&mut self, random: &mut Random, tally: &mut Tally) {
-        let Some(last) = self.line.len().checked_sub(1) else { return };
+        let Some(last) = self.reservations.len().checked_sub(1) else { return };
         let index = last - usize::try_from(random.below(3)).expect("an index").min(last);
-        let (reserved, before, _) = self.line.remove(index);
+        let (reserved, before, _) = self.reservations.remove(index);
         let due = index == last && self.now <= reserved.from().get();
         let state = self.state;
-        let given_back = self.pacing.cancel(&mut self.state, Micros::new(self.now), reserved);
-        assert_eq!(given_back, due, "{} at {}", self.about, self.now);
-        if given_back {
+        let cancelled = self.pacing.cancel(&mut self.state, Micros::new(self.now), reserved);
+        assert_eq!(cancelled, due, "{} at {}", self.about, self.now);
+        if cancelled {
             self.oracle = before;
-            tally.given_back += 1;
+            tally.cancelled += 1;
         } else {
             assert_eq!(self.state, state);
-            tally.kept_back += 1;
+            tally.not_cancelled += 1;
         }
-        if !given_back {
-            self.line.drain(..index); // it stays in the way of those before it for good
+        if !cancelled {
+            self.reservations.drain(..index); // earlier reservations can never be cancelled now
         }
         self.wait();
     }
 }
 
 impl Tally {
-    fn assert_that_it_was_no_stroll(&self) {
-        let often = [self.at_once, self.waited, self.refused, self.changed, self.given_back, self.kept_back];
+    fn assert_that_every_outcome_is_frequent(&self) {
+        let often =
+            [self.immediate, self.waited, self.refused, self.changed, self.cancelled, self.not_cancelled];
         assert!(often.iter().all(|&times| times > self.steps / 100), "{self:?}");
     }
 }
 
-fn bursty(random: &mut Random, now: u64) -> (String, Pacing, BurstyBooks) {
+fn bursty(random: &mut Random, now: u64) -> (String, Pacing, BurstyOracle) {
     let quota = draw_quota(random);
     let max_burst = pick(random, &[1_000_000, 1_000_000, 0, 1, 10_000_000, 333_333]);
     let pacing = Bursty::new(quota).max_burst(Duration::from_micros(max_burst));
-    (format!("{pacing:?}"), pacing.into(), BurstyBooks::new(quota, max_burst, now))
+    (format!("{pacing:?}"), pacing.into(), BurstyOracle::new(quota, max_burst, now))
 }
 
-fn warming_up(random: &mut Random, now: u64) -> (String, Pacing, WarmUpBooks) {
+fn warming_up(random: &mut Random, now: u64) -> (String, Pacing, WarmUpOracle) {
     let (numerator, denominator) = pick(random, &COLD);
     let cold = f64::from(numerator) / f64::from(denominator);
     loop {
@@ -269,17 +272,17 @@ fn warming_up(random: &mut Random, now: u64) -> (String, Pacing, WarmUpBooks) {
         let made =
             WarmUp::try_new(quota, warm_up).and_then(|made| made.try_cold_factor(numerator, denominator));
         if let Ok(pacing) = made {
-            return (format!("{pacing:?}"), pacing.into(), WarmUpBooks::new(quota, warm_up, cold, now));
+            return (format!("{pacing:?}"), pacing.into(), WarmUpOracle::new(quota, warm_up, cold, now));
         }
     }
 }
 
 #[test]
-fn bursty_pacing_is_its_oracle() {
+fn bursty_pacing_equals_its_oracle() {
     walk(31, bursty);
 }
 
 #[test]
-fn warming_up_is_its_oracle() {
+fn a_warm_up_equals_its_oracle() {
     walk(32, warming_up);
 }

@@ -1,11 +1,11 @@
-//! A bucket whose quota comes with the call is what a bucket is that changes its quota before each call.
+//! A per-call bucket, its quota given with the call, equals a bucket that changes its quota before each call.
 
 mod random;
 
 use random::Random;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, PerCallBucket, Quota, TokenBucket};
 
-const PLANS: [Quota; 5] = [
+const QUOTAS: [Quota; 5] = [
     Quota::per_second(10).burst(3),
     Quota::per_second(3).burst(7),
     Quota::per_minute(1_000),
@@ -13,18 +13,18 @@ const PLANS: [Quota; 5] = [
     Quota::per_second(7).burst(1),
 ];
 
-fn plan(random: &mut Random) -> Quota {
-    PLANS[usize::try_from(random.below(PLANS.len() as u64)).expect("an index")]
+fn draw_quota(random: &mut Random) -> Quota {
+    QUOTAS[usize::try_from(random.below(QUOTAS.len() as u64)).expect("an index")]
 }
 
-/// A bucket that is changed to the quota of each call, by hand.
+/// A bucket that is migrated to the quota of each call, by hand.
 struct Changed {
     bucket: TokenBucket,
     state: [u64; 3],
 }
 
 impl Changed {
-    /// As the state would be under `quota`. Only what is charged is kept under it.
+    /// The state as it would be under `quota`. Only a charge makes the new quota permanent.
     fn under(&self, quota: Quota, now: Micros) -> Changed {
         let bucket = TokenBucket::new(quota);
         let mut state = self.state;
@@ -36,7 +36,7 @@ impl Changed {
     }
 }
 
-/// All but the wait, which a bucket that changes when it is asked has to tell by the pace that it has then.
+/// All but the wait, which a bucket that migrates at the call has to report by its new rate.
 fn assert_same(per_call_bucket: Decision, changed: Decision) {
     let but_for_the_wait = |decision: Decision| match decision.outcome {
         Outcome::RetryAfter(_) => (None, decision.limit(), decision.remaining(), decision.reset_after()),
@@ -49,7 +49,7 @@ fn assert_same(per_call_bucket: Decision, changed: Decision) {
     );
 }
 
-/// Whoever comes back when it was told to passes, and a microsecond earlier does not.
+/// A request passes exactly at the end of its reported wait, and not a microsecond earlier.
 fn assert_exact(per_call_bucket: &PerCallBucket, state: &[u64], now: Micros, cost: u32) {
     let Some(wait) = per_call_bucket.peek(state, now, cost).retry_after() else { return };
     let passes_after = |micros| per_call_bucket.peek(state, now.plus(micros), cost).is_allowed();
@@ -60,15 +60,15 @@ fn assert_exact(per_call_bucket: &PerCallBucket, state: &[u64], now: Micros, cos
 }
 
 #[test]
-fn many_plans_are_one_bucket_that_changes() {
+fn a_per_call_bucket_equals_a_bucket_that_changes_its_quota() {
     for seed in 0..200 {
         let (mut random, mut now) = (Random::seeded(seed), Micros::new(1_760_000_000_000_000));
-        let first = plan(&mut random);
+        let first = draw_quota(&mut random);
         let mut changed = Changed { bucket: TokenBucket::new(first), state: [0; 3] };
         let mut state = vec![0; PerCallBucket::new(first).words()];
         for _ in 0..200 {
             now = now.plus(random.between(0, 400_000));
-            let (quota, cost) = (plan(&mut random), u32::try_from(random.below(4)).expect("a cost"));
+            let (quota, cost) = (draw_quota(&mut random), u32::try_from(random.below(4)).expect("a cost"));
             let per_call_bucket = PerCallBucket::new(quota);
             let mut next = changed.under(quota, now);
             assert_same(
@@ -92,10 +92,10 @@ fn many_plans_are_one_bucket_that_changes() {
     }
 }
 
-/// What is owed comes back at the pace of the plan it was charged by, until the next charge. A wait by the pace of the
-/// plan that was refused would be too short, and after it another, and another.
+/// Debt refills at the rate of the quota it was charged by, until the next charge. A wait by the rate of the
+/// refused quota would be too short, and after it another, and another.
 #[test]
-fn a_wait_after_a_change_of_plans_is_exact() {
+fn a_wait_after_a_change_of_the_quota_is_exact() {
     let (slow, fast) =
         (PerCallBucket::new(Quota::per_second(1)), PerCallBucket::new(Quota::per_second(100).burst(1)));
     for (before, after, wait) in [(slow, fast, 1_000_000), (fast, slow, 10_000)] {
@@ -108,7 +108,7 @@ fn a_wait_after_a_change_of_plans_is_exact() {
 }
 
 #[test]
-fn a_refusal_leaves_the_plan_that_was_written() {
+fn a_refusal_keeps_the_quota_of_the_last_charge() {
     let (large, small) =
         (PerCallBucket::new(Quota::per_minute(10)), PerCallBucket::new(Quota::per_minute(5)));
     let (mut state, now) = (vec![0; large.words()], Micros::new(60_000_000));
@@ -121,7 +121,7 @@ fn a_refusal_leaves_the_plan_that_was_written() {
 }
 
 #[test]
-fn a_state_is_adopted_as_it_is() {
+fn a_per_call_bucket_migrates_its_state_unchanged() {
     let (old, new) = (PerCallBucket::new(Quota::per_minute(10)), PerCallBucket::new(Quota::per_minute(50)));
     let now = Micros::new(1_000_000);
     let (mut from, mut state) = (vec![0; old.words()], vec![0; new.words()]);
@@ -132,17 +132,17 @@ fn a_state_is_adopted_as_it_is() {
 }
 
 #[test]
-fn a_refusal_settles_a_plan_that_is_one_rule_of_two() {
-    let (plan, other) =
+fn a_refusal_repairs_a_per_call_bucket_that_is_one_rule_of_two() {
+    let (bucket, other) =
         (PerCallBucket::new(Quota::per_second(1).burst(5)), TokenBucket::new(Quota::per_hour(5)));
-    let policy = (plan, other);
+    let policy = (bucket, other);
     let mut state = vec![0; policy.words()];
     assert!(policy.decide(&mut state[..], Micros::new(100_000_000), 5).is_allowed());
-    // The clock steps back far. Refused by both, the plan owes five seconds from then on, and not until the clock has
-    // caught up.
+    // The clock steps back far. Refused by both, the bucket owes five seconds from then on, and not until the
+    // clock has caught up.
     let back = Micros::new(10_000_000);
     assert!(!policy.decide(&mut state[..], back, 1).is_allowed());
-    assert_eq!(plan.peek(&state[..], back, 0).reset_after().as_micros(), 5_000_000);
-    // It is kept for as long as it still matters should the clock come again.
-    assert_eq!(plan.idle_at(&state[..]), Micros::new(105_000_000));
+    assert_eq!(bucket.peek(&state[..], back, 0).reset_after().as_micros(), 5_000_000);
+    // The state is kept as long as it matters in case the clock catches up.
+    assert_eq!(bucket.idle_at(&state[..]), Micros::new(105_000_000));
 }

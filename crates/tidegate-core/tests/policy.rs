@@ -1,4 +1,4 @@
-//! A policy lays the states of its rules end to end. What each rule says of its own words, the policy says of all.
+//! A policy stores the states of its rules one after the other. Each rule decides by its own words.
 
 use tidegate_core::{Algorithm, FixedWindow, Micros, Quota, Rule, RuleId, SlidingLog, TokenBucket};
 
@@ -36,7 +36,7 @@ fn rules_are_numbered_in_the_order_they_are_written() {
 
 #[test]
 fn a_policy_is_idle_when_all_its_rules_are() {
-    // The window ends at 120 s, the log forgets after an hour, the bucket is full again after two seconds.
+    // The window ends at 120 s, the log expires after an hour, the bucket is full again after two seconds.
     let (window, log, bucket) = (120_000_000, 3_690_000_000, 92_000_000);
     let idle_at = |policy: &dyn Fn() -> Micros| policy().get();
     assert_eq!(idle_at(&|| (BUCKET, WINDOW).idle_at(&charged(&(BUCKET, WINDOW), 2)[..])), window);
@@ -47,8 +47,8 @@ fn a_policy_is_idle_when_all_its_rules_are() {
 }
 
 #[test]
-fn a_policy_has_seen_what_any_of_its_rules_has() {
-    // A bucket remembers nothing of that, a window its beginning, a log the instant itself.
+fn last_seen_of_a_policy_is_the_latest_of_its_rules() {
+    // A bucket remembers no instant, a window its beginning, a log the instant itself.
     let (window, log) = (60_000_000, NOW.get());
     assert_eq!((BUCKET, WINDOW).last_seen(&charged(&(BUCKET, WINDOW), 1)[..]).get(), window);
     assert_eq!((WINDOW, BUCKET).last_seen(&charged(&(WINDOW, BUCKET), 1)[..]).get(), window);
@@ -59,7 +59,7 @@ fn a_policy_has_seen_what_any_of_its_rules_has() {
 }
 
 #[test]
-fn a_rule_has_seen_what_its_algorithm_has() {
+fn last_seen_of_a_rule_is_that_of_its_algorithm() {
     let last_seen = |text: &str| {
         let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         rule.last_seen(&charged(&rule, 1)[..]).get()
@@ -81,7 +81,7 @@ fn what_is_left<A: Algorithm + ?Sized>(policy: &A, state: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn every_rule_of_a_pair_adopts_its_own_words() {
+fn every_rule_of_a_pair_migrates_its_own_words() {
     let old = (LOG, (WINDOW, BUCKET));
     let (log, window) = (SlidingLog::new(Quota::per_hour(9)), FixedWindow::new(Quota::per_minute(8)));
     let new = (log, (window, TokenBucket::new(Quota::per_second(1).burst(40))));
@@ -91,7 +91,7 @@ fn every_rule_of_a_pair_adopts_its_own_words() {
 }
 
 #[test]
-fn every_rule_of_a_slice_adopts_its_own_words_where_their_sizes_differ() {
+fn every_rule_of_a_slice_migrates_its_own_words_where_sizes_differ() {
     let sizes = |limits: [u64; 3]| limits.map(|limit| SlidingLog::new(Quota::per_hour(limit)));
     let (old, new) = (sizes([4, 6, 3]), sizes([9, 5, 7]));
     let from: Vec<u64> = old.iter().zip([1, 4, 2]).flat_map(|(log, cost)| charged(log, cost)).collect();

@@ -1,5 +1,5 @@
-//! Known answers: published tables and prints, and the faults of widely copied scripts, each with the input that
-//! showed it. Whoever meets one of them again meets a test with its name.
+//! Known answers: published tables and outputs, and the faults of widely copied scripts, each with the input
+//! that showed it. Each fault has a test with its name.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tidegate_core::{
     SteppedBucket, TokenBucket, Wait,
 };
 
-/// One limit and its state, asked in seconds or milliseconds.
+/// One limit and its state, with instants in seconds or milliseconds.
 struct Limit<A> {
     algorithm: A,
     state: Vec<u64>,
@@ -37,7 +37,7 @@ impl<A: Algorithm> Limit<A> {
         (0..wanted).filter(|_| self.at_ms(millis, 1).is_allowed()).count()
     }
 
-    /// Each rule's own answer to a cost, nothing being charged.
+    /// Each rule's own decision on a cost, without charging it.
     fn rules_at_s(&self, seconds: u64, cost: u32) -> Vec<Decision> {
         let mut shown = Vec::new();
         let now = Micros::new(seconds * 1_000_000);
@@ -66,7 +66,7 @@ fn two_logs() -> (SlidingLog, SlidingLog) {
 const YES: bool = true;
 const NO: bool = false;
 
-// === Faults that must not be ===
+// === Faults that must not occur ===
 
 #[test]
 fn neg_1_the_last_token_is_given() {
@@ -81,7 +81,7 @@ fn neg_2_a_bucket_of_one_passes() {
 }
 
 #[test]
-fn neg_3_a_caller_who_is_behind_drives_nothing_below_zero() {
+fn neg_3_a_late_clock_reading_drives_nothing_below_zero() {
     let mut limit = bucket(10, 10);
     for (at, left) in [(10_000, 9), (5_000, 8), (5_000, 7), (10_000, 6)] {
         let decision = limit.at_ms(at, 1);
@@ -90,7 +90,7 @@ fn neg_3_a_caller_who_is_behind_drives_nothing_below_zero() {
 }
 
 #[test]
-fn neg_3_an_empty_bucket_is_empty_on_a_clock_that_is_behind_and_fills_at_its_pace() {
+fn neg_3_an_empty_bucket_stays_empty_on_a_late_clock_and_refills_at_its_rate() {
     let mut limit = bucket(10, 10);
     assert!(limit.at_ms(10_000, 10).is_allowed());
     let behind = limit.at_ms(5_000, 1);
@@ -101,7 +101,7 @@ fn neg_3_an_empty_bucket_is_empty_on_a_clock_that_is_behind_and_fills_at_its_pac
 }
 
 #[test]
-fn neg_4_asking_at_exactly_the_refill_rate_is_never_refused() {
+fn neg_4_requests_at_exactly_the_refill_rate_are_never_refused() {
     let every_second: Vec<u64> = (0..16).collect();
     assert_eq!(bucket(1, 10).passes_s(&every_second), [YES; 16]);
 
@@ -140,7 +140,7 @@ fn neg_8_an_expired_cell_does_not_count() {
 }
 
 #[test]
-fn neg_8_a_refusal_never_says_that_it_is_over_now() {
+fn neg_8_a_refusal_never_reports_a_wait_of_zero() {
     let window = SlidingWindow::new(Quota::per_minute(2), 60).oldest(Cells::Plain);
     let mut limit = Limit::new(window);
     assert!(limit.at_s(0, 2).is_allowed());
@@ -187,7 +187,7 @@ fn neg_16_a_window_grants_the_limit_and_not_one_more() {
 }
 
 #[test]
-fn neg_17_a_window_that_is_used_up_begins_anew() {
+fn neg_17_a_used_up_window_starts_anew_after_its_end() {
     let quota = Quota::per_second(10);
     for window in [FixedWindow::new(quota), FixedWindow::new(quota).from_first_hit()] {
         let mut limit = Limit::new(window);
@@ -204,13 +204,13 @@ fn neg_18_an_aligned_window_resets_when_it_ends() {
 }
 
 #[test]
-fn a_lowered_capacity_does_not_block_a_key_for_ever() {
+fn a_lowered_burst_does_not_block_a_key_for_ever() {
     let (large, small) = (Quota::per_second(1).burst(100), Quota::per_second(1).burst(2));
     let (old, new) = (TokenBucket::new(large), TokenBucket::new(small));
     let (mut before, mut after) = ([0; 3], [0; 3]);
     assert!(old.decide(&mut before, Micros::ZERO, 50).is_allowed());
     new.migrate_from(&old, &before, &mut after, Micros::ZERO);
-    // 50 are used and only 2 are allowed: 48 must come back, and one more for the request.
+    // 50 are used and only 2 are allowed: 48 must refill, and one more for the request.
     let refused = new.decide(&mut after, Micros::ZERO, 1);
     assert_eq!(refused.retry_after().map(Wait::duration), Some(seconds(49)));
     assert!(new.decide(&mut after, Micros::new(49_000_000), 1).is_allowed());
@@ -228,7 +228,7 @@ fn a_state_matters_until_it_is_idle_and_not_a_microsecond_less() {
 }
 
 #[test]
-fn two_hits_in_one_second_or_in_one_microsecond_are_two() {
+fn two_hits_in_one_second_or_in_one_microsecond_are_counted_twice() {
     let mut limit = Limit::new(SlidingLog::new(Quota::per_minute(3)));
     assert_eq!(limit.at_ms(100, 1).remaining(), 2);
     assert_eq!(limit.at_ms(900, 1).remaining(), 1);
@@ -266,7 +266,7 @@ fn s000_sl_one_a_second_and_five_a_minute() {
 }
 
 #[test]
-fn s000_sl2_the_oldest_entry_says_when_to_come_back() {
+fn s000_sl2_the_oldest_entry_determines_the_wait() {
     let at = |minute: u64, second: u64| (12 * 60 + minute) * 60 + second;
     let mut limit = Limit::new(two_logs());
     for (minute, second) in [(33, 35), (33, 37), (34, 14), (34, 26), (34, 28)] {
@@ -276,7 +276,7 @@ fn s000_sl2_the_oldest_entry_says_when_to_come_back() {
     assert_eq!((refused.retry_after().map(Wait::duration), refused.rule), (Some(seconds(4)), RuleId(1)));
     assert!(limit.rules_at_s(at(34, 35), 1).iter().all(Decision::is_allowed));
     assert!(limit.at_s(at(34, 40), 1).is_allowed());
-    // Those of 12:33:35 and 12:33:37 have left; four of the five a minute are in use.
+    // The entries of 12:33:35 and 12:33:37 have left; four of the five per minute are in use.
     assert_eq!(remaining(&limit.rules_at_s(at(34, 40), 0)), [0, 1]);
 }
 
@@ -323,7 +323,7 @@ fn s004_b1_a_fixed_window_admits_ten_within_a_fifth_of_a_second() {
 }
 
 #[test]
-fn s004_b2_a_window_of_five_cells_does_not() {
+fn s004_b2_a_window_of_five_cells_admits_five_across_the_boundary() {
     let window = SlidingWindow::new(Quota::per_second(5), 5);
     // What was admitted at 0.9 s leaves at: 1.8 s plain, 2.0 s strict.
     for (kind, leaves) in [(Cells::Plain, 1_800), (Cells::Strict, 2_000)] {
@@ -335,7 +335,7 @@ fn s004_b2_a_window_of_five_cells_does_not() {
 }
 
 #[test]
-fn interpolated_cells_let_them_back_one_by_one() {
+fn interpolated_cells_free_units_one_by_one() {
     let window = SlidingWindow::new(Quota::per_second(5), 5).oldest(Cells::Interpolated);
     let mut limit = Limit::new(window);
     assert_eq!(limit.admitted_ms(900, 5), 5);
@@ -353,7 +353,7 @@ fn s004_fw_three_in_each_second() {
 }
 
 #[test]
-fn sg_01_tokens_that_came_meanwhile_are_counted() {
+fn sg_01_tokens_refilled_meanwhile_are_counted() {
     let mut limit = bucket(1, 10);
     for (at, left) in [(1_000, 5), (1_003, 3)] {
         let decision = limit.at_s(at, 5);
@@ -362,7 +362,7 @@ fn sg_01_tokens_that_came_meanwhile_are_counted() {
 }
 
 #[test]
-fn sg_02_more_than_the_capacity_never_passes_and_takes_nothing() {
+fn sg_02_a_cost_above_the_burst_never_passes_and_charges_nothing() {
     let mut limit = bucket(1, 10);
     let decision = limit.at_s(1_000, 20);
     assert_eq!((decision.outcome, decision.remaining()), (Outcome::Never, 10));
@@ -381,9 +381,9 @@ fn ln_01_a_count_falls_by_one_with_each_request() {
 }
 
 #[test]
-fn credits_come_in_lots_at_instants_that_everybody_knows() {
+fn a_stepped_bucket_refills_in_steps_at_fixed_instants() {
     let mut limit = Limit::new(SteppedBucket::new(Quota::per_minute(20).burst(50)).offset(seconds(10)));
-    assert_eq!(limit.at_s(0, 50).reset_after(), seconds(130)); // lots at 0:10, 1:10 and 2:10
+    assert_eq!(limit.at_s(0, 50).reset_after(), seconds(130)); // steps at 0:10, 1:10 and 2:10
     assert_eq!(limit.at_s(9, 1).retry_after().map(Wait::duration), Some(seconds(1)));
     assert_eq!(limit.at_s(10, 1).remaining(), 19);
     assert_eq!(limit.at_s(69, 20).retry_after().map(Wait::duration), Some(seconds(1)));

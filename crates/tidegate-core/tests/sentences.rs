@@ -1,4 +1,4 @@
-//! What decisions, waits and their parts say when they are printed: logs and error messages are read by people.
+//! The text of decisions, waits and their parts: logs and error messages are read by people.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn with_outcome(mut decision: Decision, outcome: Outcome) -> Decision {
 }
 
 #[test]
-fn a_decision_says_what_to_do() {
+fn a_decision_displays_what_to_do() {
     let (bucket, mut state) = bucket();
     assert_eq!(bucket.decide(&mut state, Micros::ZERO, 2).to_string(), "allowed; 1 of 3 left");
     let refused = bucket.decide(&mut state, Micros::ZERO, 2);
@@ -28,7 +28,7 @@ fn a_decision_says_what_to_do() {
 }
 
 #[test]
-fn a_denial_says_what_its_decision_says() {
+fn a_denial_displays_its_decision() {
     let (bucket, mut state) = bucket();
     assert!(bucket.decide(&mut state, Micros::ZERO, 3).into_result().is_ok());
     let denied = bucket.decide(&mut state, Micros::ZERO, 1).into_result().unwrap_err();
@@ -36,7 +36,7 @@ fn a_denial_says_what_its_decision_says() {
 }
 
 #[test]
-fn a_refusal_for_want_of_room_says_so() {
+fn a_refusal_for_lack_of_room_displays_the_reason() {
     let closed = Decision::closed(Micros::new(7), Wait::micros(5), 3);
     assert_eq!(
         (closed.source, closed.at(), closed.limit(), closed.remaining()),
@@ -47,7 +47,7 @@ fn a_refusal_for_want_of_room_says_so() {
 }
 
 #[test]
-fn sources_and_rules_have_names() {
+fn sources_rules_and_instants_have_names() {
     let sources =
         [Source::Strict, Source::Lease, Source::Local, Source::Open, Source::Sketch, Source::Closed];
     let names = ["strict", "lease", "local", "open", "sketch", "closed"];
@@ -57,7 +57,7 @@ fn sources_and_rules_have_names() {
 }
 
 #[test]
-fn a_wait_is_a_number_until_it_is_a_duration() {
+fn a_wait_is_microseconds_and_converts_to_a_duration() {
     let wait = Wait::micros(1_000_001);
     assert_eq!(
         (wait.as_micros(), wait.as_secs_up(), Wait::micros(1_000_000).as_secs_up()),
@@ -70,7 +70,7 @@ fn a_wait_is_a_number_until_it_is_a_duration() {
 }
 
 #[test]
-fn instants_end_where_they_begin_and_end() {
+fn instants_saturate_at_both_ends_of_the_time_line() {
     let (five, seven) = (Micros::new(5), Micros::new(7));
     assert_eq!((seven.since(five), five.since(seven)), (2, 0));
     assert_eq!((five.minus(2).get(), five.minus(9)), (3, Micros::ZERO));
@@ -83,7 +83,7 @@ fn instants_end_where_they_begin_and_end() {
 }
 
 #[test]
-fn only_a_pass_is_a_pass() {
+fn only_allowed_outcomes_are_allowed_and_outcomes_are_ordered() {
     let (bucket, mut state) = bucket();
     let allowed = bucket.decide(&mut state, Micros::ZERO, 3);
     let refused = bucket.decide(&mut state, Micros::ZERO, 1);
@@ -94,7 +94,7 @@ fn only_a_pass_is_a_pass() {
         [true, true, false, false, false]
     );
     assert_eq!([allowed, later, busy, never].map(|decision| decision.retry_after()), [None; 4]);
-    // From the kindest to the strictest.
+    // From the most lenient to the strictest.
     let order = [allowed, later, refused, busy, never].map(|decision| decision.outcome);
     assert!(order.is_sorted() && order.windows(2).all(|pair| pair[0] != pair[1]));
 }

@@ -1,4 +1,4 @@
-//! What a rule is elsewhere, and what a share of it is.
+//! The encoding of rules for other programs, and local shares of rules.
 
 use tidegate_core::{Algorithm, Micros, Rule};
 
@@ -30,7 +30,7 @@ fn every_algorithm_has_its_letter_and_its_numbers() {
 }
 
 #[test]
-fn a_share_is_as_many_times_less() {
+fn a_share_is_the_rule_divided_by_the_number_of_nodes() {
     let table = [
         ("100/s burst 10", 4, Some("25/s burst 2")),
         ("3/s burst 7", 2, Some("3 per 2s burst 3")),
@@ -49,7 +49,7 @@ fn a_share_is_as_many_times_less() {
         ("sliding_window 50/s cells 10", 3, Some("50 per 3s burst 16")),
     ];
     for (text, nodes, share) in table {
-        // By what they are elsewhere: a share may have more room than the same rule made anew.
+        // Compared by their encoding: a share may have more room than the same rule made anew.
         let encoded_rule = |rule: Rule| rule.encode();
         assert_eq!(
             rule(text).share(nodes).map(encoded_rule),
@@ -57,10 +57,10 @@ fn a_share_is_as_many_times_less() {
             "{text} / {nodes}"
         );
     }
-    assert_eq!(rule("10/s").share(0), Some(rule("10/s")), "nobody is as good as one");
+    assert_eq!(rule("10/s").share(0), Some(rule("10/s")), "0 nodes count as one");
 }
 
-/// How much passes in ten seconds of asking for one unit again and again.
+/// How much passes in ten seconds of requests with a cost of 1.
 fn passed(rule: &Rule) -> u64 {
     let mut state = vec![0; rule.words()];
     let instants = (0..10_000u64).map(|step| Micros::new(1_000_000_000 + step * 1_000));
@@ -70,7 +70,7 @@ fn passed(rule: &Rule) -> u64 {
 }
 
 #[test]
-fn all_shares_together_let_no_more_pass_than_the_rule() {
+fn all_shares_together_admit_no_more_than_the_rule() {
     let texts = [
         "100/s burst 10",
         "7/s burst 30",

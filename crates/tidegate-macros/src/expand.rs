@@ -14,7 +14,7 @@ use crate::arguments::Arguments;
 use crate::fallback;
 use crate::group;
 use crate::item::{Function, Item, Returns, arguments_of, take_ours};
-use crate::limits::{Ask, HttpRule, Limit, Limiter, Limits, Terms};
+use crate::limits::{Ask, Limit, Limiter, Limits, RuleRef, Terms};
 
 pub(crate) fn expand(arguments: Tokens, item: Tokens) -> Result<Tokens> {
     match parse2(item)? {
@@ -256,11 +256,11 @@ fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
 /// The part of the request for one rule.
 fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
     let rule = match &ask.rule {
-        HttpRule::Numbered(number) => {
+        RuleRef::Numbered(number) => {
             let number = Literal::u16_unsuffixed(*number);
             quote!(#tidegate::RuleId(#number))
         }
-        HttpRule::Named(expression) => expression.to_token_stream(),
+        RuleRef::Named(expression) => expression.to_token_stream(),
     };
     let key = terms.key.as_ref().map(|_| {
         let key = numbered("key", ask.terms);

@@ -46,12 +46,12 @@ pub(crate) struct Terms {
 
 /// The query of one rule, with the terms of the attribute with index `terms`.
 pub(crate) struct Ask {
-    pub(crate) rule: HttpRule,
+    pub(crate) rule: RuleRef,
     pub(crate) terms: usize,
     pub(crate) with_cost: bool,
 }
 
-pub(crate) enum HttpRule {
+pub(crate) enum RuleRef {
     Numbered(u16),
     Named(Expr),
 }
@@ -162,7 +162,7 @@ fn limits_of(arguments: &Arguments, limiter: Option<&Named<Expr>>) -> Result<Vec
         limits.push(in_parts(arguments, part)?);
     }
     if let Some(Named { name, value }) = &arguments.concurrency {
-        limits.push(at_once(name, value)?);
+        limits.push(concurrency(name, value)?);
     }
     match limiter {
         Some(limiter) if !limits.is_empty() => return Err(two_limiters(&limiter.name)),
@@ -191,7 +191,7 @@ fn check_own(arguments: &Arguments, limits: &[Limit]) -> Result<()> {
     Ok(())
 }
 
-fn at_once(name: &Ident, number: &LitInt) -> Result<Limit> {
+fn concurrency(name: &Ident, number: &LitInt) -> Result<Limit> {
     match number.base10_parse::<u32>()? {
         0 => Err(Error::new(number.span(), format!("a {name} of 0 lets nobody in; use 1 or more"))),
         limit => Ok(Limit::Concurrency(limit)),
@@ -260,14 +260,14 @@ fn ask(
     asks: &mut Vec<Ask>,
 ) -> Result<()> {
     if limits.is_empty() {
-        let rule = rule.map_or(Ok(HttpRule::Numbered(0)), |named| rule_of(named.value))?;
+        let rule = rule.map_or(Ok(RuleRef::Numbered(0)), |named| rule_of(named.value))?;
         asks.push(Ask { rule, terms, with_cost: true });
     }
     for limit in limits {
         let number = u16::try_from(own.len())
             .map_err(|_| Error::new(Span::call_site(), "more limits than can be numbered; use fewer"))?;
         let with_cost = matches!(limit, Limit::Rate { .. }); // with concurrency, a call takes one permit
-        asks.push(Ask { rule: HttpRule::Numbered(number), terms, with_cost });
+        asks.push(Ask { rule: RuleRef::Numbered(number), terms, with_cost });
         own.push(limit);
     }
     Ok(())
@@ -283,8 +283,8 @@ fn place_of(arguments: &Arguments) -> Span {
 fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
     let text = |ask: &Ask| {
         let rule = match &ask.rule {
-            HttpRule::Numbered(number) => number.to_string(),
-            HttpRule::Named(rule) => rule.to_token_stream().to_string(),
+            RuleRef::Numbered(number) => number.to_string(),
+            RuleRef::Named(rule) => rule.to_token_stream().to_string(),
         };
         (rule, terms[ask.terms].key.as_ref().map(|key| key.to_token_stream().to_string()))
     };
@@ -299,9 +299,9 @@ fn check_asked_once(asks: &[Ask], terms: &[Terms]) -> Result<()> {
     }
 }
 
-fn rule_of(value: Expr) -> Result<HttpRule> {
+fn rule_of(value: Expr) -> Result<RuleRef> {
     match number_of(&value) {
-        Some(number) => Ok(HttpRule::Numbered(number.base10_parse()?)),
-        None => Ok(HttpRule::Named(value)),
+        Some(number) => Ok(RuleRef::Numbered(number.base10_parse()?)),
+        None => Ok(RuleRef::Named(value)),
     }
 }

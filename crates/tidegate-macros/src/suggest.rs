@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_suggested_and_what_is_far_is_not() {
+    fn a_near_name_is_suggested_and_a_far_one_is_not() {
         let names = ["key", "limiter", "limit", "otherwise"];
         assert_eq!(nearest("kay", &names), Some("key"));
         assert_eq!(nearest("limitter", &names), Some("limiter"));
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_counts_letters() {
+    fn a_distance_counts_edited_letters() {
         let table =
             [("", "", 0), ("a", "", 1), ("", "ab", 2), ("limt", "limit", 1), ("kitten", "sitting", 3)];
         for (from, to, letters) in table {

@@ -1,18 +1,20 @@
-//! One of many processes that share limits: what the tests start several of, and kill.
+//! One of many processes that share limits: the tests start several of them, and kill them.
 //!
 //! ```text
-//!   worker check URL TASKS CHECKS KEYS PARTS RULE…   so many tasks that ask so often, each time up to so many of the rules,
-//!                                                    for some of so many keys; prints every decision as a line
-//!   worker hold URL                                  takes one of the places and holds it until killed; prints `held`
-//!                                                    or `busy`
-//!   worker come-and-go URL TASKS                     tasks that take a place, keep it a while and give it back, until
-//!                                                    killed; prints who is known to hold one at which instant of Redis's
-//!   worker lease URL NODES TTL KEYS RULE             tasks that ask a leased rule, most often for the first of so many keys,
-//!                                                    until killed; prints the key and the instant, on a clock that all
-//!                                                    processes share, of everybody who passes
-//!   worker hammer URL NODES RULE                     tasks that ask a leased rule for one key, with local shares in an
-//!                                                    outage, until killed; prints the instants before and after each
-//!                                                    request that passes, on a clock that all processes share
+//!   worker check URL TASKS CHECKS KEYS PARTS RULE…
+//!       TASKS tasks send CHECKS requests each, for up to PARTS of the rules and some of KEYS keys;
+//!       prints every decision as a line
+//!   worker hold URL
+//!       takes a permit and holds it until killed; prints `held` or `busy`
+//!   worker come-and-go URL TASKS
+//!       tasks take a permit, hold it a while and release it, until killed; prints which task is known to
+//!       hold a permit at which instant of Redis's clock
+//!   worker lease URL NODES TTL KEYS RULE
+//!       tasks send requests to a leased rule, most often for the first of KEYS keys, until killed; prints
+//!       the key and the instant, on a clock that all processes share, of every allowed request
+//!   worker hammer URL NODES RULE
+//!       tasks send requests to a leased rule for one key, with local shares in an outage, until killed;
+//!       prints the instants before and after each allowed request, on a clock that all processes share
 //! ```
 
 #[path = "../tests/told/mod.rs"]
@@ -24,13 +26,13 @@ use std::time::Duration;
 
 use tidegate::{Part, Quota, Rule, RuleId, Source};
 use tidegate_redis::{Builder, Lease, Leased, OnOutage, RedisGate};
-use told::{Asked, Told};
+use told::{Exchange, PartSpec};
 
-const PLACES: u32 = 3;
+const PERMITS: u32 = 3;
 const LEASE: Duration = Duration::from_millis(400);
-/// For those who come and go.
-const ROOMS: u32 = 8;
-/// They renew four times in each: it is so long that a busy machine is not too late.
+/// The permits of `come-and-go`.
+const COME_AND_GO_PERMITS: u32 = 8;
+/// Renewed four times per lease: long enough that a busy machine is not too late.
 const LONG_LEASE: Duration = Duration::from_millis(1_500);
 const WORK: RuleId = RuleId(0);
 const CLOCK: RuleId = RuleId(1);
@@ -65,7 +67,7 @@ async fn main() -> Done {
     }
 }
 
-/// Connected, with all the time in the world.
+/// Connects, with a very long deadline.
 async fn ready(builder: Builder) -> Result<RedisGate, Box<dyn Error + Send + Sync>> {
     let gate = builder.deadline(Duration::from_secs(20)).canary(Duration::from_millis(50)).build()?;
     if !gate.ready(Duration::from_secs(30)).await {
@@ -74,12 +76,12 @@ async fn ready(builder: Builder) -> Result<RedisGate, Box<dyn Error + Send + Syn
     Ok(gate)
 }
 
-/// A source of chance, another one in each task of each process.
-struct Chance(u64);
+/// A random number generator, seeded differently in each task of each process.
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn new() -> Self {
-        Chance(RandomState::new().hash_one(std::process::id()))
+        Random(RandomState::new().hash_one(std::process::id()))
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -90,7 +92,7 @@ impl Chance {
 
 // === check ===
 
-/// What each task does.
+/// The work of each task.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     checks: usize,
@@ -105,46 +107,50 @@ async fn check(url: &str, tasks: usize, work: Work, rules: &[&str]) -> Done {
     }
     let gate = ready(builder).await?;
     let rules = u16::try_from(rules.len())?;
-    let tasks: Vec<_> = (0..tasks).map(|_| tokio::spawn(ask(gate.clone(), rules, work))).collect();
+    let tasks: Vec<_> = (0..tasks).map(|_| tokio::spawn(send_requests(gate.clone(), rules, work))).collect();
     for task in tasks {
         print!("{}", task.await??);
     }
     Ok(())
 }
 
-/// Asks again and again, as fast as it is answered.
-async fn ask(gate: RedisGate, rules: u16, work: Work) -> Result<String, Box<dyn Error + Send + Sync>> {
-    let mut chance = Chance::new();
+/// Sends requests one after the other, as fast as they are decided.
+async fn send_requests(
+    gate: RedisGate,
+    rules: u16,
+    work: Work,
+) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let mut random = Random::new();
     let mut lines = String::new();
     for _ in 0..work.checks {
-        let parts = draw(&mut chance, rules, work);
-        let request: Vec<Part<'_>> = parts.iter().map(Asked::part).collect();
+        let parts = draw(&mut random, rules, work);
+        let request: Vec<Part<'_>> = parts.iter().map(PartSpec::part).collect();
         let decision = gate.check(&request).await?.decision;
         assert_eq!(decision.source, Source::Strict, "{:?}", gate.health());
-        lines += &Told { parts, decision }.line();
+        lines += &Exchange { parts, decision }.line();
         lines.push('\n');
     }
     Ok(lines)
 }
 
-/// Some rules, none of them twice, mostly for one unit.
-fn draw(chance: &mut Chance, rules: u16, work: Work) -> Vec<Asked> {
+/// Picks some rules, none of them twice, mostly with a cost of 1.
+fn draw(random: &mut Random, rules: u16, work: Work) -> Vec<PartSpec> {
     let mut left: Vec<u16> = (0..rules).collect();
-    let many = 1 + chance.below(work.parts.min(u64::from(rules)));
+    let many = 1 + random.below(work.parts.min(u64::from(rules)));
     let mut parts = Vec::new();
     for _ in 0..many {
-        let index = usize::try_from(chance.below(left.len() as u64)).unwrap_or(0);
-        let key = format!("k{}", chance.below(work.keys));
-        let cost = if chance.below(4) == 0 { 2 } else { 1 };
-        parts.push(Asked::of(left.swap_remove(index), key, cost));
+        let index = usize::try_from(random.below(left.len() as u64)).unwrap_or(0);
+        let key = format!("k{}", random.below(work.keys));
+        let cost = if random.below(4) == 0 { 2 } else { 1 };
+        parts.push(PartSpec::of(left.swap_remove(index), key, cost));
     }
     parts
 }
 
-// === places ===
+// === permits ===
 
 async fn hold(url: &str) -> Done {
-    let gate = ready(RedisGate::builder(url).concurrency("work", PLACES, LEASE)).await?;
+    let gate = ready(RedisGate::builder(url).concurrency("work", PERMITS, LEASE)).await?;
     let admission = gate.check(&[Part::of(WORK)]).await?;
     println!("{}", if admission.is_allowed() { "held" } else { "busy" });
     if admission.is_allowed() {
@@ -154,31 +160,31 @@ async fn hold(url: &str) -> Done {
 }
 
 async fn come_and_go(url: &str, tasks: usize) -> Done {
-    let builder = RedisGate::builder(url).concurrency("work", ROOMS, LONG_LEASE);
+    let builder = RedisGate::builder(url).concurrency("work", COME_AND_GO_PERMITS, LONG_LEASE);
     let gate = ready(builder.rule("clock", Quota::per_second(1))).await?;
-    let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(visit(gate.clone(), task))).collect();
+    let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(use_permits(gate.clone(), task))).collect();
     for task in tasks {
         task.await??;
     }
     Ok(())
 }
 
-/// Prints `held NAME at` when it has been given a place and as long as it has it, `busy NAME at` if it was given none.
-async fn visit(gate: RedisGate, task: usize) -> Done {
-    let mut chance = Chance::new();
+/// Prints `held NAME at` when it gets a permit and while it holds it, `busy NAME at` if it gets none.
+async fn use_permits(gate: RedisGate, task: usize) -> Done {
+    let mut random = Random::new();
     for visit in 0_u64.. {
         let admission = gate.check(&[Part::of(WORK)]).await?;
         let at = admission.decision.at().get();
         let name = format!("{}/{task}/{visit}", std::process::id());
         if !admission.is_allowed() {
             println!("busy {name} {at}");
-            tokio::time::sleep(Duration::from_millis(5 + chance.below(20))).await;
+            tokio::time::sleep(Duration::from_millis(5 + random.below(20))).await;
             continue;
         }
         println!("held {name} {at}");
-        for _ in 0..3 + chance.below(4) {
-            tokio::time::sleep(Duration::from_millis(10 + chance.below(40))).await;
-            // Redis's time, while the place is certainly held.
+        for _ in 0..3 + random.below(4) {
+            tokio::time::sleep(Duration::from_millis(10 + random.below(40))).await;
+            // Redis's time, while the permit is certainly held.
             if let Ok(decision) = gate.peek(&[Part::of(CLOCK).cost(0)]).await? {
                 println!("held {name} {}", decision.at().get());
             }
@@ -204,14 +210,14 @@ async fn hammer(builder: Builder) -> Done {
         return Err(format!("limits are not enforced: {:?}", gate.health()).into());
     }
     let gate = gate.leased();
-    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(ask_again_and_again(gate.clone()))).collect();
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(check_in_a_loop(gate.clone()))).collect();
     for task in tasks {
         task.await??;
     }
     Ok(())
 }
 
-async fn ask_again_and_again(gate: Leased) -> Done {
+async fn check_in_a_loop(gate: Leased) -> Done {
     loop {
         let before = micros_since_boot();
         let is_allowed = gate.check(&[Part::of(WORK).key("hot")]).await?.is_allowed();
@@ -229,23 +235,24 @@ fn micros_since_boot() -> i64 {
 }
 
 async fn spend(gate: Leased, keys: u64, ttl: Duration) -> Done {
-    let mut chance = Chance::new();
+    let mut random = Random::new();
     loop {
-        let key = chance.below(keys).min(chance.below(keys)).min(chance.below(keys));
+        let key = random.below(keys).min(random.below(keys)).min(random.below(keys));
         let decision = gate.check(&[Part::of(WORK).key(&key.to_string())]).await?.decision;
         match (decision.is_allowed(), decision.source) {
             (true, Source::Lease) => {
                 println!("{key} {}", decision.at().get());
                 rest(decision.at().get(), ttl).await;
             }
-            (true, Source::Strict) => {} // a lot was late; who passes on another clock cannot be told here
+            (true, Source::Strict) => {} // a grant was late; this instant is on another clock
             (true, other) => return Err(format!("let through as {other:?}").into()),
             (false, _) => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     }
 }
 
-/// Everybody rests at the same times, on the clock that all share: tokens come in while lots are held, and then all want them.
+/// All tasks rest at the same times, on the shared clock: tokens refill while grants are held, and then all
+/// want them.
 async fn rest(at: u64, ttl: Duration) {
     let rest = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX) * 3 / 10;
     if at % (2 * rest) < rest {

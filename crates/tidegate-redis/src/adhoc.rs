@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_microseconds_and_the_nanoseconds_beyond_them() {
+    fn a_duration_is_encoded_as_microseconds_and_nanoseconds() {
         assert_eq!(numbers(333_333_333, 1_000), [333_333, 333, 1, 0]);
         assert_eq!(numbers(0, -1), [0, 0, -1, 999]);
         assert_eq!(numbers(1 << 62, -1_001), [4_611_686_018_427_387, 904, -2, 999]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read_whole_or_not_at_all() {
+    fn a_reply_is_decoded_completely_or_not_at_all() {
         let ints = |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
         let owed = read(&ints(&[1_000, 2, 30, 70, 5])).expect("a reply");
         let outcome = Outcome::RetryAfter(Wait::micros(30));

@@ -91,7 +91,7 @@ mod tests {
     use super::Breaker;
 
     #[test]
-    fn failures_in_a_row_open_it_and_others_do_not() {
+    fn only_consecutive_failures_open_the_breaker() {
         let breaker = Breaker::new(3, Arc::default());
         for _ in 0..10 {
             assert!(!breaker.failed() && !breaker.failed());
@@ -101,7 +101,7 @@ mod tests {
         assert!(!breaker.failed() && !breaker.failed() && breaker.failed());
         assert!(breaker.is_open() && !breaker.failed(), "it opens once");
         breaker.close();
-        assert!(!breaker.is_open() && !breaker.failed(), "and begins to count again");
+        assert!(!breaker.is_open() && !breaker.failed(), "and counts from zero again");
         assert_eq!(breaker.openings(), 1);
     }
 }

@@ -4,6 +4,14 @@
 //! key by key. Its charges are refunded when a later key refuses, or when the caller stops waiting for the decision. In
 //! between, other requests may see less quota than there is, but never more: what has refilled in the meantime is not
 //! refunded.
+//!
+//! The keys of a global and of a per-user limit are in different slots, or all users would be in one. So the
+//! user's key is charged first and the global key last.
+//!
+//! A plain refund that comes late could admit too much: a bucket that was charged, has refilled and was
+//! charged by another request would forget that other charge. So a refund names the instant at which its
+//! charge has no effect any more, and the script refunds only what lies between now and that instant.
+//! Reservations in memory are cancelled by the same rule.
 
 use std::sync::Arc;
 

@@ -66,26 +66,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_a_tag_and_the_rule() {
+    fn a_key_name_is_a_hash_tag_and_the_rule() {
         let alice = name("", "user", "alice");
         assert_eq!(alice.len(), 5 + 22 + 4);
         assert!(alice.starts_with("tg:{") && alice.ends_with("}user"), "{alice}");
         let tag = |name: &str| name[4..26].to_owned();
-        assert_eq!(tag(&alice), tag(&name("", "company", "alice")), "rules of one key lie together");
+        assert_eq!(tag(&alice), tag(&name("", "company", "alice")), "rules of one key share a slot");
         assert_ne!(tag(&alice), tag(&name("", "user", "bob")));
     }
 
     #[test]
-    fn no_two_pairs_are_hashed_alike() {
+    fn different_tenants_and_keys_have_different_names() {
         let names = [name("", "r", "ab"), name("a", "r", "b"), name("ab", "r", ""), name("", "r", "")];
         for (n, one) in names.iter().enumerate() {
             assert!(names[n + 1..].iter().all(|other| one != other), "{names:?}");
         }
     }
 
-    /// So that programs in other languages can be held against it.
+    /// Programs in other languages compute the same names.
     #[test]
-    fn the_names_in_the_wire_stay_as_they_are() {
+    fn key_names_stay_as_wire_md_lists_them() {
         assert_eq!(name("", "user", "alice"), "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
         assert_eq!(name("acme", "user", "alice"), "tg:{dy6F-wDTio-U01xc8RpsBA}user");
         assert_eq!(name("", "everybody", ""), "tg:{r1Vw9aGBC3r3jK9LxwpmDw}everybody");

@@ -14,6 +14,19 @@
 //! may happen: a node refuses while another node holds tokens that it does not need. Tokens that have been idle for
 //! half of their lifetime are returned, and all tokens expire at its end.
 //!
+//! Setting a stock aside would be simpler: a shared bucket of the burst minus the stock, whether or not
+//! anything is granted. A limit of 100 with a stock of 50 then has half of its burst for strict requests. So
+//! grants are stored in the string of the bucket, and the bucket refills up to the granted tokens that may be
+//! unspent. A node that reports what is left of its grants makes room immediately. A bucket without grants is
+//! an ordinary one, byte for byte, so leasing can be switched on and off while the bucket is in use.
+//!
+//! Why this never admits too much: let *used* be what Redis counts, *unspent* what nodes may still spend, and
+//! *exact* what an exact bucket would count. Then *used − unspent ≥ exact* holds for an empty bucket, and
+//! stays true. A grant adds to used and to unspent. Spending moves tokens from unspent to exact. A return
+//! subtracts from used and from unspent. Expired tokens leave unspent and stay in used. Time lowers exact and
+//! used alike, except that used stops at the live grants, where used − unspent is at least zero, and exact
+//! cannot be less. Tokens are granted only while *used ≤ burst*, so exact never exceeds the burst.
+//!
 //! | module | contents |
 //! |---|---|
 //! | `grant` | granted tokens and when they expire; reserved tokens and when they can be claimed |

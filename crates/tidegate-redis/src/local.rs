@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_at_first_and_then_what_comes_in() {
+    fn a_share_starts_empty_and_admits_what_refills() {
         let outage = 7_000_000;
         let every_50ms = || (0..12).map(|n| outage + n * 50_000);
         assert_eq!(
@@ -157,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_has_what_came_in_but_no_more_than_a_burst() {
+    fn a_late_request_finds_the_refill_but_no_more_than_a_burst() {
         let late = |after: u64| passes("10/s burst 5", 0, std::iter::repeat_n(after, 10)).len();
         assert_eq!([0, 99_999, 100_000, 300_000, 500_000, 9_000_000].map(late), [0, 0, 1, 3, 5, 5]);
     }
 
     #[test]
-    fn the_short_cut_is_the_long_way() {
+    fn the_fast_path_decides_as_the_slow_path() {
         let rule: Rule = "10/s burst 5".parse().expect("a rule");
         let rule = EmptyAt::new(rule, Micros::new(1_000_000)).for_clock(ClockKind::Monotonic);
         let mut state = [0];
@@ -176,17 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn who_is_forgotten_when_idle_is_no_better_off() {
+    fn evicting_an_idle_key_changes_no_decision() {
         for text in ["10/s burst 5", "fixed_window 3/s", "sliding_log 3/s", "sliding_window 3/s cells 4"] {
             let rule = EmptyAt::new(text.parse().expect("a rule"), Micros::new(1_000_000));
             let mut state = vec![0; rule.words()];
             let later = Micros::new(20_000_000);
             assert!(rule.decide(state.as_mut_slice(), later, 2).is_allowed(), "{text}");
             let idle = rule.idle_at(state.as_slice());
-            let forgotten = vec![0; rule.words()];
+            let evicted = vec![0; rule.words()];
             assert_eq!(
                 rule.peek(state.as_slice(), idle, 0),
-                rule.peek(forgotten.as_slice(), idle, 0),
+                rule.peek(evicted.as_slice(), idle, 0),
                 "{text}"
             );
         }

@@ -245,21 +245,21 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_does_as_it_says_and_the_decision_tells() {
+    fn each_rule_follows_its_on_outage_and_the_decision_names_its_source() {
         let outage = outage([rate(OnOutage::Open), rate(OnOutage::Closed), rate(OnOutage::Local)]);
-        let told = |request: &[Part<'_>]| {
+        let decide = |request: &[Part<'_>]| {
             let decision = outage.check(request).decision;
             (decision.is_allowed(), decision.source, decision.rule.0)
         };
-        assert_eq!(told(&[part(0)]), (true, Source::Open, 0));
-        assert_eq!(told(&[part(1)]), (false, Source::Closed, 1));
-        assert_eq!(told(&[part(2)]), (false, Source::Local, 2), "it starts empty");
-        assert_eq!(told(&[part(0), part(1)]), (false, Source::Closed, 1));
-        assert_eq!(told(&[part(0), part(2)]), (false, Source::Local, 2));
-        is_capped(outage.check(&[part(1)]).decision.retry_after());
+        assert_eq!(decide(&[part(0)]), (true, Source::Open, 0));
+        assert_eq!(decide(&[part(1)]), (false, Source::Closed, 1));
+        assert_eq!(decide(&[part(2)]), (false, Source::Local, 2), "a local share starts empty");
+        assert_eq!(decide(&[part(0), part(1)]), (false, Source::Closed, 1));
+        assert_eq!(decide(&[part(0), part(2)]), (false, Source::Local, 2));
+        assert_capped(outage.check(&[part(1)]).decision.retry_after());
     }
 
-    fn is_capped(wait: Option<Wait>) {
+    fn assert_capped(wait: Option<Wait>) {
         let wait = wait.expect("a wait").duration();
         assert!(wait >= LONGEST_WAIT && wait < LONGEST_WAIT * 5 / 4, "{wait:?}");
     }
@@ -272,15 +272,15 @@ mod tests {
         let decisions: Vec<Decision> = (0..50).map(|_| outage.check(&[part(0)]).decision).collect();
         for decision in &decisions {
             assert_eq!((decision.is_allowed(), decision.source), (false, Source::Local));
-            is_capped(decision.retry_after());
-            is_capped(Some(decision.reset_after()));
+            assert_capped(decision.retry_after());
+            assert_capped(Some(decision.reset_after()));
         }
         let first = decisions[0].retry_after();
         assert!(decisions.iter().any(|decision| decision.retry_after() != first), "all the same");
     }
 
     #[test]
-    fn a_cost_beyond_the_share_is_refused_for_now_and_one_beyond_the_limit_for_ever() {
+    fn a_cost_beyond_the_share_may_retry_and_one_beyond_the_limit_never_passes() {
         let outage = outage([OutageRule { limit: 10, ..rate(OnOutage::Local) }]);
         let outcome = |cost: u32| outage.check(&[part(0).cost(cost)]).decision.outcome;
         assert!(matches!(outcome(4), Outcome::RetryAfter(_)));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_share_is_refused() {
+    fn a_rule_without_a_share_is_closed() {
         let nothing = OutageRule { on_outage: OnOutage::Local, limit: 1, share: Share::Nothing };
         let decision = outage([nothing]).check(&[part(0)]).decision;
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));

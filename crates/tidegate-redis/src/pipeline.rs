@@ -12,6 +12,15 @@
 //! Redis sends no reply before it has processed all that it has read. If everything were sent together, the client
 //! would wait while Redis works, and Redis would wait while the client handles the replies. Sending each part as soon
 //! as it is complete keeps both busy. And a single request does not wait for another task to send it.
+//!
+//! The client library's shared connection hands 64 requests to a task that writes them together. Measured
+//! with it, a check took 1.33 times as long as `redis-benchmark` with a minimal script, with a third of both
+//! processors idle, and nearly all of the client's 6 µs were the library's. This pipeline writes in the task
+//! that has the request, and reads rows of numbers without a general parser: 1.00 in the same measurement.
+//! Sixteen requests per write keep the server busy and still share a system call.
+//!
+//! The library still parses addresses and every reply that is not a row of numbers, and handles TLS and
+//! clusters. There the old figures hold.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -3,6 +3,11 @@
 //! One task per gate that sends requests of its own. In normal operation it sends a canary every few seconds: a limit
 //! of one, which must allow the first request and refuse the second. While the [breaker](crate::breaker) is open it
 //! sends canaries more often, and closes the breaker as soon as a canary is decided correctly.
+//!
+//! The prober checks every connection, because one may be dead while another works. A connection that has got
+//! no reply for 0.3 s is given up: a peer that vanishes sends no notice. A request of a client would be a
+//! poor probe, because it would pay with its deadline, and a canary shows more than a reply: that the server
+//! still limits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

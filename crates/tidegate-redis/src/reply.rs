@@ -109,7 +109,7 @@ pub(crate) fn nonsense(what: &'static str) -> RedisError {
 mod tests {
     use super::*;
 
-    /// All answers in the bytes, which come in pieces of so many.
+    /// All replies in the bytes, which arrive in pieces of `piece` bytes.
     fn all(bytes: &[u8], piece: usize) -> Result<Vec<Value>, RedisError> {
         let (mut values, mut held) = (Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {
@@ -149,7 +149,7 @@ mod tests {
     ];
 
     #[test]
-    fn answers_are_those_of_the_library_wherever_they_are_cut() {
+    fn replies_equal_those_of_the_redis_crate_wherever_they_are_split() {
         let expected: Vec<Value> =
             ANSWERS.iter().map(|answer| parse_redis_value(answer).expect("an answer")).collect();
         let bytes = ANSWERS.concat();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_told_from_one_that_is_not_whole() {
+    fn an_invalid_reply_is_an_error_and_an_incomplete_one_is_not() {
         let none: [&[u8]; 9] = [
             b"HTTP/1.1 400\r\n",
             b"\r\n",
@@ -181,9 +181,9 @@ mod tests {
         }
     }
 
-    /// Bytes of the protocol's own letters, so that many of them nearly are answers.
+    /// Random bytes of the protocol's own letters, so that many of them are nearly replies.
     #[test]
-    fn no_bytes_bring_it_down_and_what_it_reads_the_library_reads_too() {
+    fn no_bytes_make_the_parser_panic_and_the_redis_crate_agrees() {
         const LETTERS: &[u8] = b"*$:+-_,#(=!~>%|0123456789\r\n\r\n\r\n:1a\0\xff";
         let mut random = 7_u64;
         let mut read = 0;
@@ -199,6 +199,6 @@ mod tests {
                 assert_eq!(parse_redis_value(&bytes[..length]).ok(), Some(value), "{}", bytes.escape_ascii());
             }
         }
-        assert!(read > 1_000, "of all only {read} were read");
+        assert!(read > 1_000, "only {read} were parsed");
     }
 }

@@ -98,7 +98,7 @@ mod tests {
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\ncluster_enabled:0\r\n";
 
     #[test]
-    fn a_good_server_is_named_and_nothing_is_said_against_it() {
+    fn a_good_server_is_named_without_warnings() {
         let findings = read(GOOD, false);
         assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 0));
         let valkey = format!("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n{GOOD}");
@@ -107,18 +107,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_any_node_is_said_once() {
+    fn a_warning_about_several_nodes_is_reported_once() {
         let node = |info: &str| (Value::Nil, Value::BulkString(info.as_bytes().to_vec()));
-        let forgetful = GOOD.replace(
+        let evicting = GOOD.replace(
             "maxmemory:0\r\nmaxmemory_policy:noeviction",
             "maxmemory:1\r\nmaxmemory_policy:allkeys-lru",
         );
-        let findings = read_all(&Value::Map(vec![node(GOOD), node(&forgetful), node(&forgetful)]), true);
+        let findings = read_all(&Value::Map(vec![node(GOOD), node(&evicting), node(&evicting)]), true);
         assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 1), "{findings:?}");
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn each_problem_of_a_server_is_warned_of() {
         let warned = |from: &str, to: &str, cluster| {
             let findings = read(&GOOD.replace(from, to), cluster);
             findings.warnings.join(" ")

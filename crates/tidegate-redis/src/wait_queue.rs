@@ -86,7 +86,7 @@ mod tests {
     use std::task::Poll;
 
     #[tokio::test]
-    async fn turns_come_in_the_order_of_coming_and_the_last_to_leave_ends_the_line() {
+    async fn waiters_are_served_in_order_and_the_last_one_removes_the_queue() {
         let queues = WaitQueues::default();
         let first = queues.begin(b"a").expect("the queue was empty");
         assert!(queues.begin(b"a").is_none() && queues.begin(b"b").is_some());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_holds_nobody_up() {
+    async fn a_waiter_that_gives_up_leaves_the_queue() {
         let queues = WaitQueues::default();
         let first = queues.begin(b"a").expect("the queue was empty");
         {

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_those_of_the_number() {
+    fn digits_are_the_decimal_digits_of_the_number() {
         for number in [0, 9, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(Digits::of(number).bytes(), number.to_string().as_bytes());
         }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read_whole_or_not_at_all() {
+    fn a_reply_is_decoded_completely_or_not_at_all() {
         let rule = bucket();
         let queues = [Line { key: Vec::new(), cost: 1, terms: Terms::Plain, rule: &rule }];
         let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &queues).expect("a reply");

@@ -1,4 +1,5 @@
-//! A function limited by a gate in Redis: by the same keys as whoever asks it by hand, from a task and from a thread.
+//! A function limited by a gate in Redis: it shares its keys with direct checks of the gate, in a task and in
+//! a thread.
 
 #![cfg(feature = "macros")]
 
@@ -32,7 +33,7 @@ fn send_from_a_thread(gate: &RedisGate, user: &str) -> Result<usize, Denied> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn functions_share_a_limit_with_whoever_asks_the_gate() {
+async fn functions_share_a_limit_with_direct_checks_of_the_gate() {
     let server = Server::start(Kind::Redis, &[]);
     let built =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(3)).deadline(Duration::from_secs(20));
@@ -48,7 +49,7 @@ async fn functions_share_a_limit_with_whoever_asks_the_gate() {
     assert_eq!(passed.await.expect("no panic"), [true, false]);
     let denied = send(&gate, "alice").await.unwrap_err();
     assert!(denied.retry_after().is_some_and(|wait| wait.as_secs_up() <= 1_200), "{denied}");
-    let in_vain = send_in_a_minute(&gate, "alice").await.unwrap_err(); // at once: it would take twenty
-    assert_eq!(in_vain.function(), "send_in_a_minute");
+    let refused = send_in_a_minute(&gate, "alice").await.unwrap_err(); // without a wait of 20 minutes
+    assert_eq!(refused.function(), "send_in_a_minute");
     assert_eq!(send_in_a_minute(&gate, "bob").await, Ok(3));
 }

@@ -1,5 +1,5 @@
-//! Limits that come with the call, by a gate: on one server and in a cluster, beside rules, through a loss of the
-//! scripts and of the server. What the script answers is in `tests/script/brought.rs`.
+//! Ad-hoc limits of a gate: on one server and in a cluster, beside rules, through the loss of the scripts and
+//! of the server. The answers of the script are tested in `tests/script/brought.rs`.
 
 mod gates;
 mod support;
@@ -12,7 +12,7 @@ use tidegate::{Outcome, Quota, Source};
 use tidegate_redis::{AdhocLimit, Error, RedisGate};
 
 const SECOND: u64 = 1_000_000_000;
-/// Three at once, one each hour.
+/// A burst of three, refilled by one per hour.
 const THREE: AdhocLimit = AdhocLimit { full: 3 * 3_600 * SECOND, charge: 3_600 * SECOND.cast_signed() };
 
 /// How many of so many calls pass.
@@ -26,13 +26,13 @@ async fn passed(gate: &RedisGate, key: &[u8], calls: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gates_without_a_rule_share_what_keys_owe() {
+async fn gates_without_rules_share_the_debt_of_keys() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = |tenant: &str| patient(RedisGate::builder(server.url()).tenant(tenant).without_rules());
-    let (one, other, stranger) = (gate("a"), gate("a"), gate("b"));
+    let (one, other, other_tenant) = (gate("a"), gate("a"), gate("b"));
     assert_eq!((passed(&one, b"k", 2).await, passed(&other, b"k", 5).await), (2, 1));
     assert_eq!(passed(&other, b"}{\r\n\xff", 5).await, 3, "another key");
-    assert_eq!(passed(&stranger, b"k", 5).await, 3, "another tenant");
+    assert_eq!(passed(&other_tenant, b"k", 5).await, 3, "another tenant");
     let forgotten = one.forget(b"k").await.expect("an answer").nanos;
     assert!(forgotten > 2 * 3_600 * SECOND && forgotten <= 3 * 3_600 * SECOND, "{forgotten}");
     assert_eq!(one.forget(b"k").await.expect("an answer").nanos, 0);
@@ -40,9 +40,9 @@ async fn gates_without_a_rule_share_what_keys_owe() {
     assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
 }
 
-/// They lie beside each other in one slot, and are not the same.
+/// Both are stored in one slot, under different keys.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rule_and_a_limit_that_comes_along_have_nothing_to_do_with_each_other() {
+async fn a_rule_and_an_adhoc_limit_on_one_key_are_independent() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_day(1)));
     assert_eq!(passed(&gate, b"alice", 5).await, 3);
@@ -53,7 +53,7 @@ async fn a_rule_and_a_limit_that_comes_along_have_nothing_to_do_with_each_other(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_found_wherever_they_lie_in_a_cluster() {
+async fn keys_are_found_on_every_node_of_a_cluster() {
     let cluster = Cluster::start();
     let [one, other] = [(); 2].map(|()| patient(RedisGate::cluster(cluster.urls()).without_rules()));
     for n in 0..60u32 {
@@ -63,7 +63,7 @@ async fn keys_are_found_wherever_they_lie_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_that_are_lost_are_loaded_again() {
+async fn flushed_scripts_are_loaded_again() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).without_rules());
     for _ in 0..3 {
@@ -74,12 +74,12 @@ async fn scripts_that_are_lost_are_loaded_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_there_is_a_trouble_and_it_heals() {
+async fn an_outage_is_an_error_and_the_gate_recovers() {
     let mut server = Server::start(Kind::Redis, &[]);
     let gate = ready(RedisGate::builder(server.url()).deadline(Duration::from_secs(20)).without_rules());
     assert_eq!(passed(&gate, b"k", 1).await, 1);
     server.kill();
-    eventually("nobody asks any more", async || {
+    eventually("the breaker is open", async || {
         let trouble = gate.charge(b"k", THREE).await.err()?;
         (trouble == Error::NotAsked).then_some(())
     })

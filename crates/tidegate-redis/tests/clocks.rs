@@ -1,4 +1,4 @@
-//! Redis's clock is set, and limits hold.
+//! Limits hold when Redis's clock is set.
 
 mod gates;
 mod support;
@@ -11,7 +11,7 @@ use tidegate_redis::RedisGate;
 const NOON: i64 = 1_800_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 
-/// Each lets five pass at once, and none takes longer than ten seconds to be whole again.
+/// Each has a burst of five, and none takes longer than ten seconds to be full again.
 const RULES: [&str; 7] = [
     "1/s burst 5",
     "leaky_queue 1/s queue 4 nodelay",
@@ -38,7 +38,7 @@ impl Stage {
         Stage { server, gates }
     }
 
-    /// How many of ten pass under each rule, now.
+    /// How many of ten requests pass under each rule, now.
     async fn passed(&self) -> Vec<usize> {
         let mut all = Vec::new();
         for gate in &self.gates {
@@ -53,7 +53,7 @@ impl Stage {
         all
     }
 
-    /// The longest that one of the rules says to wait, in seconds.
+    /// The longest wait that one of the rules reports, in seconds.
     async fn longest_wait(&self) -> u64 {
         let mut longest = 0;
         for gate in &self.gates {
@@ -67,19 +67,19 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_hour_back_lets_nothing_pass_and_locks_nobody_out() {
+async fn a_clock_an_hour_back_admits_nothing_and_blocks_no_key_for_long() {
     let mut stage = Stage::set();
     stage.server.hold_at(NOON);
     assert_eq!(stage.passed().await, [5; 7]);
     stage.server.hold_at(NOON - 3_600 * SECOND);
-    assert_eq!(stage.passed().await, [0; 7], "nothing is minted");
-    assert!(stage.longest_wait().await <= 10, "nobody waits longer than for a whole limit");
+    assert_eq!(stage.passed().await, [0; 7], "no tokens are minted");
+    assert!(stage.longest_wait().await <= 10, "no wait is longer than for a full quota");
     stage.server.hold_at(NOON - 3_590 * SECOND);
-    assert_eq!(stage.passed().await, [5; 7], "and then everything is there again");
+    assert_eq!(stage.passed().await, [5; 7], "and then the quota is full again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_hour_forward_hands_out_one_burst_and_back_again_none() {
+async fn a_clock_an_hour_forward_admits_one_burst_and_back_again_none() {
     let mut stage = Stage::set();
     stage.server.hold_at(NOON);
     assert_eq!(stage.passed().await, [5; 7]);
@@ -92,10 +92,10 @@ async fn an_hour_forward_hands_out_one_burst_and_back_again_none() {
     assert_eq!(stage.passed().await, [5; 7]);
 }
 
-/// Fixed windows and stepped buckets start anew where the clock comes again: each return hands out their limit, once. All others
-/// remember where it stepped back from.
+/// Fixed windows and stepped buckets start anew at an instant that comes again: each return admits their
+/// limit, once. All others remember the instant before the step back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_flickers_mints_nothing_and_a_limit_a_return_from_windows_and_steps() {
+async fn a_flickering_clock_mints_one_limit_per_return_in_windows_and_steps_only() {
     let mut stage = Stage::set();
     stage.server.hold_at(NOON);
     assert_eq!(stage.passed().await, [5; 7]);
@@ -106,13 +106,13 @@ async fn a_clock_that_flickers_mints_nothing_and_a_limit_a_return_from_windows_a
         assert_eq!(stage.passed().await, [0, 0, 5, 5, 5, 0, 0]);
     }
     stage.server.hold_at(NOON + 2 * SECOND);
-    assert_eq!(stage.passed().await[..2], [2, 2], "what comes after is time");
+    assert_eq!(stage.passed().await[..2], [2, 2], "only elapsed time refills");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_steps_to_and_fro_mint_nothing() {
+async fn small_clock_steps_back_and_forth_mint_nothing() {
     let mut stage = Stage::set();
-    let amid = NOON + 3 * SECOND; // and not where windows meet: who goes back into one leaves it again
+    let amid = NOON + 3 * SECOND; // not at a window boundary: a step back would enter the previous window
     stage.server.hold_at(amid);
     assert_eq!(stage.passed().await, [5; 7]);
     for step in [-1, 0, -2, 0, -3, 0] {

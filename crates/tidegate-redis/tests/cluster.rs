@@ -12,7 +12,7 @@ use tidegate::{Decision, Part, Quota, RuleId, Source};
 use tidegate_redis::{OnOutage, RedisGate};
 
 const SLOTS: usize = 16_384;
-/// That ask at once.
+/// The number of concurrent tasks.
 const TASKS: u32 = 32;
 
 fn builder(cluster: &Cluster) -> tidegate_redis::Builder {
@@ -21,13 +21,13 @@ fn builder(cluster: &Cluster) -> tidegate_redis::Builder {
 
 // --- hostile keys
 
-/// How many keys; `TIDEGATE_KEYS` asks for more, such as a million.
+/// The number of keys; `TIDEGATE_KEYS` sets it, to a million for example.
 fn many() -> u32 {
     env::var("TIDEGATE_KEYS").map_or(100_000, |many| many.parse().expect("TIDEGATE_KEYS is a number"))
 }
 
-/// One of as many ways as there are to meddle with names: braces, nothing in braces, the end of a line or of a text,
-/// bytes that are no text, up to a kilobyte.
+/// A key that tries to break key names: braces, empty braces, the end of a line or of a string, bytes that
+/// are not text, up to a kilobyte.
 fn hostile(n: u32) -> Vec<u8> {
     let mut key = match n % 6 {
         0 => format!("{{a}}{n}").into_bytes(),
@@ -41,7 +41,8 @@ fn hostile(n: u32) -> Vec<u8> {
     key
 }
 
-/// The slot of a name, as Redis counts: by what is between the first brace and the next, if that is something.
+/// The slot of a name, as Redis computes it: from what is between the first brace and the next, unless it is
+/// empty.
 fn slot(name: &[u8]) -> usize {
     let open = name.iter().position(|byte| *byte == b'{');
     let tag = open.map(|open| &name[open + 1..]).and_then(|rest| {
@@ -51,7 +52,7 @@ fn slot(name: &[u8]) -> usize {
     usize::from(crc16(tag.unwrap_or(name))) % SLOTS
 }
 
-/// XMODEM's, bit by bit.
+/// The CRC16 of XMODEM, bit by bit.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8)
@@ -59,8 +60,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Asks for each of these keys once, of two rules in one call; tells how many fell into each slot.
-async fn ask_for(gate: RedisGate, keys: impl Iterator<Item = u32>) -> Vec<u32> {
+/// Checks each of these keys once, two rules in one call; returns how many keys fell into each slot.
+async fn check_all(gate: RedisGate, keys: impl Iterator<Item = u32>) -> Vec<u32> {
     let mut slots = vec![0; SLOTS];
     for key in keys.map(hostile) {
         let request = [0, 1].map(|rule| Part::of(RuleId(rule)).key(&key[..]));
@@ -71,14 +72,14 @@ async fn ask_for(gate: RedisGate, keys: impl Iterator<Item = u32>) -> Vec<u32> {
     slots
 }
 
-/// How far counts are from even: the sum of the squared differences, each divided by what was to be expected.
+/// How spread counts are from even: the sum of the squared differences, each divided by the expected count.
 fn chi_square(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
     counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_key_however_hostile_meets_a_wrong_slot_and_slots_are_even() {
+async fn hostile_keys_reach_the_right_slot_and_spread_evenly() {
     let cluster = Cluster::start();
     let gate = patient(
         builder(&cluster)
@@ -90,49 +91,48 @@ async fn no_key_however_hostile_meets_a_wrong_slot_and_slots_are_even() {
         assert_eq!(slot(name.as_bytes()).to_string(), theirs, "{name}");
     }
     let many = many();
-    let asking = |task: u32| tokio::spawn(ask_for(gate.clone(), (task..many).step_by(TASKS as usize)));
-    let asking: Vec<_> = (0..TASKS).map(asking).collect();
+    let checks = |task: u32| tokio::spawn(check_all(gate.clone(), (task..many).step_by(TASKS as usize)));
+    let checks: Vec<_> = (0..TASKS).map(checks).collect();
     let mut slots = vec![0; SLOTS];
-    for task in asking {
-        let more = task.await.expect("nobody was asked for in vain");
+    for task in checks {
+        let more = task.await.expect("every key was decided by Redis");
         slots.iter_mut().zip(more).for_each(|(count, more)| *count += more);
     }
-    assert_eq!((slots.iter().sum::<u32>(), gate.health().last_trouble), (many, None), "nothing went wrong");
-    // Where all is even it is about as large as there are slots, and half of the time within 122 of it; the names are
-    // always the same, and so is what comes out.
-    let far = chi_square(&slots);
-    assert!((far - SLOTS as f64).abs() < 1_100.0, "{far}");
+    assert_eq!((slots.iter().sum::<u32>(), gate.health().last_trouble), (many, None), "no errors");
+    // For an even spread the sum is about the number of slots, and half of the time within 122 of it; the
+    // names are always the same, and so is the result.
+    let spread = chi_square(&slots);
+    assert!((spread - SLOTS as f64).abs() < 1_100.0, "{spread}");
 }
 
 // --- requests
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_for_several_keys_gives_back_what_it_took_when_one_refuses() {
+async fn a_request_for_several_keys_refunds_its_charges_when_one_refuses() {
     let cluster = Cluster::start();
     let gate =
         patient(builder(&cluster).rule("everybody", Quota::per_hour(10)).rule("user", Quota::per_hour(2)));
-    let [everybody, user] = [RuleId(0), RuleId(1)];
+    let [global, user] = [RuleId(0), RuleId(1)];
     let mut passed = [0; 8];
     for round in 0..24 {
         let name = format!("user {}", round % 8);
-        let admission =
-            gate.check(&[Part::of(everybody), Part::of(user).key(&name)]).await.expect("a request");
+        let admission = gate.check(&[Part::of(global), Part::of(user).key(&name)]).await.expect("a request");
         passed[round % 8] += u32::from(admission.is_allowed());
     }
     assert_eq!(passed.iter().sum::<u32>(), 10, "{passed:?}");
     assert!(passed.iter().all(|passed| *passed <= 2), "{passed:?}");
     for (n, passed) in passed.iter().enumerate() {
         let name = format!("user {n}");
-        let spent_only_by_those_who_passed = async || {
+        let only_allowed_requests_are_charged = async || {
             let left = gate.peek(&[Part::of(user).key(&name).cost(0)]).await.expect("a request");
             (left.expect("an answer").remaining() == 2 - u64::from(*passed)).then_some(())
         };
-        eventually("what everybody's limit refused is given back", spent_only_by_those_who_passed).await;
+        eventually("refused charges are refunded", only_allowed_requests_are_charged).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_dies_is_replaced_and_no_key_is_stuck() {
+async fn a_failed_primary_is_replaced_and_every_key_is_served_again() {
     let mut cluster = Cluster::start();
     let rule = Quota::per_hour(1_000_000);
     let gate = gates::ready(builder(&cluster).rule("user", rule).on_outage(OnOutage::Closed));
@@ -140,7 +140,7 @@ async fn a_primary_that_dies_is_replaced_and_no_key_is_stuck() {
     let name = gate.describe(one("alice")[0]).expect("a rule");
     let primary = cluster.primary_of(&name);
     cluster.kill(primary);
-    until("another takes over", || (cluster.primary_of(&name) != primary).then_some(()));
+    until("a replica takes over", || (cluster.primary_of(&name) != primary).then_some(()));
     assert!(strict(&gate).await.is_allowed());
     for n in 0..100 {
         assert!(strict_for(&gate, &format!("user {n}")).await.is_allowed());
@@ -148,7 +148,7 @@ async fn a_primary_that_dies_is_replaced_and_no_key_is_stuck() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_is_being_moved_is_asked_for_where_it_goes() {
+async fn a_key_in_a_migrating_slot_is_decided_on_the_target_node() {
     let mut cluster = Cluster::start();
     let gate = patient(builder(&cluster).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed));
     let name = gate.describe(one("alice")[0]).expect("a rule");
@@ -163,43 +163,44 @@ async fn a_slot_that_is_being_moved_is_asked_for_where_it_goes() {
         assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, passes), "{:?}", gate.health());
     }
     let keys = [from, to].map(|node| cluster.node(node).cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]));
-    assert_eq!(keys, ["0", "1"], "it lies where the slot goes");
+    assert_eq!(keys, ["0", "1"], "the key is on the target node");
 }
 
 // --- a network that fails
 
-/// A key that the node with this number decides on.
+/// A key in a slot of the node with this number.
 fn key_of(cluster: &mut Cluster, gate: &RedisGate, node: usize) -> String {
     let mut keys = (0..1_000).map(|n| format!("user {n}"));
-    let lies_there = |key: &String| {
+    let is_owned = |key: &String| {
         let name = gate.describe(one(key)[0]).expect("a rule");
         cluster.primary_of(&name) == node
     };
-    keys.find(lies_there).expect("every node has a third of the slots")
+    keys.find(is_owned).expect("every node has a third of the slots")
 }
 
-/// Asks through a network that loses the reply, and heals while it is waited for: whoever would send it again could.
+/// Checks through a network that loses the reply and recovers while the check waits for it: a retry would
+/// succeed.
 async fn lose_a_reply(gate: &RedisGate, key: &str, proxy: &Proxy, node: &Server) -> Decision {
     let name = gate.describe(one(key)[0]).expect("a rule");
     let state = node.cli(&["GET", &name]);
     proxy.set(Mode::LoseReplies);
     let (gate, key) = (gate.clone(), key.to_owned());
-    let asking = tokio::spawn(async move { gate.check(&one(&key)).await.expect("a request").decision });
-    until("it is charged", || (node.cli(&["GET", &name]) != state).then_some(()));
-    tokio::time::sleep(Duration::from_millis(200)).await; // and the reply is on its way into nothing
+    let checks = tokio::spawn(async move { gate.check(&one(&key)).await.expect("a request").decision });
+    until("the request is charged", || (node.cli(&["GET", &name]) != state).then_some(()));
+    tokio::time::sleep(Duration::from_millis(200)).await; // and its reply has been lost
     proxy.set(Mode::Pass);
-    asking.await.expect("no panic")
+    checks.await.expect("no panic")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_to_a_node_and_not_answered_is_not_sent_again() {
+async fn a_request_that_a_node_did_not_answer_is_not_sent_again() {
     let mut cluster = Cluster::start();
     let proxy = cluster.put_proxy_before(1);
     let limit = 100;
     let gate = patient(builder(&cluster).rule("user", Quota::per_day(limit)).on_outage(OnOutage::Closed));
     let (beyond, here) = (key_of(&mut cluster, &gate, 1), key_of(&mut cluster, &gate, 0));
     assert!(strict_for(&gate, &beyond).await.is_allowed());
-    assert!(proxy.requests() > 0, "it is asked through the proxy");
+    assert!(proxy.requests() > 0, "requests go through the proxy");
     for _ in 0..3 {
         let lost = lose_a_reply(&gate, &beyond, &proxy, cluster.node(1)).await;
         assert_eq!((lost.source, lost.is_allowed()), (Source::Closed, false), "{:?}", gate.health());
@@ -207,7 +208,7 @@ async fn what_was_sent_to_a_node_and_not_answered_is_not_sent_again() {
     }
     let made = gate.health().decisions;
     let left = strict_for(&gate, &beyond).await.remaining();
-    assert!(left <= limit - 8, "one, three lost, three that were not, and the last: {left}");
+    assert!(left <= limit - 8, "one, three lost, three answered, and the last: {left}");
     assert!(limit - left <= made.strict + made.closed + 1, "none was charged twice: {left}, {made:?}");
-    assert!(strict_for(&gate, &here).await.is_allowed(), "the others are not stuck");
+    assert!(strict_for(&gate, &here).await.is_allowed(), "the other nodes still decide");
 }

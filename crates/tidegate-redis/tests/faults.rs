@@ -1,4 +1,5 @@
-//! What becomes of decisions when Redis, or the way there, fails: each rule does as it says, and every decision tells.
+//! Decisions when Redis or the network fails: each rule follows its `on_outage`, and every decision names its
+//! source.
 
 mod gates;
 mod support;
@@ -10,7 +11,7 @@ use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
 use tidegate_redis::{AdhocLimit, Decisions, Error, OnOutage, RedisGate};
 
-/// A gate on the other side of a bad network, with a rule of each kind.
+/// Gates on the other side of a bad network, one for each `on_outage`.
 struct Bad {
     server: Server,
     proxy: Proxy,
@@ -20,43 +21,43 @@ struct Bad {
 const KINDS: [(OnOutage, Source); 3] =
     [(OnOutage::Open, Source::Open), (OnOutage::Closed, Source::Closed), (OnOutage::Local, Source::Local)];
 
-fn gate(url: &str, when_lost: OnOutage) -> RedisGate {
-    ready(RedisGate::builder(url).rule("user", Quota::per_day(1_000)).on_outage(when_lost).nodes(2))
+fn gate(url: &str, on_outage: OnOutage) -> RedisGate {
+    ready(RedisGate::builder(url).rule("user", Quota::per_day(1_000)).on_outage(on_outage).nodes(2))
 }
 
 impl Bad {
     fn start() -> Self {
         let server = Server::start(Kind::Redis, &[]);
         let proxy = Proxy::start(server.port());
-        let gates = KINDS.map(|(when_lost, _)| gate(&proxy.url(), when_lost));
+        let gates = KINDS.map(|(on_outage, _)| gate(&proxy.url(), on_outage));
         Bad { server, proxy, gates }
     }
 
-    /// What is decided while the network does this.
+    /// Checks the decisions while the network is in this mode, and that the gates recover from it.
     async fn decide(&self, mode: Mode) {
         self.proxy.set(mode.clone());
-        for (gate, (when_lost, source)) in self.gates.iter().zip(KINDS) {
+        for (gate, (on_outage, source)) in self.gates.iter().zip(KINDS) {
             for _ in 0..20 {
                 let decision = gate.check(&one("alice")).await.expect("a request").decision;
-                assert_eq!(decision.source, source, "{mode:?}, {when_lost:?}: {:?}", gate.health());
-                assert_eq!(decision.is_allowed(), when_lost == OnOutage::Open, "{mode:?}, {when_lost:?}");
+                assert_eq!(decision.source, source, "{mode:?}, {on_outage:?}: {:?}", gate.health());
+                assert_eq!(decision.is_allowed(), on_outage == OnOutage::Open, "{mode:?}, {on_outage:?}");
             }
-            until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
+            until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
             assert!(gate.health().last_trouble.is_some(), "{mode:?}");
         }
         self.proxy.set(Mode::Pass);
         for gate in &self.gates {
-            assert!(strict(gate).await.is_allowed(), "healed from {mode:?}");
+            assert!(strict(gate).await.is_allowed(), "recovered from {mode:?}");
         }
     }
 }
 
-fn says(error: &str) -> Mode {
+fn error_reply(error: &str) -> Mode {
     Mode::Answer(format!("-{error}\r\n").into_bytes())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_network_does_each_rule_does_as_it_says() {
+async fn each_rule_follows_its_on_outage_whatever_the_network_does() {
     let bad = Bad::start();
     bad.decide(Mode::Refuse).await;
     bad.decide(Mode::Blackhole).await;
@@ -67,18 +68,18 @@ async fn whatever_the_network_does_each_rule_does_as_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_server_says_each_rule_does_as_it_says() {
+async fn each_rule_follows_its_on_outage_whatever_the_server_replies() {
     let bad = Bad::start();
-    bad.decide(says("LOADING Redis is loading the dataset in memory")).await;
-    bad.decide(says("OOM command not allowed when used memory > 'maxmemory'.")).await;
-    bad.decide(says("READONLY You can't write against a read only replica.")).await;
-    bad.decide(says("NOAUTH Authentication required.")).await;
+    bad.decide(error_reply("LOADING Redis is loading the dataset in memory")).await;
+    bad.decide(error_reply("OOM command not allowed when used memory > 'maxmemory'.")).await;
+    bad.decide(error_reply("READONLY You can't write against a read only replica.")).await;
+    bad.decide(error_reply("NOAUTH Authentication required.")).await;
     bad.decide(Mode::Answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).await;
     bad.decide(Mode::Answer(vec![0xff; 64])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_and_not_answered_is_not_sent_again() {
+async fn a_request_without_a_reply_is_not_sent_again() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate = gate(&proxy.url(), OnOutage::Open);
@@ -91,24 +92,24 @@ async fn what_was_sent_and_not_answered_is_not_sent_again() {
     let left = strict(&gate).await.remaining();
     assert!(
         (limit - 4..limit).contains(&left),
-        "{left} of {limit}: each was charged once at most, and the last"
+        "{left} of {limit}: each was charged at most once, and so was the last"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_has_vanished_is_given_up_and_looked_for_again() {
+async fn a_vanished_peer_is_dropped_and_connected_again() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate = gate(&proxy.url(), OnOutage::Open);
     let connections = proxy.connections();
-    proxy.set(Mode::Blackhole); // it sends no word of it
-    until("it connects anew", || (proxy.connections() > connections).then_some(()));
+    proxy.set(Mode::Blackhole); // without closing the connections
+    until("the gate connects again", || (proxy.connections() > connections).then_some(()));
     proxy.set(Mode::Pass);
     assert!(strict(&gate).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_redis_knows_who_is_at_work() {
+async fn a_concurrency_rule_is_closed_in_an_outage() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     server.pause();
@@ -118,7 +119,7 @@ async fn nobody_but_redis_knows_who_is_at_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_caller_does_wrong_is_not_held_against_the_server() {
+async fn errors_caused_by_the_caller_do_not_open_the_breaker() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed);
@@ -129,14 +130,14 @@ async fn what_a_caller_does_wrong_is_not_held_against_the_server() {
         assert_eq!(gate.check(&one("foreign")).await.expect("a request").decision.source, Source::Closed);
     }
     let work = tidegate::Part::of(tidegate::RuleId(1));
-    gate.refund(&[work]).await.expect("a request").expect("places are left out");
-    assert!(gate.take(&[work], 1).await.is_err(), "there is nothing else to take of");
+    gate.refund(&[work]).await.expect("a request").expect("permits are left out");
+    assert!(gate.take(&[work], 1).await.is_err(), "there is no quota to take from");
     assert!(!gate.health().not_asked, "{:?}", gate.health());
     assert!(strict(&gate).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
+async fn holders_reclaim_their_permits_from_a_redis_that_lost_them() {
     let mut server = Server::start(Kind::Redis, &[]);
     let make = || patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(2)));
     let (gate, other) = (make(), make());
@@ -146,7 +147,7 @@ async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
     server.restart();
     enforced(&gate);
     enforced(&other);
-    eventually("the holder has its place again", async || {
+    eventually("the holder has its permit again", async || {
         let left = other.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
         left.is_ok_and(|left| left.remaining() == 0).then_some(())
     })
@@ -155,7 +156,7 @@ async fn holders_ask_again_for_the_places_of_a_redis_that_has_forgotten_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
+async fn a_paused_server_opens_the_breaker_until_it_resumes() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = gate(&server.url(), OnOutage::Open);
     let before = gate.health();
@@ -175,7 +176,7 @@ async fn a_server_that_stops_is_not_asked_until_it_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time() {
+async fn each_restart_of_a_killed_server_admits_one_burst() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).on_outage(OnOutage::Closed);
@@ -191,7 +192,7 @@ async fn a_server_that_is_killed_again_and_again_hands_out_one_burst_each_time()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
+async fn a_flushed_script_is_loaded_again_and_every_decision_stays_strict() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
@@ -206,7 +207,7 @@ async fn a_script_that_is_forgotten_is_loaded_again_and_nobody_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_script_that_blocks_is_as_a_server_that_stops() {
+async fn a_foreign_script_that_blocks_redis_is_an_outage() {
     let server = Server::start(Kind::Redis, &["--busy-reply-threshold", "100"]);
     let gate = gate(&server.url(), OnOutage::Open);
     let url = server.url();
@@ -214,26 +215,26 @@ async fn a_foreign_script_that_blocks_is_as_a_server_that_stops() {
         let mut connection =
             redis::Client::open(url).and_then(|client| client.get_connection()).expect("a server");
         let endless = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
-        endless.expect_err("it is killed");
+        endless.expect_err("the script is killed");
     });
-    until("it blocks", || (gate.health().enforced == Some(false)).then_some(()));
+    until("Redis is blocked", || (gate.health().enforced == Some(false)).then_some(()));
     let decision = gate.check(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
-    until("it can be killed", || server.try_cli(&["SCRIPT", "KILL"]).ok());
+    until("the script is killed", || server.try_cli(&["SCRIPT", "KILL"]).ok());
     foreign.join().expect("the foreign script ended");
     enforced(&gate);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_rule_that_silently_does_not_limit_shows_in_the_report() {
+async fn health_reports_an_open_rule_that_does_not_limit() {
     let server = Server::start(Kind::Redis, &[]);
     server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-evalsha"]);
     let url = server.url().replace("redis://", "redis://weak:pw@");
     let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1)).on_outage(OnOutage::Open);
     let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
-    until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
+    until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
     assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
-    let trouble = until("it says why", || match gate.health().last_trouble {
+    let trouble = until("the reason is reported", || match gate.health().last_trouble {
         Some(trouble @ Error::Refused { .. }) => Some(trouble.to_string()),
         _ => None,
     });
@@ -241,11 +242,11 @@ async fn an_open_rule_that_silently_does_not_limit_shows_in_the_report() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_the_server_is_said_in_the_report() {
+async fn health_reports_what_is_wrong_with_the_server() {
     let report = |server: &Server, url: String| {
         let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1));
         let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
-        until(&format!("something is said of {}", server.port()), || {
+        until(&format!("health reports on port {}", server.port()), || {
             let health = gate.health();
             let trouble =
                 health.last_trouble.filter(|trouble| !trouble.to_string().contains("none was made"));
@@ -263,21 +264,23 @@ async fn what_is_wrong_with_the_server_is_said_in_the_report() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_under_way_are_decided_without_redis() {
+async fn requests_beyond_the_in_flight_limit_are_decided_without_redis() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
     let gate = patient(builder.in_flight(4).failures(1_000_000));
     server.pause();
     let resume = async {
-        until("those beyond are refused", || (gate.health().decisions.closed == 60).then_some(()));
+        until("requests beyond the limit are refused", || {
+            (gate.health().decisions.closed == 60).then_some(())
+        });
         server.resume();
     };
     let (all, ()) = tokio::join!(together(&gate, 64), resume);
     assert_eq!(all.iter().filter(|admission| admission.decision.source == Source::Strict).count(), 4);
 }
 
-/// Each reason in turn. The sum is the number of decisions without Redis, those of ad-hoc limits included.
+/// Triggers each reason in turn. The sum is the number of decisions without Redis, including ad-hoc limits.
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_without_redis_are_counted_by_reason() {
     let server = Server::start(Kind::Redis, &[]);
@@ -292,7 +295,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
     assert!(crowded.too_many_in_flight > 0 && crowded.total() == crowded.too_many_in_flight, "{crowded:?}");
 
     proxy.set(Mode::Blackhole);
-    eventually("not asked", async || {
+    eventually("the breaker is open", async || {
         let _ = gate.check(&one("alice")).await;
         (gate.health().fallbacks.breaker_open > 0).then_some(())
     })
@@ -302,11 +305,11 @@ async fn decisions_without_redis_are_counted_by_reason() {
     let adhoc = gate.health().fallbacks.total();
     let limit = AdhocLimit { full: 1_000_000_000, charge: 1_000_000 };
     assert!(gate.charge(b"bob", limit).await.is_err() && gate.owed(b"bob").await.is_err());
-    assert_eq!(gate.health().fallbacks.total(), adhoc + 1, "a look is no decision");
+    assert_eq!(gate.health().fallbacks.total(), adhoc + 1, "a peek is not a decision");
 
     proxy.set(Mode::Pass);
     let _ = strict(&gate).await;
-    proxy.set(says("LOADING Redis is loading the dataset in memory"));
+    proxy.set(error_reply("LOADING Redis is loading the dataset in memory"));
     eventually("an error", async || {
         let _ = gate.check(&one("alice")).await;
         (gate.health().fallbacks.error > 0).then_some(())
@@ -323,7 +326,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
 
     let health = gate.health();
     let Decisions { local, open, closed, .. } = health.decisions;
-    assert_eq!(health.fallbacks.total(), local + open + closed + 1, "and the one that the caller made");
+    assert_eq!(health.fallbacks.total(), local + open + closed + 1, "and the ad-hoc charge");
     let names: Vec<_> = health.fallbacks.by_reason().map(|(reason, _)| reason).collect();
     assert_eq!(names, ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"]);
 }

@@ -1,4 +1,4 @@
-//! The gate on a real server: the verbs, what it says of itself, and how it starts.
+//! The gate on a real server: its operations, its health report, and its startup.
 
 mod gates;
 mod support;
@@ -15,29 +15,29 @@ fn hourly(limit: u64) -> Quota {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gates_of_one_name_share_their_limits_and_others_do_not() {
+async fn gates_with_the_same_names_share_limits_and_others_do_not() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |tenant: &str, name: &str| {
         patient(RedisGate::builder(server.url()).tenant(tenant).rule(name, hourly(3)))
     };
     let (one, two) = (make("", "user"), make("", "user"));
     assert_eq!(passed(&one, "alice", 2).await, 2);
-    assert_eq!(passed(&two, "alice", 5).await, 1, "they share");
+    assert_eq!(passed(&two, "alice", 5).await, 1, "they share the limit");
     assert_eq!(passed(&two, "bob", 5).await, 3, "another key");
     assert_eq!(passed(&make("acme", "user"), "alice", 5).await, 3, "another tenant");
     assert_eq!(passed(&make("", "ip"), "alice", 5).await, 3, "another rule");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
+async fn all_rules_are_charged_or_none_and_the_binding_rule_is_named() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(
         RedisGate::builder(server.url())
             .rule("everybody", hourly(10))
             .rule("user", "sliding_log 2/h".parse::<Rule>().expect("a rule")),
     );
-    let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
-    let request = [Part::of(everybody), Part::of(user).key("alice")];
+    let [global, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
+    let request = [Part::of(global), Part::of(user).key("alice")];
     for left in [1, 0] {
         let decision = gate.check(&request).await.expect("a request").decision;
         assert_eq!(
@@ -48,32 +48,32 @@ async fn all_rules_are_charged_or_none_and_the_binding_one_is_named() {
     }
     let refused = gate.check(&request).await.expect("a request");
     assert_eq!((refused.is_allowed(), gate.name(refused.decision.rule)), (false, Some("user")));
-    let left = gate.peek(&[Part::of(everybody).cost(0)]).await.expect("a request").expect("an answer");
-    assert_eq!(left.remaining(), 8, "the refused one charged nothing");
+    let left = gate.peek(&[Part::of(global).cost(0)]).await.expect("a request").expect("an answer");
+    assert_eq!(left.remaining(), 8, "the refused request charged nothing");
 }
 
-/// Many at once on one connection, of whom every third does not wait for the answer: those who do get their own, which is told
-/// by what is left, different for each.
+/// Many concurrent requests on one connection, every third of which is dropped before its reply: the others
+/// get their own replies, recognized by the remaining quota, which differs for each.
 #[tokio::test(flavor = "multi_thread")]
-async fn everybody_gets_the_own_answer_when_others_do_not_wait_for_theirs() {
+async fn replies_match_their_requests_when_other_requests_are_dropped() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).connections(1).rule("user", hourly(1_000_000)));
     assert!(gate.ready(Duration::from_secs(10)).await);
-    let ask = |n: u32| {
+    let send = |n: u32| {
         let gate = gate.clone();
         async move {
             let key = n.to_be_bytes();
             let request = [Part::of(FIRST).key(&key).cost(n)];
-            let asked = gate.check(&request);
+            let check = gate.check(&request);
             if n.is_multiple_of(3) {
-                let _ = tokio::time::timeout(Duration::ZERO, asked).await; // sent, or not even that
+                let _ = tokio::time::timeout(Duration::ZERO, check).await; // sent, or not even that
                 return None;
             }
-            Some((n, asked.await.expect("a request").decision))
+            Some((n, check.await.expect("a request").decision))
         }
     };
     for round in 0..20 {
-        let tasks: Vec<_> = (1..=200).map(|n| tokio::spawn(ask(round * 200 + n))).collect();
+        let tasks: Vec<_> = (1..=200).map(|n| tokio::spawn(send(round * 200 + n))).collect();
         for task in tasks {
             if let Some((n, decision)) = task.await.expect("no panic") {
                 assert_eq!(
@@ -85,9 +85,9 @@ async fn everybody_gets_the_own_answer_when_others_do_not_wait_for_theirs() {
     }
 }
 
-/// The last clone closes the connections, so that a program that makes gates anew does not collect them.
+/// The last clone closes the connections, so a program that builds gates repeatedly does not accumulate them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_gone_leaves_no_connection_behind() {
+async fn a_dropped_gate_leaves_no_connection_open() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).connections(3).rule("user", hourly(5)));
     assert!(gate.ready(Duration::from_secs(10)).await);
@@ -98,30 +98,30 @@ async fn a_gate_that_is_gone_leaves_no_connection_behind() {
             .filter(|line| !line.trim().is_empty())
             .count()
     };
-    assert_eq!(clients(), 4, "three, and who asks");
+    assert_eq!(clients(), 4, "three of the gate, and the one that runs CLIENT LIST");
     drop(gate);
-    until("they are closed", || (clients() == 1).then_some(()));
+    until("the connections are closed", || (clients() == 1).then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_rule_can_be_asked_what_it_says() {
+async fn check_each_reports_the_decision_of_each_rule() {
     let server = Server::start(Kind::Redis, &[]);
     let gate =
         patient(RedisGate::builder(server.url()).rule("everybody", hourly(10)).rule("user", hourly(2)));
-    let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
-    let request = [Part::of(everybody), Part::of(user).key("alice")];
-    let said = async || {
+    let [global, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
+    let request = [Part::of(global), Part::of(user).key("alice")];
+    let decisions = async || {
         let admission = gate.check_each(&request).await.expect("a request");
         let each = admission.rules.iter().map(|it| (it.rule, it.is_allowed(), it.remaining()));
         (admission.is_allowed(), each.collect::<Vec<_>>())
     };
-    assert_eq!(said().await, (true, vec![(everybody, true, 9), (user, true, 1)]));
-    assert_eq!(said().await, (true, vec![(everybody, true, 8), (user, true, 0)]));
-    assert_eq!(said().await, (false, vec![(everybody, true, 8), (user, false, 0)]), "and charges none");
+    assert_eq!(decisions().await, (true, vec![(global, true, 9), (user, true, 1)]));
+    assert_eq!(decisions().await, (true, vec![(global, true, 8), (user, true, 0)]));
+    assert_eq!(decisions().await, (false, vec![(global, true, 8), (user, false, 0)]), "and charges neither");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_other_verbs() {
+async fn take_refund_reset_and_peek_work_on_one_key() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", hourly(5)));
     let part = Part::of(FIRST).key("alice");
@@ -137,7 +137,7 @@ async fn the_other_verbs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn through_the_trait_it_is_a_gate_like_any_other() {
+async fn the_gate_works_through_the_trait() {
     let server = Server::start(Kind::Redis, &[]);
     let gate: Box<dyn Gate> = Box::new(patient(RedisGate::builder(server.url()).rule("user", hourly(1))));
     assert!(gate.decide(&one("alice")).wait().await.expect("a request").is_allowed());
@@ -147,7 +147,7 @@ async fn through_the_trait_it_is_a_gate_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_passes_as_soon_as_it_may_and_who_cannot_in_time_is_refused_at_once() {
+async fn a_waiter_passes_once_allowed_and_is_refused_early_if_it_cannot_in_time() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(20).burst(1)));
     assert_eq!(passed(&gate, "alice", 1).await, 1);
@@ -156,11 +156,11 @@ async fn who_waits_passes_as_soon_as_it_may_and_who_cannot_in_time_is_refused_at
     let slow = patient(RedisGate::builder(server.url()).rule("slow", hourly(1)));
     assert_eq!(passed(&slow, "alice", 1).await, 1);
     let refused = slow.acquire_timeout(&one("alice"), Duration::from_secs(20)).await.expect("a request");
-    assert!(!refused.is_allowed(), "an hour is longer than that, so it need not be tried");
+    assert!(!refused.is_allowed(), "an hour exceeds the timeout, so the gate does not wait");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn places_are_counted_everywhere_and_come_back() {
+async fn permits_are_counted_across_gates_and_released() {
     let server = Server::start(Kind::Redis, &[]);
     let make = || patient(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     let (one_gate, other) = (make(), make());
@@ -170,14 +170,15 @@ async fn places_are_counted_everywhere_and_come_back() {
     assert!(!check(&other).await.is_allowed());
     assert_eq!(first.permits.len(), 1);
     drop(first);
-    let _third =
-        eventually("the place is released", async || Some(check(&other).await).filter(Admission::is_allowed))
-            .await;
+    let _third = eventually("the permit is released", async || {
+        Some(check(&other).await).filter(Admission::is_allowed)
+    })
+    .await;
     assert!(!check(&one_gate).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_with_another_limit_counts_the_same_places() {
+async fn gates_with_different_limits_count_the_same_permits() {
     let server = Server::start(Kind::Redis, &[]);
     let make =
         |limit| patient(RedisGate::builder(server.url()).concurrency("work", limit, Duration::from_secs(60)));
@@ -187,41 +188,42 @@ async fn a_gate_with_another_limit_counts_the_same_places() {
     for _ in 0..3 {
         held.push(check(&before).await);
     }
-    assert!(held.iter().all(Admission::is_allowed), "who is in stays in");
+    assert!(held.iter().all(Admission::is_allowed), "all three permits are granted");
     assert!(!check(&fewer).await.is_allowed());
     held.push(check(&more).await);
     assert!(held[3].is_allowed() && !check(&more).await.is_allowed());
-    held.truncate(2); // two of four are given back
+    held.truncate(2); // two of four are released
     let left = async || {
         let peeked = more.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
         peeked.expect("an answer").remaining()
     };
     eventually("two are free", async || (left().await == 2).then_some(())).await;
-    assert!(!check(&fewer).await.is_allowed(), "two are held, which is all of the fewer");
+    assert!(!check(&fewer).await.is_allowed(), "two are held, which is the whole smaller limit");
     held.clear();
     eventually("all are free", async || (left().await == 4).then_some(())).await;
     assert!(check(&fewer).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_is_renewed_while_it_is_held() {
+async fn a_permit_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(4)));
     let held = gate.check(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
     let name = gate.describe(one("alice")[0]).expect("a rule");
-    let expires =
-        || server.cli(&["PEXPIRETIME", &name]).parse::<u64>().expect("an instant, and not -2: it is there");
+    let expires = || {
+        server.cli(&["PEXPIRETIME", &name]).parse::<u64>().expect("an instant, and not -2: the key exists")
+    };
     let mut last = expires();
     for _ in 0..3 {
-        last = until("it is renewed", || Some(expires()).filter(|later| *later > last));
+        last = until("the permit is renewed", || Some(expires()).filter(|later| *later > last));
         assert!(!gate.check(&one("alice")).await.expect("a request").is_allowed());
     }
     drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_starts_without_redis_and_heals() {
+async fn a_gate_starts_without_redis_and_recovers() {
     let mut server = Server::start(Kind::Redis, &[]);
     let url = server.url();
     server.kill();
@@ -233,7 +235,7 @@ async fn it_starts_without_redis_and_heals() {
         .expect("a gate needs no server");
     let decision = gate.check(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
-    until("it is noticed", || (gate.health().enforced == Some(false)).then_some(()));
+    until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
     assert_eq!(gate.health().connections, (0, 2));
     server.restart();
     enforced(&gate);
@@ -242,25 +244,25 @@ async fn it_starts_without_redis_and_heals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_strings_can_be_found_by_hand_and_are_forgotten_in_time() {
+async fn describe_names_the_redis_key_which_expires_in_time() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
     let name = gate.describe(Part::of(FIRST).key("alice")).expect("a rule");
     assert_eq!(name, "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
     assert_eq!(passed(&gate, "alice", 1).await, 1);
-    until("it is forgotten", || (server.cli(&["EXISTS", &name]) == "0").then_some(()));
+    until("the key has expired", || (server.cli(&["EXISTS", &name]) == "0").then_some(()));
     assert_eq!(gate.describe(Part::of(RuleId(7))), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_that_changes_keeps_what_was_used() {
+async fn a_changed_quota_keeps_what_was_used() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |rule: &str| {
         let rule: Rule = rule.parse().expect("a rule");
         patient(RedisGate::builder(server.url()).rule("user", rule))
     };
     assert_eq!(passed(&make("10/h"), "alice", 8).await, 8);
-    assert_eq!(passed(&make("12/h"), "alice", 20).await, 4, "more, less what was used");
+    assert_eq!(passed(&make("12/h"), "alice", 20).await, 4, "the larger limit less what was used");
     for other in [
         "fixed_window 12/h",
         "sliding_log 12/h",
@@ -273,7 +275,7 @@ async fn a_quota_that_changes_keeps_what_was_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_wrong_is_said_at_once() {
+async fn build_reports_all_errors_together() {
     let wrong = RedisGate::builder("http://example.org:6379")
         .rule("a", hourly(1))
         .rule("a", hourly(2))
@@ -299,13 +301,13 @@ async fn everything_wrong_is_said_at_once() {
 }
 
 #[test]
-fn outside_a_runtime_it_says_so() {
+fn build_outside_a_runtime_is_an_error() {
     let error = RedisGate::builder("redis://localhost").rule("a", hourly(1)).build().expect_err("no runtime");
     assert!(error.to_string().contains("tokio runtime"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connect_waits_for_the_first_answer_so_that_the_first_decision_is_strict() {
+async fn connect_waits_for_the_first_reply_so_that_the_first_decision_is_strict() {
     let server = Server::start(Kind::Redis, &[]);
     for round in 0..20 {
         let builder = RedisGate::builder(server.url()).rule("user", hourly(1_000));
@@ -323,9 +325,9 @@ async fn connect_fails_after_its_timeout_and_says_why() {
     let (started, timeout) = (Instant::now(), Duration::from_millis(200));
     let error = builder.clone().connect_timeout(timeout).connect().await.expect_err("nothing listens there");
     assert!(started.elapsed() >= timeout && error.is_unavailable() && !error.is_invalid());
-    let said = error.to_string();
-    assert!(said.starts_with("no answer of the store within 200ms: "), "{said}");
-    assert!(said.contains("refused") && said.contains("correct its address"), "{said}");
+    let message = error.to_string();
+    assert!(message.starts_with("no answer of the store within 200ms: "), "{message}");
+    assert!(message.contains("refused") && message.contains("correct its address"), "{message}");
     let error = builder.nodes(0).connect().await.expect_err("invalid");
     assert!(error.is_invalid() && error.to_string().contains("0 nodes"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! Nothing is left lying about: every string has an expiry, and is gone when its time has passed. On Redis and on Valkey.
+//! No keys are left behind: every key has an expiry, and is gone when its time has passed. On Redis and on
+//! Valkey.
 
 mod gates;
 mod support;
@@ -10,7 +11,7 @@ use support::{Kind, Server, until};
 use tidegate::{Part, Rule, RuleId, Source};
 use tidegate_redis::RedisGate;
 
-/// One of each, none of which remembers anything for longer than two seconds.
+/// One rule of each algorithm, none of which keeps state for longer than two seconds.
 const RULES: [&str; 9] = [
     "10/s burst 3",
     "999983/s burst 3",
@@ -31,8 +32,8 @@ fn gate(server: &Server) -> RedisGate {
     patient(builder.concurrency("work", 3, Duration::from_millis(500)))
 }
 
-/// Asks every rule for many keys, alone and together, with all verbs.
-async fn use_it(gate: &RedisGate) {
+/// Uses every rule with many keys, alone and together, with all operations.
+async fn use_all_operations(gate: &RedisGate) {
     for n in 0..60u32 {
         let key = format!("key {n} }}{{");
         let parts: Vec<Part<'_>> = (0..=RULES.len())
@@ -53,29 +54,29 @@ async fn use_it(gate: &RedisGate) {
     }
 }
 
-async fn nothing_stays(kind: Kind) {
+async fn all_keys_expire(kind: Kind) {
     let server = Server::start(kind, &[]);
     let gate = gate(&server);
-    use_it(&gate).await;
+    use_all_operations(&gate).await;
     assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
     drop(gate);
-    until("everything is forgotten", || {
+    until("all keys have expired", || {
         let left = server.cli(&["KEYS", "tg:*"]);
         left.lines().all(|key| key.ends_with("canary")).then_some(())
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_on_redis() {
-    nothing_stays(Kind::Redis).await;
+async fn all_keys_expire_on_redis() {
+    all_keys_expire(Kind::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_on_the_oldest_redis() {
-    nothing_stays(Kind::OldRedis).await;
+async fn all_keys_expire_on_the_oldest_redis() {
+    all_keys_expire(Kind::OldRedis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_on_valkey() {
-    nothing_stays(Kind::Valkey).await;
+async fn all_keys_expire_on_valkey() {
+    all_keys_expire(Kind::Valkey).await;
 }

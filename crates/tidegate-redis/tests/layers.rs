@@ -1,4 +1,4 @@
-//! The layers for tower in front of a service, with the limits in a real Redis.
+//! The tower layers in front of a service, with limits in a real Redis.
 
 mod gates;
 mod support;
@@ -84,16 +84,16 @@ async fn two_services_share_one_limit_all_or_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_has_gone_is_counted() {
+async fn a_request_whose_client_has_gone_is_counted() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("default", Quota::per_hour(10)));
-    assert!(gate.ready(Duration::from_secs(60)).await, "a server that answers");
+    assert!(gate.ready(Duration::from_secs(60)).await, "the server replies");
     let mut service =
         RateLimitLayer::new(Limits::on(gate.clone(), by::global()).expect("limits")).layer(Served);
     for _ in 0..3 {
         drop(service.call(of("alice")));
     }
-    eventually("three have been counted", async || {
+    eventually("three requests are counted", async || {
         let left = gate.peek(&[Part::of(FIRST).cost(0)]).await.expect("a request").ok()?;
         (left.remaining() == 10 - 3).then_some(())
     })
@@ -101,7 +101,7 @@ async fn a_client_that_has_gone_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn places_are_held_as_long_as_the_response() {
+async fn permits_are_held_until_the_response_is_dropped() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).concurrency("at work", 1, Duration::from_secs(60)));
     let limits = Limits::over(gate.clone()).rule("at work", by::global()).build().expect("limits");
@@ -111,5 +111,5 @@ async fn places_are_held_as_long_as_the_response() {
     drop(first);
     let waiting = Limits::over(gate).rule("at work", by::global()).wait_at_most(Duration::from_secs(60));
     let mut patient = ConcurrencyLayer::new(waiting.build().expect("limits")).layer(Served);
-    assert_eq!(send(&mut patient, "bob").await.status(), 200, "it comes back on its way");
+    assert_eq!(send(&mut patient, "bob").await.status(), 200, "the permit is being released");
 }

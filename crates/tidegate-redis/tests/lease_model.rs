@@ -1,16 +1,18 @@
 //! An exhaustive search of the lease protocol on a small bucket.
 //!
-//! The model has one store, two nodes and one bucket that gains a token per tick. Nodes take grants, spend them, report what
-//! is left, return them, reserve tokens that are still to come and claim them later. Messages arrive in any order, late, twice
-//! or never. A node that stops acting is a node that died. The store can be lost, come back and forget everything; while it is
-//! lost each node can spend its local share.
+//! The model has one store, two nodes and one bucket that gains a token per tick. Nodes take grants, spend
+//! them, report what is left, return them, reserve tokens that are still to come and claim them later.
+//! Messages arrive in any order, late, twice or never. A node that stops acting is a node that died. The
+//! store can become unreachable, come back and lose all its data; while it is unreachable each node can spend
+//! its local share.
 //!
-//! Two oracles judge every token spent. The first counts the tokens that came from the store: at most a bucket's worth, plus
-//! one burst each time the store forgets. The second counts all tokens, local shares included, from the start until the store
-//! comes back: during an outage everything together stays within the same bucket.
+//! Two oracles judge every token spent. The first counts the tokens that came from the store: at most a
+//! bucket's worth, plus one burst each time the store loses its data. The second counts all tokens, local
+//! shares included, from the start until the store comes back: during an outage everything together stays
+//! within the same bucket.
 //!
-//! Then each rule of the protocol is broken in turn, and the search must find a violation. A rule that can be broken unnoticed
-//! is not needed, or the search is too shallow.
+//! Then each rule of the protocol is broken in turn, and the search must find a violation. A rule that can be
+//! broken unnoticed is not needed, or the search is too shallow.
 
 use std::collections::HashSet;
 
@@ -67,8 +69,8 @@ enum Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Faults {
     None,
-    Loss,
-    Forgetting,
+    Outage,
+    DataLoss,
 }
 
 /// What a search tries.
@@ -113,9 +115,9 @@ struct World {
     under_way: Vec<Message>,
     orders: u8,
     strict: u8,
-    is_lost: bool,
+    is_unreachable: bool,
     faults_left: u8,
-    /// The local share of each node that has noticed the loss.
+    /// The local share of each node that has noticed the outage.
     shares: [Option<u8>; NODES],
     /// What an exact bucket has used, by tokens of the store alone.
     from_store: u8,
@@ -137,7 +139,7 @@ impl World {
             under_way: vec![],
             orders: 0,
             strict: 0,
-            is_lost: false,
+            is_unreachable: false,
             faults_left: u8::from(search.faults != Faults::None),
             shares: [None; NODES],
             from_store: 0,
@@ -177,7 +179,7 @@ impl World {
         self.orders(search, &mut next);
         self.arrivals(search, &mut next);
         self.faults(search, &mut next);
-        if !self.is_lost && self.strict < size.strict && self.used < size.burst {
+        if !self.is_unreachable && self.strict < size.strict && self.used < size.burst {
             let mut world = self.clone();
             world.strict += 1;
             world.used += 1;
@@ -257,32 +259,33 @@ impl World {
         self.grants.retain(|grant| grant.amount > 0);
     }
 
-    /// The store is lost, noticed to be lost, found again; or it forgets everything.
+    /// The store becomes unreachable, a node notices, the store comes back; or it loses all its data.
     fn faults(&self, search: &Search, next: &mut Vec<World>) {
         let Search { faults, broken, size } = *search;
         if self.faults_left > 0 {
             next.push(self.with(|world| {
                 world.faults_left -= 1;
                 match faults {
-                    Faults::Forgetting => {
+                    Faults::DataLoss => {
                         world.used = 0;
                         world.grants.clear();
                         world.capacity += size.burst;
                     }
-                    _ => world.is_lost = true,
+                    _ => world.is_unreachable = true,
                 }
             }));
         }
-        if self.is_lost {
+        if self.is_unreachable {
             next.push(self.with(|world| {
-                // From here on the shares of nodes that have not noticed yet come on top, so only the first oracle judges.
-                world.is_lost = false;
+                // From here on the shares of nodes that have not noticed yet come on top, so only the first
+                // oracle judges.
+                world.is_unreachable = false;
                 world.in_all = None;
                 world.shares = [None; NODES];
             }));
         }
         for node in 0..NODES {
-            if self.is_lost && self.shares[node].is_none() {
+            if self.is_unreachable && self.shares[node].is_none() {
                 let starts_with = if broken == Broken::ShareStartsFull { size.burst - size.stock } else { 0 };
                 next.push(self.with(|world| world.shares[node] = Some(starts_with)));
             }
@@ -314,7 +317,7 @@ impl World {
     fn arrivals(&self, search: &Search, next: &mut Vec<World>) {
         for index in 0..self.under_way.len() {
             let message = &self.under_way[index];
-            if self.is_lost && !matches!(message, Message::Granted { .. }) {
+            if self.is_unreachable && !matches!(message, Message::Granted { .. }) {
                 continue;
             }
             next.push(self.with(|world| {
@@ -328,7 +331,7 @@ impl World {
         let broken = search.broken;
         match message {
             Message::Lease { node, id, want, sent, older } => {
-                let mut held = self.settle(node, sent, &older, search);
+                let mut held = self.apply_reports(node, sent, &older, search);
                 held.extend(self.grant(node, id, want, sent, search));
                 self.under_way.push(Message::Granted { held });
             }
@@ -355,7 +358,7 @@ impl World {
     }
 
     /// Takes note of what is left of older grants, and turns a reservation into a grant.
-    fn settle(&mut self, node: usize, sent: u8, older: &[(u8, u8)], search: &Search) -> Vec<Held> {
+    fn apply_reports(&mut self, node: usize, sent: u8, older: &[(u8, u8)], search: &Search) -> Vec<Held> {
         let Search { broken, size, .. } = *search;
         let mut claimed = Vec::new();
         for (id, left) in older {
@@ -386,7 +389,7 @@ impl World {
         claimed
     }
 
-    /// Grants what is there; if nothing is there, reserves what comes in next.
+    /// Grants the tokens that are available; if there are none, reserves the next ones.
     fn grant(&mut self, node: usize, id: u8, want: u8, sent: u8, search: &Search) -> Option<Held> {
         let Search { broken, size, .. } = *search;
         let there = match broken {
@@ -450,10 +453,10 @@ impl Search {
 
 const NO_FAULTS: (Faults, Size) =
     (Faults::None, Size { burst: 1, stock: 1, ttl: 4, orders: 3, strict: 1, end: 5 });
-const LOSS: (Faults, Size) =
-    (Faults::Loss, Size { burst: 3, stock: 1, ttl: 4, orders: 2, strict: 3, end: 5 });
-const FORGETTING: (Faults, Size) =
-    (Faults::Forgetting, Size { burst: 2, stock: 2, ttl: 3, orders: 2, strict: 2, end: 5 });
+const OUTAGE: (Faults, Size) =
+    (Faults::Outage, Size { burst: 3, stock: 1, ttl: 4, orders: 2, strict: 3, end: 5 });
+const DATA_LOSS: (Faults, Size) =
+    (Faults::DataLoss, Size { burst: 2, stock: 2, ttl: 3, orders: 2, strict: 2, end: 5 });
 
 fn no_order_of_events_admits_too_many((faults, size): (Faults, Size)) {
     let (too_many, worlds) = Search { faults, broken: Broken::Nothing, size }.run();
@@ -468,13 +471,13 @@ fn no_order_of_messages_admits_too_many_or_leaks_tokens() {
 }
 
 #[test]
-fn grants_and_local_shares_together_stay_within_the_limit_when_the_store_is_lost() {
-    no_order_of_events_admits_too_many(LOSS);
+fn grants_and_local_shares_together_stay_within_the_limit_in_an_outage() {
+    no_order_of_events_admits_too_many(OUTAGE);
 }
 
 #[test]
-fn a_store_that_forgets_admits_at_most_one_burst_more() {
-    no_order_of_events_admits_too_many(FORGETTING);
+fn a_store_that_loses_its_data_admits_at_most_one_burst_more() {
+    no_order_of_events_admits_too_many(DATA_LOSS);
 }
 
 #[test]
@@ -486,19 +489,19 @@ fn every_rule_of_the_protocol_is_needed() {
     };
     for (broken, (faults, size)) in [
         (RefillsBeyondGrants, NO_FAULTS),
-        (ExpiryRefunds, LOSS),
+        (ExpiryRefunds, OUTAGE),
         (CreditsUnknown, NO_FAULTS),
         (EndFromReply, NO_FAULTS),
         (SpendsWhatItReturns, NO_FAULTS),
         (ReportsLessThanItHolds, NO_FAULTS),
         (GrantsWhatIsNotThere, NO_FAULTS),
-        (GrantsBeyondStock, LOSS),
-        (SpendsReservations, LOSS),
-        (SpendsReservations, FORGETTING),
+        (GrantsBeyondStock, OUTAGE),
+        (SpendsReservations, OUTAGE),
+        (SpendsReservations, DATA_LOSS),
         (ClaimsBeyondBurst, NO_FAULTS),
         (NeverLapses, NO_FAULTS),
-        (ShareStartsFull, LOSS),
-        (ShareOfTheWholeBurst, LOSS),
+        (ShareStartsFull, OUTAGE),
+        (ShareOfTheWholeBurst, OUTAGE),
     ] {
         assert!(Search { faults, broken, size }.run().0, "{broken:?} is not noticed ({faults:?})");
     }

@@ -1,8 +1,9 @@
-//! Eight processes that share leased limits, while they are killed, replies are lost, and Redis stops and starts anew. Everybody
-//! who passed is charged to a bucket of the core at that instant, on the one clock that all processes of a machine share.
+//! Eight processes share leased limits, while they are killed, replies are lost, and Redis pauses and
+//! restarts. Every allowed request is charged to a bucket of the core at its instant, on the one clock that
+//! all processes of a machine share.
 //!
-//! Redis's clock and that one may differ in pace, by less than one token in the time that a test takes; so the bucket holds one
-//! more.
+//! That clock and Redis's may drift apart by less than one token in the time that a test takes; so the bucket
+//! holds one token more.
 
 mod support;
 mod workers;
@@ -16,7 +17,7 @@ use workers::{Log, Worker};
 
 const NODES: usize = 8;
 
-/// A limit, and for whom.
+/// A limit, its number of keys and the lifetime of its leases.
 #[derive(Clone, Copy)]
 struct Limit {
     rate: &'static str,
@@ -26,11 +27,11 @@ struct Limit {
     ttl: u64,
 }
 
-/// Everybody who passed, by key.
+/// The instants of all allowed requests, by key.
 fn passed(log: &Log) -> HashMap<String, Vec<u64>> {
     let mut passed: HashMap<String, Vec<u64>> = HashMap::new();
     for line in log.lines() {
-        // Who was killed may have left half a line.
+        // A killed process may have left half a line.
         let Some((key, at)) = line.split_once(' ').filter(|(_, at)| at.len() >= 6) else { continue };
         passed.entry(key.to_owned()).or_default().push(at.parse().expect("an instant"));
     }
@@ -43,7 +44,7 @@ impl Limit {
         usize::try_from(self.burst).expect("a small number")
     }
 
-    /// How many of those who passed at these instants were too many.
+    /// How many of the requests allowed at these instants exceed the limit.
     fn too_many(self, instants: &[u64]) -> usize {
         let quota = format!("{} burst {}", self.rate, self.burst + 1);
         let rule = Rule::from(quota.parse::<Quota>().expect("a quota"));
@@ -56,17 +57,17 @@ impl Limit {
         let [nodes, ttl, keys] = [NODES as u64, self.ttl, self.keys].map(|number| number.to_string());
         let rule = format!("{} burst {}", self.rate, self.burst);
         let mut worker = Worker::start(&["lease", url, &nodes, &ttl, &keys, &rule]);
-        log.hear(&mut worker);
+        log.follow(&mut worker);
         worker
     }
 
-    /// Lets them run; each time so many more have passed, something happens.
+    /// Runs the workers; each time another burst of requests has been allowed, calls `happens`.
     fn run(self, url: &str, rounds: usize, mut happens: impl FnMut(usize, &mut Vec<Worker>, &Log)) -> Log {
         let log = Log::default();
         let mut workers: Vec<Worker> = (0..NODES).map(|_| self.start(url, &log)).collect();
         for round in 0..rounds {
             let more = log.lines().len() + self.burst();
-            until("some pass", || (log.lines().len() >= more).then_some(()));
+            until("some requests are allowed", || (log.lines().len() >= more).then_some(()));
             happens(round, &mut workers, &log);
         }
         workers.clear();
@@ -77,27 +78,27 @@ impl Limit {
 const HOT: Limit = Limit { rate: "400/s", burst: 100, keys: 1, ttl: 2_000 };
 const MANY: Limit = Limit { rate: "60/s", burst: 60, keys: 12, ttl: 300 };
 const SHORT: Limit = Limit { ttl: 100, ..HOT };
-/// Nothing comes in again while a test looks.
+/// Nothing refills while a test runs.
 const ONCE: Limit = Limit { rate: "1/d", burst: 400, keys: 1, ttl: 2_000 };
 
 #[test]
-fn whoever_is_killed_and_whatever_is_lost_never_do_too_many_pass() {
+fn no_more_than_the_limit_passes_when_processes_die_and_replies_are_lost() {
     for limit in [HOT, MANY, SHORT] {
         let server = Server::start(Kind::Redis, &[]);
         let proxy = Proxy::start(server.port());
         let log = limit.run(&proxy.url(), 12, |round, workers, log| match round % 4 {
-            0 => workers[round % NODES] = limit.start(&proxy.url(), log), // and who was there is killed
+            0 => workers[round % NODES] = limit.start(&proxy.url(), log), // kills the worker before it
             1 => for_a_while(|| proxy.set(Mode::LoseReplies), || proxy.set(Mode::Pass)),
             2 => for_a_while(|| server.pause(), || server.resume()),
             _ => {
                 let sleeper = &workers[(round + 1) % NODES].0;
-                for_a_while(|| sleeper.pause(), || sleeper.resume()); // with lots that end meanwhile
+                for_a_while(|| sleeper.pause(), || sleeper.resume()); // with grants that expire meanwhile
             }
         });
         let passed = passed(&log);
         assert!(passed["0"].len() > 100, "{}", passed["0"].len());
         for (key, instants) in &passed {
-            assert_eq!(limit.too_many(instants), 0, "key {key}, of {} who passed", instants.len());
+            assert_eq!(limit.too_many(instants), 0, "key {key}, of {} allowed", instants.len());
         }
     }
 }
@@ -110,7 +111,7 @@ fn for_a_while(begin: impl FnOnce(), end: impl FnOnce()) {
 }
 
 #[test]
-fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
+fn a_restarted_redis_gives_at_most_one_burst_more() {
     let mut server = Server::start(Kind::Redis, &[]);
     let url = server.url();
     let mut restarts = 0;
@@ -125,7 +126,7 @@ fn a_redis_that_starts_anew_gives_at_most_one_burst_more() {
     assert!(too_many <= restarts * HOT.burst(), "{too_many} too many after {restarts} restarts");
 }
 
-/// Requests that passed, each with the instants before and after it.
+/// The allowed requests, each with the instants before and after it.
 fn bounds(log: &Log) -> Vec<(i64, i64)> {
     let lines = log.lines();
     let bounds = lines.iter().filter_map(|line| line.split_once(' '));
@@ -138,8 +139,8 @@ fn bounds(log: &Log) -> Vec<(i64, i64)> {
     bounds
 }
 
-/// By how many requests a bucket was exceeded in the worst of all intervals. Only requests that lie in an interval with both
-/// bounds count, so whatever is found here is certain.
+/// By how many requests a bucket was exceeded in the worst of all intervals. A request counts only if both of
+/// its bounds lie in the interval, so every violation found here is certain.
 fn exceeded_by(bounds: &[(i64, i64)], per_second: i64, burst: i64) -> i64 {
     let mut worst = 0;
     for (first, (from, _)) in bounds.iter().enumerate() {
@@ -155,60 +156,60 @@ fn exceeded_by(bounds: &[(i64, i64)], per_second: i64, burst: i64) -> i64 {
 fn hammer(url: &str, log: &Log, rule: &str) -> Vec<Worker> {
     let start = |_| {
         let mut worker = Worker::start(&["hammer", url, "2", rule]);
-        log.hear(&mut worker);
+        log.follow(&mut worker);
         worker
     };
     (0..2).map(start).collect()
 }
 
 #[test]
-fn redis_is_killed_for_good_and_grants_and_local_shares_stay_within_the_limit() {
+fn grants_and_local_shares_stay_within_the_limit_when_redis_dies_for_good() {
     let mut server = Server::start(Kind::Redis, &[]);
     let log = Log::default();
     let workers = hammer(&server.url(), &log, "500/s burst 1000");
     until("the burst is used", || (log.lines().len() >= 1_500).then_some(()));
     let before = log.lines().len();
     server.kill();
-    until("shares are spent", || (log.lines().len() >= before + 1_000).then_some(()));
+    until("local shares are spent", || (log.lines().len() >= before + 1_000).then_some(()));
     drop(workers);
     let bounds = bounds(&log);
     assert_eq!(exceeded_by(&bounds, 500, 1_001), 0, "{} passed", bounds.len());
 }
 
 #[test]
-fn redis_forgets_while_leases_are_out_and_at_most_one_burst_more_passes() {
+fn a_flush_while_leases_are_out_admits_at_most_one_burst_more() {
     let server = Server::start(Kind::Redis, &[]);
     let log = Log::default();
     let workers = hammer(&server.url(), &log, "500/s burst 300");
     let mut flushes = 0;
     for _ in 0..3 {
         let more = log.lines().len() + 400;
-        until("some pass", || (log.lines().len() >= more).then_some(()));
+        until("some requests are allowed", || (log.lines().len() >= more).then_some(()));
         server.cli(&["FLUSHALL"]);
         flushes += 1;
     }
     let more = log.lines().len() + 600;
-    until("some pass", || (log.lines().len() >= more).then_some(()));
+    until("some requests are allowed", || (log.lines().len() >= more).then_some(()));
     drop(workers);
     let exceeded = exceeded_by(&bounds(&log), 500, 301);
-    assert!(exceeded <= flushes * 300, "{exceeded} too many after {flushes} times");
+    assert!(exceeded <= flushes * 300, "{exceeded} too many after {flushes} flushes");
     assert!(exceeded > 0, "a flush gives a burst");
 }
 
 const KILLED: usize = 3;
 
 #[test]
-fn who_is_killed_takes_one_lot_along_and_all_else_passes() {
+fn a_killed_process_loses_at_most_one_grant_and_the_rest_passes() {
     let server = Server::start(Kind::Redis, &[]);
     let (url, log) = (server.url(), Log::default());
     let mut workers: Vec<Worker> = (0..NODES).map(|_| ONCE.start(&url, &log)).collect();
     for (killed, worker) in workers.iter_mut().take(KILLED).enumerate() {
-        until("some pass", || (log.lines().len() > (killed + 1) * 60).then_some(()));
-        *worker = ONCE.start(&url, &log); // and who was there is killed
+        until("some requests are allowed", || (log.lines().len() > (killed + 1) * 60).then_some(()));
+        *worker = ONCE.start(&url, &log); // and the worker before it is killed
     }
-    let largest = ONCE.burst() / NODES; // where more is wanted than there is
+    let largest = ONCE.burst() / NODES; // the largest grant while demand exceeds supply
     let least = ONCE.burst() - KILLED * largest;
-    until("all others pass", || (log.lines().len() >= least).then_some(()));
+    until("the rest is allowed", || (log.lines().len() >= least).then_some(()));
     workers.clear();
     let passed = passed(&log)["0"].len();
     assert!((least..=ONCE.burst()).contains(&passed), "{passed} passed; at least {least} of {}", ONCE.burst);

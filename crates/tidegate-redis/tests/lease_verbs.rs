@@ -1,4 +1,4 @@
-//! What else can be asked of leased rules, and lots for somebody else, on a real server.
+//! The other operations on leased rules, and grants for clients, on a real server.
 
 mod gates;
 mod leased;
@@ -26,21 +26,22 @@ async fn passed(gate: &Leased, times: usize) -> usize {
     passed
 }
 
-/// What Redis would still give.
+/// What Redis would still grant.
 async fn left(gate: &Leased) -> u64 {
     gate.strict().peek(&alice(0)).await.expect("a request").expect("an answer").remaining()
 }
 
-/// With seven tokens spent, and one here: 1, 2 and 4 were granted, and then the next was asked for.
+/// A gate with six tokens spent and some here: 1, 2 and 4 were granted, and then the next grant was
+/// requested.
 async fn with_some_here(server: &Server) -> Leased {
     let gate = hourly(server, 1_000, LONG);
     assert_eq!(passed(&gate, 6).await, 6);
-    until("the next lot came", || (gate.stats().granted == 15).then_some(()));
+    until("the next grant has arrived", || (gate.stats().granted == 15).then_some(()));
     gate
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_sees_what_is_here_and_takes_nothing() {
+async fn a_peek_sees_local_tokens_and_takes_none() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = with_some_here(&server).await;
     let commands = gate.strict().health().commands;
@@ -53,27 +54,27 @@ async fn a_look_sees_what_is_here_and_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refund_goes_back_into_the_lot_and_what_is_spent_for_redis_goes_there() {
+async fn a_refund_goes_to_the_grant_or_to_redis_if_already_reported_spent() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = with_some_here(&server).await;
-    // When the last lot was asked for Redis heard that one is left of the one before.
+    // With the last request for a grant, Redis learned that one token is left of the grant before.
     assert_eq!(left(&gate).await, 1_000 - 15);
     gate.refund(&alice(2)).await.expect("a request").expect("done");
-    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "all that is spent was told to Redis");
+    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "all spent tokens were reported to Redis");
     assert_eq!(passed(&gate, 3).await, 3);
     gate.refund(&alice(3)).await.expect("a request").expect("done");
     let seen = gate.peek(&alice(1)).await.expect("a request").expect("an answer");
     assert_eq!(seen.remaining(), 8, "the three are here again");
-    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "and not there");
+    assert_eq!(left(&gate).await, 1_000 - 15 + 2, "and not in Redis");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_gives_back_what_is_here_and_forgets_that_there_was_nothing() {
+async fn a_reset_returns_local_tokens_and_clears_a_cached_refusal() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = hourly(&server, 20, LONG);
     assert_eq!(passed(&gate, 30).await, 20);
     gate.reset(&alice(1)).await.expect("a request").expect("done");
-    assert_eq!(passed(&gate, 30).await, 20, "nobody remembers that there was nothing");
+    assert_eq!(passed(&gate, 30).await, 20, "the cached refusal is cleared");
     gate.reset(&alice(1)).await.expect("a request").expect("done");
     assert_eq!(passed(&gate, 3).await, 3);
     gate.reset(&alice(1)).await.expect("a request").expect("done");
@@ -81,7 +82,7 @@ async fn a_reset_gives_back_what_is_here_and_forgets_that_there_was_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_part_says_what_it_found() {
+async fn check_each_reports_each_part_and_a_refusal_spends_nothing() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(
         RedisGate::builder(server.url())
@@ -90,17 +91,17 @@ async fn each_part_says_what_it_found() {
             .rule("user", Quota::per_hour(2)),
     );
     let request = [Part::of(FIRST), Part::of(SECOND).key("bob")];
-    let told = async || {
+    let decisions = async || {
         let admission = gate.check_each(&request).await.expect("a request");
-        let said: Vec<_> =
+        let reported: Vec<_> =
             admission.rules.iter().map(|rule| (rule.rule, rule.is_allowed(), rule.remaining())).collect();
-        (admission.is_allowed(), said)
+        (admission.is_allowed(), reported)
     };
-    assert_eq!(told().await, (true, vec![(FIRST, true, 0), (SECOND, true, 1)]));
-    assert!(told().await.0);
+    assert_eq!(decisions().await, (true, vec![(FIRST, true, 0), (SECOND, true, 1)]));
+    assert!(decisions().await.0);
     let spent = gate.stats().spent;
-    let refused = told().await;
-    let found = (FIRST, true, 1); // of a lot of two, of which one was spent before
+    let refused = decisions().await;
+    let found = (FIRST, true, 1); // of a grant of two, one of which was spent before
     assert_eq!(refused, (false, vec![found, (SECOND, false, 0)]), "as if nothing had been spent");
     assert_eq!(gate.stats().spent, spent);
     let alone = gate.check_each(&[Part::of(FIRST)]).await.expect("a request");
@@ -108,28 +109,28 @@ async fn each_part_says_what_it_found() {
     while gate.check(&[Part::of(FIRST)]).await.expect("a request").is_allowed() {}
     let refused =
         gate.check_each(&[Part::of(FIRST), Part::of(SECOND).key("carol")]).await.expect("a request");
-    let said: Vec<_> = refused.rules.iter().map(|rule| (rule.is_allowed(), rule.source)).collect();
-    assert_eq!(said, [(false, Source::Lease), (true, Source::Strict)]);
+    let reported: Vec<_> = refused.rules.iter().map(|rule| (rule.is_allowed(), rule.source)).collect();
+    assert_eq!(reported, [(false, Source::Lease), (true, Source::Strict)]);
     let untouched = gate.strict().peek(&[Part::of(SECOND).key("carol").cost(0)]).await;
     assert_eq!(untouched.expect("a request").expect("an answer").remaining(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ends_by_its_time_is_counted() {
+async fn every_granted_token_is_counted_as_spent_returned_or_expired() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = hourly(&server, 1_000, Lease::on().ttl(Duration::from_millis(20)));
     for _ in 0..3 {
         assert_eq!(passed(&gate, 40).await, 40);
     }
     gate.give_back().await;
-    until("all of it is accounted for", || {
+    until("every token is accounted for", || {
         let stats = gate.stats();
         (stats.granted == stats.spent + stats.returned + stats.expired).then_some(())
     });
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_gate_goes_on_with_the_numbers_of_the_last() {
+async fn counting_on_from_continues_the_counters_of_the_gate_before() {
     let server = Server::start(Kind::Redis, &[]);
     let one = with_some_here(&server).await;
     let builder = RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).lease(LONG);
@@ -137,11 +138,11 @@ async fn the_next_gate_goes_on_with_the_numbers_of_the_last() {
     assert_eq!((two.stats().spent, two.stats().granted), (6, 15));
     assert!(two.strict().health().commands > 4);
     drop(one);
-    until("what was unspent came back", || (two.stats().returned == 9).then_some(()));
+    until("unspent tokens are returned", || (two.stats().returned == 9).then_some(()));
     assert_eq!(left(&two).await, 1_000 - 6);
 }
 
-// === for somebody else ===
+// === grants for clients ===
 
 fn strict(server: &Server, rule: &str) -> RedisGate {
     let rule: Rule = rule.parse().expect("a rule");
@@ -149,7 +150,7 @@ fn strict(server: &Server, rule: &str) -> RedisGate {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_is_charged_at_once_and_comes_back_once() {
+async fn a_client_grant_is_charged_when_granted_and_taken_back_once() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = strict(&server, "10/h");
     let lease = Lease::on().ttl(Duration::from_secs(64));
@@ -170,7 +171,7 @@ async fn a_grant_is_charged_at_once_and_comes_back_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_of_a_window_ends_with_it() {
+async fn a_client_grant_of_a_window_ends_with_the_window() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = strict(&server, "fixed_window 10/day");
     let lease = Lease::on().ttl(Duration::from_secs(3_600));
@@ -183,7 +184,7 @@ async fn a_grant_of_a_window_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_granted_is_said() {
+async fn a_rule_that_cannot_be_granted_is_an_error() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = strict(&server, "sliding_log 5/s");
     let cannot = gate.grant(alice(1)[0], [1; 16], Lease::on()).await.expect_err("no bucket");

@@ -1,4 +1,5 @@
-//! Leases on a real server: what is decided without asking, what comes back, and who keeps to the limit.
+//! Leases on a real server: decisions without a round trip, returned tokens, and limits that hold across
+//! nodes.
 
 mod gates;
 mod leased;
@@ -30,7 +31,7 @@ async fn left(gate: &Leased, key: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hot_key_asks_seldom_and_exactly_the_limit_passes() {
+async fn a_hot_key_needs_few_round_trips_and_exactly_the_limit_passes() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = hourly(&server, 1_000, LONG);
     assert_eq!(passed(&gate, "alice", 1_500).await, 1_000);
@@ -44,53 +45,53 @@ async fn a_hot_key_asks_seldom_and_exactly_the_limit_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_there_is_decided_at_once() {
+async fn a_key_with_granted_tokens_is_decided_without_waiting() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = hourly(&server, 1_000, LONG);
     passed(&gate, "alice", 100).await;
     let request = [Part::of(FIRST).key("alice")];
-    let Answer::Ready(Ok(admission)) = gate.decide(&request) else { panic!("it has to wait") };
+    let Answer::Ready(Ok(admission)) = gate.decide(&request) else { panic!("the decision waits") };
     assert_eq!((admission.is_allowed(), admission.decision.source), (true, Source::Lease));
     assert_eq!(admission.decision.limit(), 1_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_share_the_limit_and_what_one_does_not_need_the_other_gets() {
+async fn nodes_share_the_limit_and_idle_tokens_move_to_the_other_node() {
     let server = Server::start(Kind::Redis, &[]);
     let lease = Lease::on().ttl(Duration::from_millis(400));
     let (one, two) = (hourly(&server, 1_000, lease), hourly(&server, 1_000, lease));
     let (a, b) = tokio::join!(passed(&one, "alice", 300), passed(&two, "alice", 300));
     assert_eq!((a, b), (300, 300));
-    until("what is idle came back", || {
+    until("idle tokens are returned", || {
         (one.stats().granted == 300 + one.stats().returned
             && two.stats().granted == 300 + two.stats().returned)
             .then_some(())
     });
     assert_eq!(left(&one, "alice").await, 400);
-    assert_eq!(passed(&two, "alice", 500).await, 400, "all of it is there for the other");
+    assert_eq!(passed(&two, "alice", 500).await, 400, "the other node gets all of it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_comes_back_when_a_gate_is_gone_or_asked_to_give_back() {
+async fn all_tokens_return_when_a_gate_is_dropped_or_gives_back() {
     let server = Server::start(Kind::Redis, &[]);
     let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
     passed(&one, "alice", 123).await;
-    assert!(left(&two, "alice").await < 877, "it holds some");
+    assert!(left(&two, "alice").await < 877, "the first gate holds some");
     one.give_back().await;
     assert_eq!(left(&two, "alice").await, 877);
     passed(&one, "alice", 77).await;
     drop(one);
-    eventually("it is back", async || (left(&two, "alice").await == 800).then_some(())).await;
+    eventually("the tokens are returned", async || (left(&two, "alice").await == 800).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_on_its_way_comes_back_too() {
+async fn a_grant_still_on_its_way_is_returned_too() {
     let server = Server::start(Kind::Redis, &[]);
     let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
     server.pause();
     let first = [Part::of(FIRST).key("alice")];
     let asked = tokio::time::timeout(Duration::from_millis(20), one.check(&first)).await;
-    assert!(asked.is_err(), "who asks does not wait for the lot any more");
+    assert!(asked.is_err(), "the request no longer waits for its grant");
     let closing = tokio::spawn({
         let one = one.clone();
         async move { one.give_back().await }
@@ -103,7 +104,7 @@ async fn what_is_on_its_way_comes_back_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_strict_rules_refuse_is_put_back() {
+async fn tokens_of_requests_that_strict_rules_refuse_are_put_back() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(
         RedisGate::builder(server.url())
@@ -121,8 +122,8 @@ async fn what_the_strict_rules_refuse_is_put_back() {
     assert_eq!(sources[10], (false, Source::Strict));
     assert_eq!(gate.stats().spent, 3);
     gate.give_back().await;
-    let everybody = [Part::of(RuleId(0)).cost(0)];
-    let left = gate.strict().peek(&everybody).await.expect("a request").expect("an answer").remaining();
+    let global = [Part::of(RuleId(0)).cost(0)];
+    let left = gate.strict().peek(&global).await.expect("a request").expect("an answer").remaining();
     assert_eq!(left, 997, "refused requests have spent nothing");
 }
 
@@ -136,12 +137,12 @@ async fn small_limits_and_large_costs_are_strict() {
     assert_eq!(source(&small, "alice", 1).await, Source::Strict, "four for each node and one more");
     let large = hourly(&server, 100, LONG);
     assert_eq!(source(&large, "bob", 1).await, Source::Lease);
-    assert_eq!(source(&large, "bob", 51).await, Source::Strict, "more than a lot");
-    assert_eq!(left(&large, "bob").await, 48, "who asks for one is granted one");
+    assert_eq!(source(&large, "bob", 51).await, Source::Strict, "more than a grant");
+    assert_eq!(left(&large, "bob").await, 48, "a request for one token is granted one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn windows_are_leased_too_and_what_comes_back_late_is_lost() {
+async fn windows_are_leased_too_and_unspent_tokens_return() {
     let server = Server::start(Kind::Redis, &[]);
     let rule: Rule = "fixed_window 500/day".parse().expect("a rule");
     let make = || ready(RedisGate::builder(server.url()).rule("user", rule).lease(LONG));
@@ -154,7 +155,7 @@ async fn windows_are_leased_too_and_what_comes_back_late_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_a_request_for_several_keys_is_one_call_if_the_shared_rule_is_leased() {
+async fn in_a_cluster_leasing_the_shared_rule_keeps_few_round_trips() {
     let cluster = Cluster::start();
     let gate = ready(
         RedisGate::cluster(cluster.urls())
@@ -176,7 +177,7 @@ async fn in_a_cluster_a_request_for_several_keys_is_one_call_if_the_shared_rule_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_what_was_granted_is_spent_and_then_the_rule_says() {
+async fn in_an_outage_granted_tokens_are_spent_before_on_outage_applies() {
     let mut server = Server::start(Kind::Redis, &[]);
     let gate = RedisGate::builder(server.url())
         .rule("user", Quota::per_hour(1_000))
@@ -188,7 +189,7 @@ async fn without_redis_what_was_granted_is_spent_and_then_the_rule_says() {
     gates::enforced(&gate);
     let gate = gate.leased();
     passed(&gate, "alice", 50).await;
-    until("no lot is on its way", || (gate.stats().granted >= 63).then_some(()));
+    until("no grant is on its way", || (gate.stats().granted >= 63).then_some(()));
     let granted = gate.stats().granted;
     server.kill();
     let mut sources = Vec::new();
@@ -197,12 +198,12 @@ async fn without_redis_what_was_granted_is_spent_and_then_the_rule_says() {
         sources.push((decision.is_allowed(), decision.source));
     }
     let spent = sources.iter().filter(|it| **it == (true, Source::Lease)).count();
-    assert_eq!(spent as u64, granted - 50, "all that was granted, and no more");
+    assert_eq!(spent as u64, granted - 50, "all granted tokens, and no more");
     assert_eq!(sources.last(), Some(&(false, Source::Closed)));
 }
 
 #[tokio::test]
-async fn what_cannot_be_leased_is_said() {
+async fn build_rejects_rules_that_cannot_be_leased() {
     let builder = RedisGate::builder("redis://127.0.0.1:1/")
         .rule("log", "sliding_log 5/s".parse::<Rule>().expect("a rule"))
         .lease(Lease::on())
@@ -233,7 +234,7 @@ async fn a_leased_decision_meets_the_deadline_when_redis_stops() {
         let started = tokio::time::Instant::now();
         let decision = gate.check(&[Part::of(FIRST).key(key).cost(50)]).await.expect("a request").decision;
         assert_eq!(decision.source, Source::Local, "{decision:?}");
-        // One deadline, and not one for each of several attempts; the rest is for a busy machine.
+        // One deadline, not one for each of several attempts; the rest is allowance for a busy machine.
         assert!(started.elapsed() < DEADLINE * 2, "{:?}", started.elapsed());
     }
     server.resume();

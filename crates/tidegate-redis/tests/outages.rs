@@ -1,4 +1,5 @@
-//! Redis stops, dies and forgets while many ask all the time: what each was told, counted, labelled and replayed.
+//! Redis pauses, dies and loses its scripts under constant load: every decision is counted, labelled and
+//! replayed.
 
 mod gates;
 mod load;
@@ -9,12 +10,12 @@ mod told;
 use std::time::{Duration, SystemTime};
 
 use gates::{enforced, patient, ready};
-use load::{Heard, Load, Record};
+use load::{Entry, Load, Record};
 use replay::{BUCKETS, Replay, sorted};
 use support::{Kind, Mode, Proxy, Server};
 use tidegate::{Decision, Micros, Part, Quota, Rule, RuleId, Source};
 use tidegate_redis::{Builder, Error, OnOutage, RedisGate};
-use told::Told;
+use told::Exchange;
 
 const TASKS: usize = 8;
 const KEYS: usize = 3;
@@ -25,26 +26,26 @@ fn bucket() -> Rule {
     BUCKETS[0].text.parse().expect("a rule")
 }
 
-/// A gate whose keys are its own.
-fn builder(server: &Server, when_lost: OnOutage) -> Builder {
-    let builder = RedisGate::builder(server.url()).tenant(format!("{when_lost:?}"));
-    builder.rule("user", bucket()).on_outage(when_lost)
+/// A gate with keys of its own.
+fn builder(server: &Server, on_outage: OnOutage) -> Builder {
+    let builder = RedisGate::builder(server.url()).tenant(format!("{on_outage:?}"));
+    builder.rule("user", bucket()).on_outage(on_outage)
 }
 
-fn cloned<'a>(told: impl Iterator<Item = &'a Told>) -> Vec<Told> {
-    sorted(told.cloned().collect())
+fn cloned<'a>(exchanges: impl Iterator<Item = &'a Exchange>) -> Vec<Exchange> {
+    sorted(exchanges.cloned().collect())
 }
 
-// --- stopped
+// --- paused
 
-const WELL: usize = 0;
+const HEALTHY: usize = 0;
 const CHANGING: usize = 1;
-const STOPPED: usize = 2;
-const WELL_AGAIN: usize = 3;
-/// How long it is stopped: a fault, and nothing that is measured.
-const STOP: Duration = Duration::from_secs(5);
+const PAUSED: usize = 2;
+const RECOVERED: usize = 3;
+/// The length of the pause: a fault, not a measurement.
+const PAUSE: Duration = Duration::from_secs(5);
 
-/// One gate of each kind, each with its load.
+/// One gate for each `on_outage`, each with its load.
 struct Stage {
     server: Server,
     gates: Vec<RedisGate>,
@@ -54,7 +55,7 @@ struct Stage {
 impl Stage {
     fn set() -> Self {
         let server = Server::start(Kind::Redis, &[]);
-        // The deadline is such that a busy machine is not taken for a server that has stopped.
+        // The deadline is long enough that a busy machine is not taken for a paused server.
         let gate = |(kind, _)| ready(builder(&server, kind).nodes(2).deadline(Duration::from_millis(500)));
         let gates: Vec<RedisGate> = KINDS.map(gate).into();
         let loads = Stage::load(&gates);
@@ -83,13 +84,13 @@ impl Stage {
         records
     }
 
-    /// Well, stopped, and well again, under load all the time.
+    /// Healthy, paused, and healthy again, under load all the time.
     async fn play(&mut self) {
         self.decisions(2_000).await;
         self.enter(CHANGING);
         self.server.pause();
-        self.enter(STOPPED);
-        tokio::time::sleep(STOP).await;
+        self.enter(PAUSED);
+        tokio::time::sleep(PAUSE).await;
         self.decisions(2_000).await;
         for gate in &self.gates {
             let health = gate.health();
@@ -99,63 +100,64 @@ impl Stage {
         self.enter(CHANGING);
         self.server.resume();
         self.gates.iter().for_each(enforced);
-        self.enter(WELL_AGAIN);
+        self.enter(RECOVERED);
         self.decisions(1_000).await;
     }
 }
 
-/// Who has asked and was not answered may have been charged, but only from the stop on. So until the last answer of
-/// before, every answer is known.
-fn known(record: &Record) -> Vec<Told> {
-    let last = record.in_phase(WELL).map(Told::at).max().expect("there was a time when all was well");
-    cloned(record.strict().filter(|told| told.at() <= last))
+/// A request without a reply may have been charged, but only after the pause began. So up to the last reply
+/// before the pause, every charge is known.
+fn known(record: &Record) -> Vec<Exchange> {
+    let last = record.in_phase(HEALTHY).map(Exchange::at).max().expect("there is a healthy phase");
+    cloned(record.strict().filter(|exchange| exchange.at() <= last))
 }
 
-/// How many of those that came in since the limit was lost may pass, at most, for one key.
-fn come_in(share: Quota, heard: &[&Told]) -> u128 {
-    let at = |told: &&Told| told.at().get();
+/// The maximum number of requests that a local share may admit for one key since the outage began.
+fn admissible(share: Quota, exchanges: &[&Exchange]) -> u128 {
+    let at = |exchange: &&Exchange| exchange.at().get();
     let (first, last) =
-        (heard.iter().map(at).min().expect("some"), heard.iter().map(at).max().expect("some"));
+        (exchanges.iter().map(at).min().expect("some"), exchanges.iter().map(at).max().expect("some"));
     let micros = u128::from(last - first);
     1 + micros * u128::from(share.limit()) / share.period().as_micros()
 }
 
-fn did_as_it_says(record: &Record, when_lost: OnOutage, source: Source) {
-    for told in record.in_phase(STOPPED) {
-        assert_eq!(told.decision.source, source, "{told:?}");
-        assert!(when_lost != OnOutage::Open || told.decision.is_allowed(), "{told:?}");
-        assert!(when_lost != OnOutage::Closed || !told.decision.is_allowed(), "{told:?}");
+fn assert_follows_on_outage(record: &Record, on_outage: OnOutage, source: Source) {
+    for exchange in record.in_phase(PAUSED) {
+        assert_eq!(exchange.decision.source, source, "{exchange:?}");
+        assert!(on_outage != OnOutage::Open || exchange.decision.is_allowed(), "{exchange:?}");
+        assert!(on_outage != OnOutage::Closed || !exchange.decision.is_allowed(), "{exchange:?}");
     }
-    if when_lost != OnOutage::Local {
+    if on_outage != OnOutage::Local {
         return;
     }
     for key in (0..KEYS).map(|key| format!("k{key}")) {
-        let local = record.heard.iter().map(|heard| &heard.told);
-        let local = local.filter(|told| told.decision.source == source && told.parts[0].key == key);
-        let local: Vec<&Told> = local.collect();
-        let passed = local.iter().filter(|told| told.decision.is_allowed()).count();
-        // 61 a second, for two.
-        let most = come_in(Quota::per(61, Duration::from_secs(2)), &local);
+        let local = record.entries.iter().map(|entry| &entry.exchange);
+        let local =
+            local.filter(|exchange| exchange.decision.source == source && exchange.parts[0].key == key);
+        let local: Vec<&Exchange> = local.collect();
+        let passed = local.iter().filter(|exchange| exchange.decision.is_allowed()).count();
+        // 61 per second, shared by two nodes.
+        let most = admissible(Quota::per(61, Duration::from_secs(2)), &local);
         assert!(passed > 0 && passed as u128 <= most, "{key}: {passed} of at most {most}");
-        assert!(passed < local.len(), "{key}: somebody must have been refused");
+        assert!(passed < local.len(), "{key}: some requests must be refused");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopped_for_five_seconds_under_load() {
+async fn a_pause_of_five_seconds_under_load_follows_on_outage_and_recovers_exactly() {
     let mut stage = Stage::set();
     stage.play().await;
     let records = stage.records().await;
-    for ((when_lost, source), record) in KINDS.into_iter().zip(&records) {
-        for phase in [WELL, WELL_AGAIN] {
-            let wrong = record.in_phase(phase).find(|told| told.decision.source != Source::Strict);
-            assert!(wrong.is_none(), "{when_lost:?}, phase {phase}: {wrong:?}");
+    for ((on_outage, source), record) in KINDS.into_iter().zip(&records) {
+        for phase in [HEALTHY, RECOVERED] {
+            let wrong = record.in_phase(phase).find(|exchange| exchange.decision.source != Source::Strict);
+            assert!(wrong.is_none(), "{on_outage:?}, phase {phase}: {wrong:?}");
         }
-        did_as_it_says(record, when_lost, source);
+        assert_follows_on_outage(record, on_outage, source);
         Replay::of(BUCKETS).exactly(&known(record));
         Replay::of(BUCKETS).never_too_many(&cloned(record.strict()));
     }
-    // What was sent and not answered has been charged by now; from a fresh start all is exact again.
+    // Requests without a reply have been charged by now; after a reset every decision is exact again.
     for gate in &stage.gates {
         for key in (0..KEYS).map(|key| format!("k{key}")) {
             gate.reset(&[Part::of(RuleId(0)).key(&key)]).await.expect("a request").expect("an answer");
@@ -167,12 +169,12 @@ async fn stopped_for_five_seconds_under_load() {
     for (((_, source), gate), (during, after)) in
         KINDS.into_iter().zip(&stage.gates).zip(records.iter().zip(&afterwards))
     {
-        assert_eq!(after.made_by(Source::Strict), after.heard.len() as u64, "{:?}", gate.health());
+        assert_eq!(after.made_by(Source::Strict), after.entries.len() as u64, "{:?}", gate.health());
         Replay::of(BUCKETS).exactly(&cloned(after.strict()));
         let counted = gate.health().decisions;
         let made = |source| during.made_by(source) + after.made_by(source);
-        let lost = counted.open + counted.closed + counted.local;
-        assert_eq!((counted.strict, lost), (made(Source::Strict), made(source)), "{counted:?}");
+        let fallbacks = counted.open + counted.closed + counted.local;
+        assert_eq!((counted.strict, fallbacks), (made(Source::Strict), made(source)), "{counted:?}");
     }
     assert_eq!(stage.server.keys_without_expiry(), Vec::<String>::new());
 }
@@ -180,7 +182,7 @@ async fn stopped_for_five_seconds_under_load() {
 // --- killed
 
 const KILLS: usize = 12;
-/// What a key may have at once; by the day, so that nothing comes back while the test lasts.
+/// The burst of a key; per day, so that nothing refills while the test runs.
 const BURST: u64 = 5;
 
 /// Microseconds since 1970, by the clock that Redis on this machine reads.
@@ -189,18 +191,18 @@ fn now() -> Micros {
     Micros::new(u64::try_from(since.as_micros()).expect("before 2255"))
 }
 
-/// How many passed for each key between two instants.
+/// How many requests passed for each key between two instants.
 fn passed(record: &Record, from: Micros, to: Micros) -> Vec<u64> {
     let mut passed = vec![0; KEYS];
-    for told in record.strict().filter(|told| told.at() > from && told.at() < to) {
-        let key: usize = told.parts[0].key[1..].parse().expect("a number after the letter");
-        passed[key] += u64::from(told.decision.is_allowed());
+    for exchange in record.strict().filter(|exchange| exchange.at() > from && exchange.at() < to) {
+        let key: usize = exchange.parts[0].key[1..].parse().expect("a number after the letter");
+        passed[key] += u64::from(exchange.decision.is_allowed());
     }
     passed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_and_restarted_empty_again_and_again_under_load() {
+async fn each_restart_of_an_empty_redis_under_load_admits_one_burst_per_key() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder = RedisGate::builder(server.url()).rule("user", Quota::per_day(BURST));
     let gate = patient(builder.on_outage(OnOutage::Closed));
@@ -210,7 +212,7 @@ async fn killed_and_restarted_empty_again_and_again_under_load() {
         load.decisions(300).await;
         load.enter(2 * life + 1);
         server.kill();
-        lives.push(now()); // nobody decides now
+        lives.push(now()); // no server decides now
         server.restart();
         enforced(&gate);
         load.enter(2 * life + 2);
@@ -220,19 +222,20 @@ async fn killed_and_restarted_empty_again_and_again_under_load() {
     lives.push(Micros::MAX);
 
     for life in 0..=KILLS {
-        let well: Vec<&Heard> = record.heard.iter().filter(|heard| heard.phase == Some(2 * life)).collect();
-        assert!(!well.is_empty(), "life {life}");
-        for heard in well {
-            assert_eq!(heard.told.decision.source, Source::Strict, "life {life}: {heard:?}");
+        let healthy: Vec<&Entry> =
+            record.entries.iter().filter(|entry| entry.phase == Some(2 * life)).collect();
+        assert!(!healthy.is_empty(), "life {life}");
+        for entry in healthy {
+            assert_eq!(entry.exchange.decision.source, Source::Strict, "life {life}: {entry:?}");
         }
-        // What was charged and not answered when it died is missing, and nothing else can be.
+        // Charges without a reply when the server died are missing, and nothing else can be.
         let passed = passed(&record, lives[life], lives[life + 1]);
         assert!(passed.iter().all(|passed| *passed <= BURST), "life {life}: {passed:?} of {BURST}");
         assert!(passed.iter().sum::<u64>() >= KEYS as u64 * BURST - TASKS as u64, "life {life}: {passed:?}");
     }
-    let passed = record.heard.iter().filter(|heard| heard.told.decision.is_allowed()).count();
+    let passed = record.entries.iter().filter(|entry| entry.exchange.decision.is_allowed()).count();
     assert!(passed <= KEYS * (KILLS + 1) * 5, "a burst for each key and life, and not {passed}");
-    assert!(record.made_by(Source::Closed) > 0, "some asked while nobody was there");
+    assert!(record.made_by(Source::Closed) > 0, "some requests came while the server was down");
     let noscript: Vec<_> = record.troubles.iter().filter(|trouble| trouble.contains("NOSCRIPT")).collect();
     assert!(noscript.is_empty(), "{noscript:?}");
     let counted = gate.health().decisions;
@@ -243,12 +246,12 @@ async fn killed_and_restarted_empty_again_and_again_under_load() {
     assert_eq!(server.keys_without_expiry(), Vec::<String>::new());
 }
 
-// --- forgetful
+// --- scripts flushed
 
 const FLUSHES: usize = 30;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
+async fn flushing_scripts_under_load_leaves_every_decision_strict_and_exact() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(builder(&server, OnOutage::Closed));
     let load = Load::start(&gate, TASKS, KEYS);
@@ -259,7 +262,7 @@ async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
         load.decisions(TASKS).await;
     }
     let record = load.stop().await;
-    assert_eq!(record.made_by(Source::Strict), record.heard.len() as u64, "{:?}", record.troubles);
+    assert_eq!(record.made_by(Source::Strict), record.entries.len() as u64, "{:?}", record.troubles);
     let tallies = Replay::of(BUCKETS).exactly(&cloned(record.strict()));
     assert!(tallies[0].passed >= 60 && tallies[0].refused > 100, "{tallies:?}");
     let loads = server.cli(&["INFO", "commandstats"]);
@@ -267,13 +270,13 @@ async fn scripts_are_forgotten_every_tenth_of_a_second_under_load() {
     let calls: usize = loads
         .split_once("calls=")
         .and_then(|(_, rest)| rest.split(',').next()?.parse().ok())
-        .expect("how often");
-    assert!(calls > FLUSHES, "it was loaded anew after each time: {loads}");
+        .expect("the number of calls");
+    assert!(calls > FLUSHES, "the script is loaded again after each flush: {loads}");
 }
 
-// --- lost for some nodes only
+// --- an outage for some nodes only
 
-/// What one node decides while it hammers one key, by Redis and without it.
+/// The decisions of one node that hammers one key: by Redis, and without it.
 async fn hammered(gate: RedisGate, checks: usize) -> (Vec<Decision>, Vec<Decision>) {
     let (mut strict, mut local) = (Vec::new(), Vec::new());
     for _ in 0..checks {
@@ -294,7 +297,7 @@ fn micros(decisions: &[Decision]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_cut_off_alone_adds_at_most_its_share() {
+async fn a_node_cut_off_alone_adds_at_most_its_share() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate =

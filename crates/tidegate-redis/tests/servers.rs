@@ -1,7 +1,8 @@
-//! Real servers that will not limit, each for a reason of its own: the report says which and what to do, decisions go
-//! by what the rules say, nothing hangs; and as soon as the server is put right, limits are enforced.
+//! Real servers that cannot limit, each for a reason of its own: health reports the reason and the remedy,
+//! decisions follow `on_outage`, nothing hangs; and as soon as the server is fixed, limits are enforced.
 //!
-//! What a proxy can imitate is in `faults.rs`; here the servers themselves refuse, in their own words.
+//! Faults that a proxy can imitate are in `faults.rs`; here the servers themselves refuse, with their own
+//! messages.
 
 mod gates;
 mod support;
@@ -16,7 +17,7 @@ use tidegate_redis::{Builder, Health, OnOutage, RedisGate};
 const ALL: [Kind; 3] = [Kind::Redis, Kind::OldRedis, Kind::Valkey];
 const KEYS: usize = 20;
 
-/// A gate that was not waited for.
+/// A gate that may not have connected yet.
 fn built(builder: Builder) -> RedisGate {
     let builder = builder.rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
     builder.canary(Duration::from_millis(50)).build().expect("a gate needs no server")
@@ -26,36 +27,37 @@ fn gate(url: &str) -> RedisGate {
     built(RedisGate::builder(url))
 }
 
-/// The same address with a name and a password.
-fn as_user(server: &Server, who: &str) -> String {
-    server.url().replace("redis://", &format!("redis://{who}@"))
+/// The same URL with a user and a password.
+fn as_user(server: &Server, user_info: &str) -> String {
+    server.url().replace("redis://", &format!("redis://{user_info}@"))
 }
 
-/// Waits until the trouble, as told, has all these parts.
+/// Waits until the last error in the health report contains all these parts.
 #[track_caller]
-fn says(gate: &RedisGate, parts: &[&str]) -> Health {
-    until(&format!("{parts:?} is said, {:?}", gate.health()), || {
+fn reports(gate: &RedisGate, parts: &[&str]) -> Health {
+    until(&format!("{parts:?} is reported, {:?}", gate.health()), || {
         let health = gate.health();
         let trouble = health.last_trouble.as_ref().map(ToString::to_string).unwrap_or_default();
         parts.iter().all(|part| trouble.contains(part)).then_some(health)
     })
 }
 
-/// Whoever asks is refused as the rule says, for every key, and the report knows that nothing is enforced.
+/// Every request is refused as `on_outage` reports, for every key, and health reports that limits are not
+/// enforced.
 async fn is_closed(gate: &RedisGate) {
     for key in (0..KEYS).map(|key| format!("key {key}")) {
         let decision = gate.check(&one(&key)).await.expect("a request").decision;
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed), "{:?}", gate.health());
     }
-    until("it is known", || (gate.health().enforced == Some(false)).then_some(()));
+    until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_memory_left() {
+async fn a_server_without_memory_is_reported_and_recovers() {
     for kind in ALL {
         let server = Server::start(kind, &["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
         let gate = gate(&server.url());
-        says(&gate, &["Redis answered OOM", "when used memory > 'maxmemory'", "; give it more memory"]);
+        reports(&gate, &["Redis answered OOM", "when used memory > 'maxmemory'", "; give it more memory"]);
         is_closed(&gate).await;
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
         assert!(strict(&gate).await.is_allowed());
@@ -63,28 +65,28 @@ async fn no_memory_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica() {
+async fn a_replica_is_reported_and_limits_once_promoted() {
     for kind in ALL {
         let primary = Server::start(kind, &[]);
         let replica = Server::start(kind, &[]);
         replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
         let gate = gate(&replica.url());
-        says(&gate, &["Redis answered READONLY", "; this is a replica; name the primary"]);
+        reports(&gate, &["Redis answered READONLY", "; this is a replica; name the primary"]);
         is_closed(&gate).await;
         let warned = "this is a replica, which takes no writes; name the primary";
-        until("it is warned of", || gate.health().warnings.iter().any(|it| it == warned).then_some(()));
+        until("health warns of it", || gate.health().warnings.iter().any(|it| it == warned).then_some(()));
         replica.cli(&["REPLICAOF", "NO", "ONE"]);
         assert!(strict(&gate).await.is_allowed());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_that_may_run_no_scripts() {
+async fn a_user_without_scripting_permission_is_reported_and_recovers() {
     for kind in ALL {
         let server = Server::start(kind, &[]);
         server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-@scripting"]);
         let gate = gate(&as_user(&server, "weak:pw"));
-        says(&gate, &["Redis answered NOPERM", "; allow the user EVALSHA, SCRIPT LOAD and the commands"]);
+        reports(&gate, &["Redis answered NOPERM", "; allow the user EVALSHA, SCRIPT LOAD and the commands"]);
         is_closed(&gate).await;
         server.cli(&["ACL", "SETUSER", "weak", "+@scripting"]);
         assert!(strict(&gate).await.is_allowed());
@@ -92,13 +94,13 @@ async fn a_user_that_may_run_no_scripts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_that_may_not_run_what_the_script_runs_or_not_on_its_keys() {
+async fn a_user_without_a_command_or_key_pattern_is_reported_and_recovers() {
     for kind in ALL {
         let server = Server::start(kind, &[]);
         for (limit, lift) in [("-set", "+set"), ("resetkeys", "~tg:*")] {
             server.cli(&["ACL", "SETUSER", "weak", "reset", "on", ">pw", "~*", "+@all", limit]);
             let gate = gate(&as_user(&server, "weak:pw"));
-            says(
+            reports(
                 &gate,
                 &["; allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg:*"],
             );
@@ -110,7 +112,7 @@ async fn a_user_that_may_not_run_what_the_script_runs_or_not_on_its_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_least_a_user_must_be_allowed() {
+async fn the_least_permissions_of_a_user_are_enough() {
     for kind in ALL {
         let server = Server::start(kind, &[]);
         let least = ["+evalsha", "+script|load", "+time", "+get", "+mget", "+set", "+del"];
@@ -130,22 +132,22 @@ async fn the_least_a_user_must_be_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_scripts() {
+async fn a_server_without_scripts_is_reported() {
     for kind in ALL {
         for command in ["EVALSHA", "SCRIPT"] {
             let server = Server::start(kind, &["--rename-command", command, ""]);
             let gate = gate(&server.url());
-            says(&gate, &["Redis answered ERR unknown command", command, "; it knows no scripts"]);
+            reports(&gate, &["Redis answered ERR unknown command", command, "; it knows no scripts"]);
             is_closed(&gate).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_that_is_missing_or_wrong() {
+async fn a_missing_or_wrong_password_is_reported_and_kept_secret() {
     for kind in ALL {
         let server = Server::start(kind, &[]);
-        // Who is in stays in.
+        // An authenticated connection stays authenticated.
         let client = redis::Client::open(server.url()).expect("an address");
         let mut inside = client.get_connection().expect("a server");
         let mut require = |password: &str| {
@@ -157,18 +159,18 @@ async fn a_password_that_is_missing_or_wrong() {
         let wrong = [server.url(), as_user(&server, ":wrong"), as_user(&server, "nobody:right")];
         let gates = wrong.map(|url| gate(&url));
         for gate in &gates {
-            let health = says(gate, &["; check user and password in the address"]);
+            let health = reports(gate, &["; check user and password in the address"]);
             assert_eq!(health.connections, (0, 2));
-            assert!(!format!("{health:?}").contains("right"), "a report holds no password");
+            assert!(!format!("{health:?}").contains("right"), "a report contains no password");
             is_closed(gate).await;
         }
         assert!(strict(&gate(&as_user(&server, ":right"))).await.is_allowed());
         require("");
-        assert!(strict(&gates[0]).await.is_allowed(), "no password is wanted any more");
+        assert!(strict(&gates[0]).await.is_allowed(), "no password is required any more");
     }
 }
 
-/// A server that takes its time over each key that it reads from disk, until it is told not to.
+/// A server that delays each key that it loads from disk, until the delay is set to 0.
 fn loading(kind: Kind) -> Server {
     let slow = ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"];
     let mut server = Server::start(kind, &slow);
@@ -180,40 +182,40 @@ fn loading(kind: Kind) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_loading() {
+async fn a_loading_server_is_reported_and_recovers() {
     for kind in [Kind::Redis, Kind::Valkey] {
-        // 6.2 cannot be made to answer while it reads so slowly
+        // 6.2 cannot be made to reply while it loads so slowly
         let server = loading(kind);
         let gate = gate(&server.url());
-        says(&gate, &["Redis answered LOADING", "; it is reading its data and will answer soon"]);
+        reports(&gate, &["Redis answered LOADING", "; it is reading its data and will answer soon"]);
         is_closed(&gate).await;
         server.cli(&["CONFIG", "SET", "key-load-delay", "0"]);
         assert!(strict(&gate).await.is_allowed());
-        assert_eq!(server.cli(&["EXISTS", "filler 20000"]), "1", "it was loading indeed");
+        assert_eq!(server.cli(&["EXISTS", "filler 20000"]), "1", "the server was really loading");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_put_right_or_wrong_later_is_seen_too() {
+async fn warnings_appear_and_disappear_with_the_settings_of_the_server() {
     let server = Server::start(Kind::Redis, &["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
     let gate = gate(&server.url());
     assert!(strict(&gate).await.is_allowed());
     assert_eq!(gate.health().warnings, Vec::<String>::new());
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    until("it is warned of", || {
+    until("health warns of it", || {
         gate.health().warnings.iter().any(|it| it.contains("allkeys-lru")).then_some(())
     });
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    until("nothing is said any more", || gate.health().warnings.is_empty().then_some(()));
+    until("the warning is gone", || gate.health().warnings.is_empty().then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_when_memory_is_short() {
+async fn a_server_that_evicts_keys_is_warned_of() {
     for kind in ALL {
         for policy in ["allkeys-lru", "volatile-ttl"] {
             let server = Server::start(kind, &["--maxmemory", "100mb", "--maxmemory-policy", policy]);
             let gate = gate(&server.url());
-            assert!(strict(&gate).await.is_allowed(), "it limits all the same");
+            assert!(strict(&gate).await.is_allowed(), "it still limits");
             let warnings = gate.health().warnings;
             let [warning] = &warnings[..] else { panic!("one warning, and not {warnings:?}") };
             let (what, remedy) = (format!("maxmemory-policy is {policy}: "), "; set noeviction");
@@ -223,36 +225,36 @@ async fn a_server_that_forgets_when_memory_is_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_is_named_as_if_it_were_one() {
+async fn a_cluster_configured_as_a_single_server_is_reported() {
     let warned = "this is one node of a cluster; name the cluster by `cluster`, or keys of other nodes fail";
     let lone = Server::start(Kind::Redis, &["--cluster-enabled", "yes"]);
     let cluster = Cluster::start();
     for (server, code) in [(&lone, "CLUSTERDOWN"), (cluster.node(0), "MOVED")] {
         let gate = gate(&server.url());
-        // Of a cluster some keys lie on the node that was named; others must be asked for.
-        until("something is said", || gate.health().warnings.first().cloned());
+        // In a cluster some keys are on the named node; the check must also use others.
+        until("health warns of it", || gate.health().warnings.first().cloned());
         assert_eq!(gate.health().warnings, [warned]);
         for key in (0..KEYS).map(|key| format!("key {key}")) {
             let source = gate.check(&one(&key)).await.expect("a request").decision.source;
             assert!(source == Source::Closed || code == "MOVED" && source == Source::Strict, "{source:?}");
         }
-        says(&gate, &[&format!("Redis answered {code}"), "; this is a cluster; name it by `cluster`"]);
+        reports(&gate, &[&format!("Redis answered {code}"), "; this is a cluster; name it by `cluster`"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lone_server_that_is_named_as_a_cluster() {
+async fn a_single_server_configured_as_a_cluster_is_reported() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = built(RedisGate::cluster([server.url()]));
-    says(&gate, &["cluster support disabled", "; this is no cluster; name it by `builder`"]);
+    reports(&gate, &["cluster support disabled", "; this is no cluster; name it by `builder`"]);
     is_closed(&gate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_there() {
+async fn a_server_that_is_down_is_reported() {
     let mut server = Server::start(Kind::Redis, &[]);
     server.kill();
     let gate = gate(&server.url());
-    says(&gate, &["no connection to Redis: "]);
+    reports(&gate, &["no connection to Redis: "]);
     is_closed(&gate).await;
 }

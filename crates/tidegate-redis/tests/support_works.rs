@@ -1,6 +1,6 @@
-//! What the tests stand on stands: the servers, the cluster, the network that fails, the clock that is moved.
+//! Tests of the test support: the servers, the cluster, the failing network, the movable clock.
 //!
-//! Waits here only keep a test from hanging; none says how long something takes.
+//! Timeouts here only keep a test from hanging; none measures how long something takes.
 
 mod support;
 
@@ -18,19 +18,19 @@ use support::{Cluster, Kind, Mode, Proxy, Server, port, process, until};
 const BOTH: [Kind; 2] = [Kind::Redis, Kind::Valkey];
 const PING: &[u8] = b"PING\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
-/// For an answer that will come.
+/// The timeout for a reply that arrives.
 const LONG: Duration = Duration::from_secs(20);
-/// For one that will not.
+/// The timeout for a reply that does not arrive.
 const SHORT: Duration = Duration::from_millis(200);
 const HOUR: i64 = 3_600;
 
 // --- what a client sees
 
 fn connect(port: u16) -> TcpStream {
-    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("somebody listens")
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("a server listens")
 }
 
-/// What came of a question.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Bytes(Vec<u8>),
@@ -40,8 +40,8 @@ enum Seen {
 }
 
 /// Reads as many bytes as are expected, or until something else happens.
-fn read(client: &mut TcpStream, length: usize, patience: Duration) -> Seen {
-    client.set_read_timeout(Some(patience)).expect("it is not zero");
+fn read(client: &mut TcpStream, length: usize, timeout: Duration) -> Seen {
+    client.set_read_timeout(Some(timeout)).expect("it is not zero");
     let mut bytes = vec![0; length];
     match client.read_exact(&mut bytes) {
         Ok(()) => Seen::Bytes(bytes),
@@ -54,9 +54,9 @@ fn read(client: &mut TcpStream, length: usize, patience: Duration) -> Seen {
     }
 }
 
-fn ping(client: &mut TcpStream, patience: Duration) -> Seen {
+fn ping(client: &mut TcpStream, timeout: Duration) -> Seen {
     client.write_all(PING).expect("a few bytes can always be sent");
-    read(client, PONG.len(), patience)
+    read(client, PONG.len(), timeout)
 }
 
 fn pong() -> Seen {
@@ -72,7 +72,7 @@ fn behind_proxy() -> (Server, Proxy) {
 // --- servers
 
 #[test]
-fn both_kinds_are_what_they_say() {
+fn a_server_is_of_the_requested_kind() {
     let redis = Server::start(Kind::Redis, &[]).cli(&["INFO", "server"]);
     assert!(redis.contains("redis_version:") && !redis.contains("valkey"), "{redis}");
     let valkey = Server::start(Kind::Valkey, &[]).cli(&["INFO", "server"]);
@@ -80,7 +80,7 @@ fn both_kinds_are_what_they_say() {
 }
 
 #[test]
-fn a_server_answers_as_text_and_heeds_extra_arguments() {
+fn a_server_replies_as_text_and_accepts_extra_arguments() {
     for kind in BOTH {
         let server = Server::start(kind, &["--maxmemory", "7mb"]);
         assert_eq!(server.cli(&["SET", "k", "v"]), "OK");
@@ -94,7 +94,7 @@ fn a_server_answers_as_text_and_heeds_extra_arguments() {
 }
 
 #[test]
-fn a_killed_server_is_gone_and_comes_back_empty_where_it_was() {
+fn a_killed_server_is_gone_and_restarts_empty_on_its_port() {
     for kind in BOTH {
         let mut server = Server::start(kind, &["--maxmemory", "7mb"]);
         let (pid, port) = (server.pid(), server.port());
@@ -121,7 +121,7 @@ fn a_running_server_can_be_restarted() {
 }
 
 #[test]
-fn a_paused_server_is_silent_and_then_answers_all_it_was_asked() {
+fn a_paused_server_is_silent_and_answers_pending_requests_when_resumed() {
     for kind in BOTH {
         let server = Server::start(kind, &[]);
         let mut client = connect(server.port());
@@ -129,7 +129,7 @@ fn a_paused_server_is_silent_and_then_answers_all_it_was_asked() {
 
         server.pause();
         assert_eq!(ping(&mut client, SHORT), Seen::Silence);
-        assert_eq!(ping(&mut connect(server.port()), SHORT), Seen::Silence, "connected, but not heard");
+        assert_eq!(ping(&mut connect(server.port()), SHORT), Seen::Silence, "connected, but not answered");
 
         server.resume();
         assert_eq!(read(&mut client, PONG.len(), LONG), pong());
@@ -149,24 +149,24 @@ fn a_dropped_server_leaves_nothing_behind_even_when_paused() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_passed_over() {
+fn a_port_that_is_taken_is_skipped() {
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, port::free())).unwrap();
     let other = Server::start(Kind::Redis, &[]);
     let free = port::free();
     let ports = [mute.local_addr().unwrap().port(), other.port(), free];
     let server = Server::start_on(ports, Setup::new(Kind::Redis, &[]));
     assert_eq!(server.port(), free);
-    assert_eq!(other.cli(&["PING"]), "PONG", "the other was left alone");
+    assert_eq!(other.cli(&["PING"]), "PONG", "the other server is untouched");
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn a_server_that_cannot_start_panics_with_its_log() {
     let started = catch_unwind(|| Server::start(Kind::Redis, &["--no-such-setting", "1"]));
     let message = *started.unwrap_err().downcast::<String>().unwrap();
     assert!(message.contains("no-such-setting"), "{message}");
 }
 
-/// Starts itself anew as a child that has a server and is aborted, which drops nothing.
+/// Starts itself again as a child that starts a server and aborts, which drops nothing.
 #[test]
 fn a_server_does_not_outlive_an_aborted_test() {
     const ROLE: &str = "TIDEGATE_TEST_IS_TO_ABORT";
@@ -190,7 +190,7 @@ fn a_server_does_not_outlive_an_aborted_test() {
 // --- clocks
 
 #[test]
-fn a_clock_is_right_until_it_is_stepped_and_steps_both_ways() {
+fn a_clock_is_correct_until_stepped_and_steps_both_ways() {
     for kind in BOTH {
         let mut server = Server::start_with_clock(kind, &[]);
         let right = Server::start_with_clock(kind, &[]);
@@ -206,13 +206,13 @@ fn a_clock_is_right_until_it_is_stepped_and_steps_both_ways() {
     }
 }
 
-/// Within a quarter of an hour: a machine may be slow between two questions, but not that slow.
+/// Within a quarter of an hour: a machine may be slow between two reads, but not that slow.
 fn assert_near(one: i64, other: i64) {
     assert!((one - other).abs() < HOUR * 1_000_000 / 4, "{one} is far from {other}");
 }
 
 #[test]
-fn a_held_clock_stands_still_everywhere() {
+fn a_held_clock_stands_still_in_commands_scripts_and_expiry() {
     const AT: i64 = 1_700_000_000_123_456;
     for kind in BOTH {
         let mut server = Server::start_with_clock(kind, &[]);
@@ -233,7 +233,7 @@ fn a_held_clock_stands_still_everywhere() {
 }
 
 #[test]
-fn keys_expire_by_the_clock_that_is_stepped() {
+fn keys_expire_by_the_stepped_clock() {
     for kind in BOTH {
         let mut server = Server::start_with_clock(kind, &[]);
         server.cli(&["SET", "k", "v", "PX", "3600000"]);
@@ -244,14 +244,14 @@ fn keys_expire_by_the_clock_that_is_stepped() {
         assert!(left > HOUR * 1_000, "{left} ms are left, more than there were");
         server.step(2 * HOUR);
         assert_eq!(server.cli(&["GET", "k"]), "nil");
-        until("it is removed, too", || (server.cli(&["DBSIZE"]) == "0").then_some(()));
+        until("the key is removed, too", || (server.cli(&["DBSIZE"]) == "0").then_some(()));
     }
 }
 
 // --- the proxy
 
 #[test]
-fn a_proxy_passes_and_counts() {
+fn a_proxy_passes_requests_and_counts_them() {
     let (_server, proxy) = behind_proxy();
     let (mut one, mut other) = (connect(proxy.port()), connect(proxy.port()));
     for _ in 0..3 {
@@ -265,7 +265,7 @@ fn a_proxy_passes_and_counts() {
 }
 
 #[test]
-fn a_proxy_passes_what_is_large() {
+fn a_proxy_passes_large_values() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     let value = vec![b'v'; 5_000_000];
@@ -277,7 +277,7 @@ fn a_proxy_passes_what_is_large() {
 }
 
 #[test]
-fn refusing_closes_the_door_and_resets_who_is_in() {
+fn refuse_closes_the_listener_and_resets_connections() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     assert_eq!(ping(&mut client, LONG), pong());
@@ -293,7 +293,7 @@ fn refusing_closes_the_door_and_resets_who_is_in() {
 }
 
 #[test]
-fn a_black_hole_swallows_and_what_fell_in_never_comes_out() {
+fn a_black_hole_swallows_requests_and_resets_their_connections_when_it_ends() {
     let (server, proxy) = behind_proxy();
     let (mut before, mut idle) = (connect(proxy.port()), connect(proxy.port()));
     assert_eq!(ping(&mut before, LONG), pong());
@@ -310,39 +310,39 @@ fn a_black_hole_swallows_and_what_fell_in_never_comes_out() {
     proxy.set(Mode::Pass);
     assert_eq!(read(&mut before, 1, LONG), Seen::Reset);
     assert_eq!(read(&mut after, 1, LONG), Seen::Reset);
-    assert_eq!(ping(&mut idle, LONG), pong(), "nothing of this one was lost");
+    assert_eq!(ping(&mut idle, LONG), pong(), "this connection lost nothing");
     assert_eq!(server.cli(&["PING"]), "PONG");
 }
 
 #[test]
-fn not_even_the_end_of_the_server_comes_out_of_a_black_hole() {
+fn a_black_hole_hides_that_the_server_closes_its_connections() {
     let (mut server, proxy) = behind_proxy();
-    let (mut idle, mut asking) = (connect(proxy.port()), connect(proxy.port()));
+    let (mut idle, mut pinging) = (connect(proxy.port()), connect(proxy.port()));
     assert_eq!(ping(&mut idle, LONG), pong());
     server.pause();
-    asking.write_all(PING).unwrap();
-    until("it was passed on", || (proxy.bytes_to_server() == 2 * PING.len() as u64).then_some(()));
+    pinging.write_all(PING).unwrap();
+    until("the request is passed on", || (proxy.bytes_to_server() == 2 * PING.len() as u64).then_some(()));
 
-    // Of these two connections the server's machine closes one, and resets the one on which something was not read.
+    // Of these two connections, the server's machine closes one and resets the one with unread data.
     proxy.set(Mode::Blackhole);
     server.kill();
-    for client in [&mut idle, &mut asking] {
+    for client in [&mut idle, &mut pinging] {
         assert_eq!(read(client, 1, SHORT), Seen::Silence);
     }
     proxy.set(Mode::Pass);
-    for client in [&mut idle, &mut asking] {
+    for client in [&mut idle, &mut pinging] {
         assert_eq!(read(client, 1, LONG), Seen::Reset);
     }
 }
 
 #[test]
-fn slow_replies_are_late_whole_and_in_order() {
+fn slow_replies_are_late_complete_and_in_order() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
-    // So late that it would not come while the test runs.
+    // So late that it does not arrive while the test runs.
     proxy.set(Mode::Slow(100 * LONG));
     assert_eq!(ping(&mut client, SHORT), Seen::Silence);
-    until("it was executed", || (proxy.bytes_to_server() == PING.len() as u64).then_some(()));
+    until("the request is passed on", || (proxy.bytes_to_server() == PING.len() as u64).then_some(()));
     proxy.set(Mode::Refuse);
 
     proxy.set(Mode::Slow(Duration::from_millis(20)));
@@ -354,7 +354,7 @@ fn slow_replies_are_late_whole_and_in_order() {
 }
 
 #[test]
-fn late_replies_still_come_when_the_server_has_hung_up() {
+fn late_replies_still_arrive_after_the_server_has_closed() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     proxy.set(Mode::Slow(Duration::from_millis(50)));
@@ -365,7 +365,7 @@ fn late_replies_still_come_when_the_server_has_hung_up() {
 }
 
 #[test]
-fn every_request_is_answered_once_and_the_server_hears_none() {
+fn answer_mode_answers_every_request_once_and_passes_none_on() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     assert_eq!(ping(&mut client, LONG), pong());
@@ -385,7 +385,7 @@ fn every_request_is_answered_once_and_the_server_hears_none() {
 }
 
 #[test]
-fn a_connection_outlives_answers_that_it_understood() {
+fn a_connection_survives_answer_mode() {
     let (_server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     proxy.set(Mode::Answer(b"-LOADING\r\n".to_vec()));
@@ -396,7 +396,7 @@ fn a_connection_outlives_answers_that_it_understood() {
 }
 
 #[test]
-fn half_closed_is_the_end_for_the_client_who_can_still_talk() {
+fn half_close_ends_the_clients_input_and_swallows_its_requests() {
     let (_server, proxy) = behind_proxy();
     let mut before = connect(proxy.port());
     assert_eq!(ping(&mut before, LONG), pong());
@@ -407,17 +407,17 @@ fn half_closed_is_the_end_for_the_client_who_can_still_talk() {
         assert_eq!(read(client, 1, LONG), Seen::Closed);
         client.write_all(PING).unwrap();
     }
-    until("they were heard", || (proxy.requests() == 3).then_some(()));
+    until("the requests are received", || (proxy.requests() == 3).then_some(()));
     assert_eq!(proxy.bytes_to_server(), PING.len() as u64);
 }
 
 #[test]
-fn lost_replies_are_of_requests_that_were_executed() {
+fn lose_replies_executes_requests_and_drops_their_replies() {
     let (server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     proxy.set(Mode::LoseReplies);
     client.write_all(b"INCR k\r\n").unwrap();
-    until("it was executed", || (server.cli(&["GET", "k"]) == "1").then_some(()));
+    until("the request is executed", || (server.cli(&["GET", "k"]) == "1").then_some(()));
     assert_eq!(read(&mut client, 1, SHORT), Seen::Silence);
     assert_eq!(proxy.bytes_to_client(), 0);
 
@@ -426,7 +426,7 @@ fn lost_replies_are_of_requests_that_were_executed() {
 }
 
 #[test]
-fn a_proxy_is_as_dead_as_its_server() {
+fn a_proxy_closes_connections_while_its_server_is_dead() {
     let (mut server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     assert_eq!(ping(&mut client, LONG), pong());
@@ -438,18 +438,18 @@ fn a_proxy_is_as_dead_as_its_server() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_connection_along() {
+fn a_client_that_disconnects_closes_its_connection_to_the_server() {
     let (server, proxy) = behind_proxy();
     let mut client = connect(proxy.port());
     assert_eq!(ping(&mut client, LONG), pong());
     client.shutdown(Shutdown::Both).unwrap();
-    until("only the asker is connected", || {
+    until("only the observer is connected", || {
         server.cli(&["INFO", "clients"]).contains("connected_clients:1\r").then_some(())
     });
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_proxy_is_gone_and_may_be_used_from_tokio() {
+async fn a_dropped_proxy_is_gone_and_can_be_dropped_in_tokio() {
     let (_server, proxy) = behind_proxy();
     let (port, mut client) = (proxy.port(), connect(proxy.port()));
     assert_eq!(ping(&mut client, LONG), pong());
@@ -463,7 +463,7 @@ async fn a_dropped_proxy_is_gone_and_may_be_used_from_tokio() {
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 
 #[test]
-fn requests_are_counted_however_they_are_cut() {
+fn requests_are_counted_however_they_are_split() {
     let sent = [GET, PING, GET, b"*1\r\n$6\r\n\r\n*1\r\n\r\n"].concat();
     for cut in 0..=sent.len() {
         let mut requests = Requests::default();
@@ -474,7 +474,7 @@ fn requests_are_counted_however_they_are_cut() {
 }
 
 #[test]
-fn half_a_request_is_none_yet() {
+fn half_a_request_is_not_counted() {
     let mut requests = Requests::default();
     assert_eq!(requests.completed_by(&GET[..GET.len() - 1]), 0);
     assert!(requests.has_part_of_one());
@@ -502,17 +502,17 @@ fn a_cluster_serves_every_slot_and_a_replica_takes_over() {
     let key = &keys[0];
     let primary = cluster.primary_of(key);
     let replica = primary + 3;
-    until("the replica has it", || {
+    until("the replica is in sync", || {
         (cluster.node(replica).cli(&["DBSIZE"]) == cluster.node(primary).cli(&["DBSIZE"])).then_some(())
     });
     cluster.kill(primary);
     until("the replica takes over", || (cluster.primary_of(key) == replica).then_some(()));
-    until("the key is where it was", || {
+    until("the replica serves the key", || {
         (cluster.node(replica).try_cli(&["GET", key]).as_deref() == Ok("v")).then_some(())
     });
 
     cluster.node_mut(primary).restart();
-    until("who was gone is a replica now", || {
+    until("the restarted node is a replica", || {
         cluster.node(primary).cli(&["INFO", "replication"]).contains("role:slave").then_some(())
     });
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections, to a real server with a certificate that the test has signed itself.
+//! TLS connections, to a real server with a certificate that the test has signed itself.
 #![cfg(feature = "tls")]
 
 mod gates;
@@ -19,12 +19,13 @@ fn openssl(folder: &Path, args: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A root in `root.pem`, and a server's key and certificate signed by it in `server.key` and `server.pem`.
+/// Writes a root to `root.pem`, and a server's key and certificate signed by it to `server.key` and
+/// `server.pem`.
 fn certificates(folder: &Path) {
     let root = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=root"];
     openssl(folder, &[&root[..], &["-keyout", "root.key", "-out", "root.pem"]].concat());
-    let asked = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"];
-    openssl(folder, &[&asked[..], &["-keyout", "server.key", "-out", "server.csr"]].concat());
+    let request = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"];
+    openssl(folder, &[&request[..], &["-keyout", "server.key", "-out", "server.csr"]].concat());
     std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1")
         .expect("a folder to write to");
     let signed =
@@ -33,7 +34,7 @@ fn certificates(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_trusts_whom_it_is_told_to_and_nobody_else() {
+async fn a_gate_trusts_only_certificates_of_its_root() {
     let folder = tempfile::tempdir().expect("a folder");
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
@@ -50,9 +51,9 @@ async fn a_gate_trusts_whom_it_is_told_to_and_nobody_else() {
     assert_eq!(passed(&gate, "alice", 5).await, 2);
 
     let other = builder().canary(Duration::from_millis(50)).build().expect("an address");
-    let trouble = until("it is not trusted", || {
-        let said = other.health().last_trouble.map(|trouble| trouble.to_string()).unwrap_or_default();
-        said.to_lowercase().contains("certificate").then_some(said)
+    let trouble = until("the certificate is rejected", || {
+        let message = other.health().last_trouble.map(|trouble| trouble.to_string()).unwrap_or_default();
+        message.to_lowercase().contains("certificate").then_some(message)
     });
     assert_eq!(other.health().connections.0, 0, "{trouble}");
 }

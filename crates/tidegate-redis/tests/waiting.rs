@@ -1,4 +1,5 @@
-//! Waiting for a limit in Redis: in line, with few questions, and never for what cannot come.
+//! Waiting for a limit in Redis: in order, with few round trips, and never for a request that cannot be
+//! allowed.
 
 mod gates;
 mod support;
@@ -11,7 +12,7 @@ use support::{Kind, Server};
 use tidegate::{Outcome, Part, Quota, RuleId};
 use tidegate_redis::{Builder, RedisGate};
 
-/// A gate whose canary is asked once: every further question is one of those who wait.
+/// A gate that runs its canary once: every further script call is made by a waiter.
 async fn quiet(builder: Builder) -> RedisGate {
     let gate =
         builder.canary(Duration::from_secs(3_600)).deadline(Duration::from_secs(20)).build().expect("a gate");
@@ -19,19 +20,19 @@ async fn quiet(builder: Builder) -> RedisGate {
     gate
 }
 
-/// How often the script was asked.
-fn asked(server: &Server) -> u64 {
+/// The number of calls of the script.
+fn script_calls(server: &Server) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
-    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("it was asked");
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("it was called");
     let calls = line.split(['=', ',']).nth(1).expect("calls=");
     calls.parse().expect("a number")
 }
 
 #[tokio::test]
-async fn first_come_first_served_and_only_the_first_asks() {
+async fn waiters_are_served_in_order_and_only_the_first_polls() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_second(50).burst(1))).await;
-    let (before, passed) = (asked(&server), Arc::new(Mutex::new(Vec::new())));
+    let (before, passed) = (script_calls(&server), Arc::new(Mutex::new(Vec::new())));
     let wait = |n: usize| {
         let (gate, passed) = (gate.clone(), passed.clone());
         tokio::spawn(async move {
@@ -44,16 +45,17 @@ async fn first_come_first_served_and_only_the_first_asks() {
         task.await.expect("no panic");
     }
     assert_eq!(*passed.lock().expect("no panic"), (0..20).collect::<Vec<_>>());
-    // Each asks when it comes, when it is the first in line, and when it was told to. All of them each time would be 210.
-    assert!(asked(&server) - before <= 60, "{} questions", asked(&server) - before);
+    // Each calls when it arrives, when it is first in the queue, and when its wait is over. All of them each
+    // time would be 210.
+    assert!(script_calls(&server) - before <= 60, "{} calls", script_calls(&server) - before);
 }
 
 #[tokio::test]
-async fn what_cannot_come_in_time_is_refused_by_one_question() {
+async fn a_request_that_cannot_pass_in_time_is_refused_with_one_call() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
     assert!(gate.acquire(&one("alice")).await.expect("a request").is_allowed());
-    let before = asked(&server);
+    let before = script_calls(&server);
     let refused = gate.acquire_timeout(&one("alice"), Duration::from_secs(60)).await.expect("a request");
     assert!(matches!(refused.decision.outcome, Outcome::RetryAfter(_)), "{refused:?}");
     let past = Instant::now();
@@ -65,30 +67,30 @@ async fn what_cannot_come_in_time_is_refused_by_one_question() {
     );
     let never = gate.acquire(&[Part::of(FIRST).key("carol").cost(2)]).await.expect("a request");
     assert_eq!(never.decision.outcome, Outcome::Never);
-    assert_eq!(asked(&server) - before, 4);
+    assert_eq!(script_calls(&server) - before, 4);
 }
 
 #[tokio::test]
-async fn who_waits_for_its_own_limit_holds_nobody_else_up() {
+async fn a_waiter_for_its_own_limit_does_not_block_other_keys() {
     let server = Server::start(Kind::Redis, &[]);
     let builder = RedisGate::builder(server.url()).rule("everybody", Quota::per_second(1_000_000));
     let gate = quiet(builder.rule("user", Quota::per_hour(1))).await;
-    let [everybody, user] = [RuleId(0), RuleId(1)];
-    let request = |name| [Part::of(everybody), Part::of(user).key(name)];
+    let [global, user] = [RuleId(0), RuleId(1)];
+    let request = |name| [Part::of(global), Part::of(user).key(name)];
     assert!(gate.check(&request("alice")).await.expect("a request").is_allowed());
-    let (waiting, before) = (gate.clone(), asked(&server));
+    let (waiting, before) = (gate.clone(), script_calls(&server));
     let alice = tokio::spawn(async move {
-        let request = [Part::of(everybody), Part::of(user).key("alice")];
+        let request = [Part::of(global), Part::of(user).key("alice")];
         waiting.acquire(&request).await
     });
-    gates::eventually("alice is refused", async || (asked(&server) > before).then_some(())).await;
+    gates::eventually("alice is refused", async || (script_calls(&server) > before).then_some(())).await;
     assert!(gate.acquire(&request("bob")).await.expect("a request").is_allowed());
     assert!(!alice.is_finished());
     alice.abort();
 }
 
 #[tokio::test]
-async fn who_gives_up_lets_the_next_one_ask() {
+async fn a_waiter_that_gives_up_lets_the_next_one_poll() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
     assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
@@ -96,9 +98,9 @@ async fn who_gives_up_lets_the_next_one_ask() {
         let gate = gate.clone();
         tokio::spawn(async move { gate.acquire(&one("alice")).await.expect("a request").is_allowed() })
     };
-    let before = asked(&server);
+    let before = script_calls(&server);
     let first = wait();
-    gates::eventually("the first is refused", async || (asked(&server) > before).then_some(())).await;
+    gates::eventually("the first is refused", async || (script_calls(&server) > before).then_some(())).await;
     let second = wait();
     gate.reset(&one("alice")).await.expect("a request").expect("an answer");
     first.abort(); // it would sleep for an hour
@@ -106,15 +108,15 @@ async fn who_gives_up_lets_the_next_one_ask() {
 }
 
 #[tokio::test]
-async fn whose_time_is_up_in_line_overtakes_nobody() {
+async fn a_waiter_that_times_out_in_the_queue_overtakes_no_other() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
     assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
-    let (waiting, before) = (gate.clone(), asked(&server));
+    let (waiting, before) = (gate.clone(), script_calls(&server));
     let first = tokio::spawn(async move { waiting.acquire(&one("alice")).await });
-    gates::eventually("the first is refused", async || (asked(&server) > before).then_some(())).await;
+    gates::eventually("the first is refused", async || (script_calls(&server) > before).then_some(())).await;
     tokio::task::yield_now().await;
-    gate.reset(&one("alice")).await.expect("a request").expect("an answer"); // which the first does not know
+    gate.reset(&one("alice")).await.expect("a request").expect("an answer"); // unseen by the first
     let late = gate.acquire_timeout(&one("alice"), Duration::from_millis(50)).await.expect("a request");
     assert!(matches!(late.decision.outcome, Outcome::RetryAfter(_)), "{late:?}");
     first.abort();
@@ -122,7 +124,7 @@ async fn whose_time_is_up_in_line_overtakes_nobody() {
 }
 
 #[tokio::test]
-async fn a_place_is_waited_for() {
+async fn a_waiter_gets_the_permit_when_it_is_released() {
     let server = Server::start(Kind::Redis, &[]);
     let gate =
         quiet(RedisGate::builder(server.url()).concurrency("at work", 1, Duration::from_secs(60))).await;

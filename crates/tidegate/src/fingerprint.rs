@@ -9,6 +9,10 @@
 //! through SipHash-1-3, a keyed hash made for this purpose. Two of a million keys then collide by chance once in 37
 //! million limiters, and even they are only limited together: a collision can refuse too early, but never admits too
 //! much.
+//!
+//! SipHash-1-3 is sufficient because a client never sees a hash, only which requests were refused. The
+//! stronger 2-4 rounds would protect hashes that are published. Where a key is hashed, the hash is a third of
+//! the instructions of a check; that is why short texts are permuted like integers.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -293,7 +297,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_round_is_siphash() {
+    fn round_matches_the_siphash_vector() {
         // The published vector of SipHash-2-4 for the empty input under 00 01 … 0f fixes the round and the constants.
         let mut sip = Sip::new([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
         sip.round_twice_block(0);
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_never_meet_and_keys_written_alike_do() {
+    fn distinct_integers_differ_and_equal_keys_agree() {
         let secrets = Secrets::draw();
         let fingerprints: HashSet<u64> = (0..1_000_000u64).map(|key| secrets.fingerprint(&key)).collect();
         assert_eq!(fingerprints.len(), 1_000_000);
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_one_fingerprint_whichever_way_it_is_made() {
+    fn text_has_one_fingerprint_by_every_code_path() {
         let secrets = Secrets::draw();
         let text: String = ('a'..='w').cycle().take(300).collect();
         for length in 0..300 {
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_never_meet() {
+    fn short_texts_have_distinct_fingerprints() {
         let secrets = Secrets::draw();
         let texts = (0..100_000).map(|n: u32| format!("{n:x}")).chain((0..8).map(|zeros| "\0".repeat(zeros)));
         let texts: HashSet<String> = texts.collect();
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn few_bytes_are_the_number_they_begin() {
+    fn few_bytes_reads_a_zero_padded_little_endian_number() {
         let bytes = [0x91, 0x82, 0x73, 0x64, 0x55, 0x46, 0x37];
         for length in 0..bytes.len() {
             let mut padded = [0; 8];
@@ -373,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limiter_has_secrets_of_its_own() {
+    fn every_limiter_has_its_own_secrets() {
         assert_ne!(Secrets::draw().fingerprint("alice"), Secrets::draw().fingerprint("alice"));
         assert_ne!(Secrets::draw().fingerprint(&7u64), Secrets::draw().fingerprint(&7u64));
     }

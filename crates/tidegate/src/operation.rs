@@ -26,17 +26,17 @@ pub(crate) trait Operation {
         None
     }
 
-    /// Returns the answer at `now` while nothing may pass before `floor`, the horizon.
+    /// Returns the answer at `now` while nothing may pass before `horizon`, the horizon.
     ///
-    /// Returns `None` if the operation asks for no quota: then it is executed as of `floor`.
+    /// Returns `None` if the operation asks for no quota: then it is executed as of `horizon`.
     fn held_back<A: Algorithm, S: Words + ?Sized>(
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Self::Answer> {
-        let _ = (algorithm, state, floor, now);
+        let _ = (algorithm, state, horizon, now);
         None
     }
 
@@ -133,10 +133,10 @@ impl Operation for Check {
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Decision> {
-        Some(asked(algorithm, state, floor, now, self.0))
+        Some(asked(algorithm, state, horizon, now, self.0))
     }
 
     fn mutation(&self, decision: &Decision) -> Option<Mutation> {
@@ -144,15 +144,15 @@ impl Operation for Check {
     }
 }
 
-/// Returns the decision at `now` on `cost` when nothing may pass before `floor`.
+/// Returns the decision at `now` on `cost` when nothing may pass before `horizon`.
 fn asked<A: Algorithm, S: Words + ?Sized>(
     algorithm: &A,
     state: &S,
-    floor: Micros,
+    horizon: Micros,
     now: Micros,
     cost: u32,
 ) -> Decision {
-    let decision = algorithm.peek(state, floor, cost).held_back(now);
+    let decision = algorithm.peek(state, horizon, cost).held_back(now);
     // A cost of 0 is always allowed; it queries the remaining quota.
     if cost == 0 { passed(decision) } else { decision }
 }
@@ -188,10 +188,10 @@ impl Operation for Pass {
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Decision> {
-        Some(asked(algorithm, state, floor, now, self.0))
+        Some(asked(algorithm, state, horizon, now, self.0))
     }
 
     fn mutation(&self, decision: &Decision) -> Option<Mutation> {
@@ -219,12 +219,12 @@ impl Operation for CheckEach {
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Detailed> {
-        let decision = asked(algorithm, state, floor, now, self.0);
+        let decision = asked(algorithm, state, horizon, now, self.0);
         let mut rules = Vec::with_capacity(algorithm.rules().into());
-        algorithm.explain(state, floor, self.0, RuleId(0), &mut |rule| rules.push(rule.held_back(now)));
+        algorithm.explain(state, horizon, self.0, RuleId(0), &mut |rule| rules.push(rule.held_back(now)));
         Some(Detailed { decision, rules })
     }
 
@@ -251,10 +251,10 @@ impl Operation for Peek {
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Decision> {
-        Some(asked(algorithm, state, floor, now, self.0))
+        Some(asked(algorithm, state, horizon, now, self.0))
     }
 }
 
@@ -286,10 +286,10 @@ impl Operation for Take {
         &self,
         algorithm: &A,
         state: &S,
-        floor: Micros,
+        horizon: Micros,
         now: Micros,
     ) -> Option<Taken> {
-        Some(Taken { amount: 0, decision: asked(algorithm, state, floor, now, 0) })
+        Some(Taken { amount: 0, decision: asked(algorithm, state, horizon, now, 0) })
     }
 
     fn mutation(&self, taken: &Taken) -> Option<Mutation> {

@@ -8,6 +8,11 @@
 //! [slow-path flag](Versions::set_slow_path) in its topmost bit, which tells decisions that they must check for
 //! reservations. A decision that was made without having seen the flag finds a number that differs from the one it
 //! started with, and is made again.
+//!
+//! So the fast path has no extra instruction for reservations and queues. The price: while the flag is set,
+//! all decisions of the limiter take the slow path, including decisions on other keys, because one bit cannot
+//! name a key. In a policy the flag means that a state of the rule has a queue. Its states are never charged
+//! in advance, so the same bit serves both.
 
 use std::sync::OnceLock;
 
@@ -105,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_is_found_under_its_number() {
+    fn every_version_is_found_under_its_number() {
         let versions = Versions::new(0);
         for number in 1..1_000 {
             assert_eq!(versions.push(number), number);
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_changes_the_number_and_not_the_setting() {
+    fn slow_path_flag_changes_the_number_and_not_the_value() {
         let versions = Versions::new(0);
         for number in 0..3 {
             let before = versions.current();

@@ -1,4 +1,4 @@
-//! A function with `#[rate_limit(…)]` runs when it may, and says so when it may not.
+//! Functions with `#[rate_limit(…)]`: they run when allowed, and return `Denied` otherwise.
 
 #![cfg(feature = "macros")]
 
@@ -15,14 +15,14 @@ use tidegate::{
 
 type By<C> = KeyedLimiter<str, TokenBucket, C>;
 
-/// A limiter of the test's own, whose time the test moves.
-fn by_hand(quota: Quota) -> (By<ManualClock>, ManualClock) {
+/// A limiter with a manual clock.
+fn with_manual_clock(quota: Quota) -> (By<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     (KeyedLimiter::new(quota).with_clock(clock.clone()), clock)
 }
 
 #[test]
-fn each_key_has_a_limit_and_a_refusal_says_which() {
+fn each_key_has_its_own_limit_and_denied_names_it() {
     #[rate_limit("1/day", key = user)]
     fn send(user: &str) -> Result<usize, Denied> {
         Ok(user.len())
@@ -39,7 +39,7 @@ fn each_key_has_a_limit_and_a_refusal_says_which() {
 }
 
 #[test]
-fn a_limit_can_be_said_in_parts() {
+fn limit_can_be_given_in_parts() {
     #[rate_limit(algorithm = sliding_window, limit = 2, per = "1day", key = (ip, path))]
     fn get(ip: std::net::IpAddr, path: &str) -> Result<(), Denied> {
         let _ = (ip, path);
@@ -69,11 +69,11 @@ fn several_limits_are_all_or_nothing() {
         Ok(())
     }
     assert!(send("alice", 1).is_ok());
-    let denied = send("alice", 4).unwrap_err(); // everybody's has 3 left
+    let denied = send("alice", 4).unwrap_err(); // the global limit has 3 left
     assert_eq!((denied.rule(), denied.limit()), (RuleId(1), Some(Limit::Rate("4/day"))));
     assert!(send("alice", 1).is_ok() && send("alice", 1).is_ok()); // so alice was not charged for it
     assert_eq!(send("alice", 1).unwrap_err().rule(), RuleId(0));
-    assert!(send("bob", 1).is_ok()); // nor everybody for what alice was refused
+    assert!(send("bob", 1).is_ok()); // and the global limit not for alice's denied call
 
     #[rate_limit("1/day", key = "fixed")]
     fn fixed() -> Result<(), Denied> {
@@ -93,8 +93,8 @@ fn several_limits_are_all_or_nothing() {
 }
 
 #[test]
-fn a_limiter_can_be_given_and_is_shared() {
-    static ALL: LazyLock<By<ManualClock>> = LazyLock::new(|| by_hand(Quota::per_minute(2)).0);
+fn given_limiter_is_shared() {
+    static ALL: LazyLock<By<ManualClock>> = LazyLock::new(|| with_manual_clock(Quota::per_minute(2)).0);
 
     #[rate_limit(limiter = ALL, key = user)]
     fn send(user: &str) -> Result<(), Denied> {
@@ -109,15 +109,15 @@ fn a_limiter_can_be_given_and_is_shared() {
     let denied = send_twice("alice".to_owned()).unwrap_err();
     assert_eq!((denied.function(), denied.limit()), ("send_twice", None));
     assert_eq!(denied.to_string(), "send_twice is limited: limit of 2 reached; retry after 30s");
-    assert_eq!(ALL.peek("alice").remaining(), 0); // the second one, which peek would take, is left
-    assert!(ALL.check("alice").is_allowed()); // the same key by hand
+    assert_eq!(ALL.peek("alice").remaining(), 0); // peek counts the token that its check would take
+    assert!(ALL.check("alice").is_allowed()); // the same key, checked directly
     assert!(send("alice").is_err());
     assert!(send_twice("bob".to_owned()).is_ok());
 }
 
 #[test]
-fn time_is_moved_by_the_test() {
-    let (limiter, clock) = by_hand(Quota::per_minute(1));
+fn limiter_with_a_manual_clock_denies_until_the_exact_instant() {
+    let (limiter, clock) = with_manual_clock(Quota::per_minute(1));
     struct Mailer<G>(G);
     impl<G: tidegate::Gate> Mailer<G> {
         #[rate_limit(limiter = self.0, key = to)]
@@ -135,7 +135,7 @@ fn time_is_moved_by_the_test() {
 }
 
 #[test]
-fn a_rule_of_a_policy_can_be_chosen() {
+fn rule_of_a_policy_can_be_chosen() {
     const USER: RuleId = RuleId(1);
     let policy =
         Policy::builder().rule("all", Quota::per_day(3)).rule("user", Quota::per_day(1)).build().unwrap();
@@ -193,7 +193,7 @@ fn otherwise_may_be_generic() {
 }
 
 #[test]
-fn a_function_that_returns_nothing_can_do_something_else() {
+fn otherwise_works_for_a_function_without_a_return_value() {
     thread_local!(static LOST: Cell<u32> = const { Cell::new(0) });
     #[rate_limit("1/day", otherwise = lose)]
     fn log(line: &str) {
@@ -218,7 +218,7 @@ impl From<Denied> for AppError {
 }
 
 #[test]
-fn generics_lifetimes_and_hidden_types_do_not_matter() {
+fn generics_lifetimes_and_impl_trait_are_supported() {
     #[rate_limit("2/day", key = (name, std::mem::size_of::<T>()))]
     fn first<'a, T, const N: usize>(name: &'a str, items: &'a [T; N]) -> Result<&'a T, AppError>
     where
@@ -237,17 +237,17 @@ fn generics_lifetimes_and_hidden_types_do_not_matter() {
         Ok(name.as_ref().to_owned())
     }
     assert_eq!(first("a", &[1u8, 2]), Ok(&1));
-    assert_eq!(first("a", &[1u8]), Ok(&1)); // whatever N is, it is one function
+    assert_eq!(first("a", &[1u8]), Ok(&1)); // one limit for every N
     assert!(first("a", &[1u8, 2, 3]).is_err());
     assert_eq!(first("a", &[1u64, 2]), Ok(&1));
     assert_eq!(letters("ab").unwrap().count(), 2);
     assert!(letters("ab").is_err());
     assert!(shown("a").is_ok());
-    assert!(shown(String::from("a")).unwrap_err().is::<Denied>()); // the same key, of another type
+    assert!(shown(String::from("a")).unwrap_err().is::<Denied>()); // the same key, by another type
 }
 
 #[test]
-fn names_in_the_function_are_its_own() {
+fn argument_names_do_not_clash_with_generated_ones() {
     static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Quota::per_day(1)));
     #[rate_limit(limiter = LIMITER, cost = request, key = (denied, admitted), otherwise = instead)]
     fn odd(request: u32, permits: u32, admitted: u32, denied: &str, key_0: u32) -> u32 {
@@ -260,7 +260,7 @@ fn names_in_the_function_are_its_own() {
 }
 
 #[test]
-fn arguments_may_be_moved_by_the_body() {
+fn body_may_move_arguments_used_as_the_key() {
     #[rate_limit("1/day", key = names[0], cost = names.len())]
     fn take(names: Vec<String>) -> Result<Vec<String>, Denied> {
         Ok(names)
@@ -272,7 +272,7 @@ fn arguments_may_be_moved_by_the_body() {
 }
 
 #[test]
-fn so_many_at_once_until_the_function_returns() {
+fn concurrency_permit_is_held_until_the_function_returns() {
     #[rate_limit(concurrency = 2, key = name)]
     fn nested(name: &str, depth: u32) -> Result<u32, Denied> {
         if depth == 0 { Ok(0) } else { nested(name, depth - 1).map(|deeper| deeper + 1) }
@@ -283,11 +283,11 @@ fn so_many_at_once_until_the_function_returns() {
         denied.to_string(),
         "nested is limited to 2 at once: all 2 permits are in use; retry when one is free"
     );
-    assert_eq!((denied.retry_after(), nested("a", 1)), (None, Ok(1))); // all came back
+    assert_eq!((denied.retry_after(), nested("a", 1)), (None, Ok(1))); // all permits were released
 }
 
 #[test]
-fn at_work_a_call_takes_one_place_whatever_it_costs() {
+fn call_takes_one_concurrency_permit_whatever_its_cost() {
     #[rate_limit("5/day", concurrency = 1, cost = 2)]
     fn work() -> Result<(), Denied> {
         Ok(())
@@ -296,7 +296,7 @@ fn at_work_a_call_takes_one_place_whatever_it_costs() {
 }
 
 #[test]
-fn a_permit_comes_back_from_a_panic() {
+fn panic_releases_the_permit() {
     #[rate_limit(concurrency = 1)]
     fn fail(panics: bool) -> Result<(), Denied> {
         assert!(!panics);
@@ -307,8 +307,8 @@ fn a_permit_comes_back_from_a_panic() {
 }
 
 #[test]
-fn a_thread_waits_by_the_limiters_clock_and_no_longer_than_it_may() {
-    let (limiter, clock) = by_hand(Quota::per_second(10).burst(1));
+fn thread_waits_by_the_clock_of_its_limiter_up_to_the_given_time() {
+    let (limiter, clock) = with_manual_clock(Quota::per_second(10).burst(1));
     #[rate_limit(limiter = limiter, key = user, wait = "250ms")]
     fn send(limiter: &By<ManualClock>, user: &str) -> Result<(), Denied> {
         let _ = user;
@@ -317,7 +317,7 @@ fn a_thread_waits_by_the_limiters_clock_and_no_longer_than_it_may() {
     assert!(send(&limiter, "alice").is_ok());
     std::thread::scope(|scope| {
         let waits = [(); 2].map(|()| scope.spawn(|| send(&limiter, "alice")));
-        // Both stand in line when the next turn would come 300 ms from now: too late for a third.
+        // Both threads are queued once the next free instant is 300 ms away: too late for a third.
         while limiter.peek("alice").retry_after().is_none_or(|wait| wait != Duration::from_millis(300)) {
             std::thread::yield_now();
         }
@@ -334,7 +334,7 @@ fn a_thread_waits_by_the_limiters_clock_and_no_longer_than_it_may() {
 }
 
 #[test]
-fn what_a_pacer_promises_is_waited_for() {
+fn call_waits_for_the_delay_of_a_pacer() {
     let pacer = tidegate::Pacer::new(Quota::per_second(1_000_000)).with_clock(ManualClock::new());
     #[rate_limit(limiter = pacer)]
     fn call(pacer: &tidegate::Pacer<ManualClock>) -> Result<(), Denied> {
@@ -349,7 +349,7 @@ fn what_a_pacer_promises_is_waited_for() {
 }
 
 #[test]
-fn a_permit_is_waited_for_and_given_back() {
+fn call_waits_for_a_permit_and_releases_it() {
     let slots = ConcurrencyLimiter::new(1).with_clock(ManualClock::new());
     #[rate_limit(limiter = slots, wait = "1s")]
     fn work(slots: &ConcurrencyLimiter<ManualClock>) -> Result<u64, Denied> {
@@ -367,7 +367,7 @@ fn a_permit_is_waited_for_and_given_back() {
     });
 }
 
-/// A page, as a response would be.
+/// A page, standing in for a response.
 #[derive(Debug, PartialEq)]
 struct Page(u16);
 
@@ -383,7 +383,7 @@ struct Shop {
 
 #[rate_limit("2/day", key = self.tenant)]
 impl Shop {
-    /// No method: left alone.
+    /// Not a method: not limited.
     fn new(tenant: &str) -> Self {
         Shop { tenant: tenant.to_owned() }
     }
@@ -413,11 +413,11 @@ impl Shop {
 }
 
 #[test]
-fn on_a_block_it_is_each_methods_default_and_their_own_wins() {
+fn attribute_on_an_impl_is_the_default_of_methods_and_theirs_wins() {
     let mut shop = Shop::new("acme");
     assert_eq!([(); 3].map(|()| shop.buy().is_ok()), [true, true, false]);
     assert!(Shop::new("other").buy().is_ok());
-    assert!(shop.sell().is_ok(), "a method has a limit of its own");
+    assert!(shop.sell().is_ok(), "each method has its own limit");
     shop.tenant = "acme".to_owned();
     assert!(shop.sell().is_ok());
     shop.tenant = "acme".to_owned();
@@ -440,7 +440,7 @@ impl Tape {
         Ok(self.name.clone())
     }
 
-    #[expect(clippy::boxed_local, reason = "it is about the box")]
+    #[expect(clippy::boxed_local, reason = "the test is about the box")]
     fn boxed(self: Box<Self>) -> Result<String, Denied> {
         Ok(self.name)
     }
@@ -469,7 +469,7 @@ impl Tape {
 }
 
 #[test]
-fn whatever_the_receiver_is_its_fields_can_be_the_key() {
+fn fields_of_every_kind_of_receiver_can_be_the_key() {
     let tape = |length| Tape { name: "a".to_owned(), length };
     let twice = |call: &dyn Fn() -> bool| (call(), call());
     assert_eq!(twice(&|| Arc::new(tape(1)).shared().is_ok()), (true, false));
@@ -482,7 +482,7 @@ fn whatever_the_receiver_is_its_fields_can_be_the_key() {
 }
 
 #[test]
-fn odd_names_and_patterns_are_names_and_patterns() {
+fn raw_identifiers_and_patterns_are_supported() {
     #[rate_limit("1/day", key = (r#type, a, rest[0]),)]
     fn r#match(r#type: &str, (a, ref b): (u8, String), rest @ [_, last]: [u8; 2]) -> Result<String, Denied> {
         Ok(format!("{type} {a} {b} {rest:?} {last}"))
@@ -497,7 +497,7 @@ fn odd_names_and_patterns_are_names_and_patterns() {
     let mut number = 1;
     assert_eq!(r#loop("abc", &mut number), Ok(4));
     let denied = r#loop("abc", &mut number).unwrap_err();
-    assert_eq!((number, denied.function()), (4, "loop"), "by the name that it is called by");
+    assert_eq!((number, denied.function()), (4, "loop"), "the name without r#");
 }
 
 trait Greets {
@@ -521,7 +521,7 @@ impl Greets for u8 {
 }
 
 #[test]
-fn traits_can_be_limited_too() {
+fn trait_methods_can_be_limited() {
     assert_eq!((1u8.greet().is_ok(), 2u8.greet().is_ok()), (true, false));
     assert_eq!((1u8.bye().is_ok(), 2u8.bye().is_ok(), 1u8.bye().is_ok()), (true, true, false));
 }

@@ -1,4 +1,4 @@
-//! The attribute on functions that are awaited, by whatever name.
+//! The attribute on async functions and on functions that return a future.
 
 #![cfg(all(feature = "macros", feature = "tokio"))]
 
@@ -21,11 +21,11 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Not `Send`, as the guard of a lock is.
+/// Not `Send`, like the guard of a lock.
 struct Guard<'a>(&'a str, std::marker::PhantomData<*const ()>);
 
 #[tokio::test]
-async fn an_async_function_is_limited_when_it_is_polled() {
+async fn async_function_is_limited_when_it_is_polled() {
     #[rate_limit("1/day", key = Guard(user, std::marker::PhantomData).0)]
     async fn send(user: &str) -> Result<usize, Denied> {
         tokio::task::yield_now().await;
@@ -39,7 +39,7 @@ async fn an_async_function_is_limited_when_it_is_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_waits_no_longer_than_it_may() {
+async fn task_waits_up_to_the_given_time() {
     let clock = TokioClock::new();
     let limiter = KeyedLimiter::<str, TokenBucket, _>::new(Quota::per_second(10).burst(1)).with_clock(clock);
     #[rate_limit(limiter = limiter, key = user, wait = "200ms")]
@@ -62,7 +62,7 @@ async fn a_task_waits_no_longer_than_it_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_limiter_can_be_waited_at() {
+async fn every_limiter_can_be_waited_for() {
     macro_rules! waits_at {
         ($limiter:expr, $ty:ty) => {{
             #[rate_limit(limiter = limiter, wait = "1s")]
@@ -88,7 +88,7 @@ async fn every_limiter_can_be_waited_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_at_work_is_waited_for_until_the_time_is_up() {
+async fn wait_for_a_concurrency_permit_times_out() {
     let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     #[rate_limit(limiter = slots, wait = "1s")]
     async fn work(slots: &ConcurrencyLimiter<TokioClock>) -> Result<(), Denied> {
@@ -102,11 +102,11 @@ async fn a_place_at_work_is_waited_for_until_the_time_is_up() {
     );
 
     let slots = KeyedConcurrencyLimiter::<str>::new(1).with_clock(TokioClock::new());
-    #[rate_limit(limiter = slots, key = who, wait = "1s")]
-    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, who: &str) -> Result<usize, Denied> {
+    #[rate_limit(limiter = slots, key = user, wait = "1s")]
+    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, user: &str) -> Result<usize, Denied> {
         let _ = slots;
         tokio::time::sleep(Duration::from_millis(600)).await;
-        Ok(who.len())
+        Ok(user.len())
     }
     let all = tokio::join!(by(&slots, "a"), by(&slots, "a"), by(&slots, "a"), by(&slots, "bc"));
     assert_eq!((all.0, all.1, all.2.is_err(), all.3), (Ok(1), Ok(1), true, Ok(2)));
@@ -114,22 +114,22 @@ async fn a_place_at_work_is_waited_for_until_the_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_is_waited_in_without_being_told_to() {
+async fn leaky_queue_delay_is_waited_for_without_a_wait_argument() {
     #[rate_limit("leaky_queue 1 per 300days queue 1", key = user)]
     async fn call(user: &str) -> Result<(), Denied> {
         let _ = user;
         Ok(())
     }
     assert!(call("alice").await.is_ok());
-    let mut in_line = pin!(call("alice"));
-    assert!(poll(in_line.as_mut()).is_pending());
+    let mut queued = pin!(call("alice"));
+    assert!(poll(queued.as_mut()).is_pending());
     assert!(call("alice").await.is_err()); // the queue is full
-    assert!(in_line.await.is_ok()); // 300 days later, in no time
+    assert!(queued.await.is_ok()); // 300 days later on the paused clock
     assert!(call("bob").await.is_ok());
 }
 
 #[tokio::test]
-async fn a_permit_is_held_until_the_future_ends_or_is_dropped() {
+async fn permit_is_held_until_the_future_ends_or_is_dropped() {
     #[rate_limit(concurrency = 1)]
     async fn work() -> Result<(), Denied> {
         tokio::task::yield_now().await;
@@ -145,7 +145,7 @@ async fn a_permit_is_held_until_the_future_ends_or_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_limit_of_the_functions_own_can_be_waited_for() {
+async fn limit_given_in_the_attribute_can_be_waited_for() {
     #[rate_limit("1/day", key = user, wait = "1ms")]
     async fn task(user: &str) -> Result<usize, Denied> {
         Ok(user.len())
@@ -167,7 +167,7 @@ async fn a_limit_of_the_functions_own_can_be_waited_for() {
 }
 
 #[tokio::test]
-async fn otherwise_is_awaited_as_the_function_is() {
+async fn otherwise_is_awaited_like_the_function() {
     struct Service(u32);
     impl Service {
         #[rate_limit("1/day", key = id, otherwise = Self::cached)]
@@ -228,7 +228,7 @@ async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
 }
 
 #[tokio::test]
-async fn a_function_may_return_its_future_early() {
+async fn function_may_return_its_future_early() {
     #[rate_limit("1/day", key = n)]
     fn boxed(n: u32) -> Pin<Box<dyn Future<Output = Result<u32, Denied>> + Send>> {
         if n == 0 {
@@ -292,10 +292,10 @@ async fn methods_of_an_async_trait_are_limited() {
     assert_eq!((Far.count("ab".into()).await, Far.count("ab".into()).await), (2, 42));
 }
 
-/// Answers later, as a gate elsewhere does.
-struct Elsewhere(Limiter);
+/// A gate that answers asynchronously, as a remote one does.
+struct RemoteGate(Limiter);
 
-impl Gate for Elsewhere {
+impl Gate for RemoteGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         Answer::Pending(Box::pin(async move {
             let woken = std::sync::atomic::AtomicBool::new(false);
@@ -311,18 +311,18 @@ impl Gate for Elsewhere {
 }
 
 #[tokio::test]
-async fn a_gate_that_answers_later_is_awaited_and_a_thread_blocks_for_it() {
+async fn asynchronous_gate_is_awaited_by_tasks_and_blocks_threads() {
     #[rate_limit(limiter = gate, cost = 2)]
     async fn task(gate: &dyn Gate) -> Result<(), Denied> {
         let _ = gate;
         Ok(())
     }
     #[rate_limit(limiter = gate)]
-    fn thread(gate: &Elsewhere) -> Result<(), Denied> {
+    fn thread(gate: &RemoteGate) -> Result<(), Denied> {
         let _ = gate;
         Ok(())
     }
-    let gate = Elsewhere(Limiter::new(Quota::per_day(3)));
+    let gate = RemoteGate(Limiter::new(Quota::per_day(3)));
     assert!(is_send(task(&gate)).await.is_ok());
     assert_eq!([thread(&gate).is_ok(), thread(&gate).is_ok()], [true, false]);
     assert!(task(&gate).await.is_err());

@@ -1,4 +1,4 @@
-//! The key of a call is the same for the same arguments, and another for any others.
+//! Keys of calls: equal for equal arguments, and distinct for different ones.
 
 #![cfg(feature = "macros")]
 
@@ -12,14 +12,14 @@ use tidegate::attribute::KeyBytes;
 struct UserId(u64);
 
 #[derive(Hash)]
-enum Who {
-    Nobody,
+enum Caller {
+    Anonymous,
     User(u8),
     Named(String),
 }
 
 #[test]
-fn a_text_is_itself_and_a_number_its_digits() {
+fn text_is_its_own_key_and_a_number_its_digits() {
     let of = |key: KeyBytes| key.bytes().to_vec();
     for alice in
         [KeyBytes::of("alice"), KeyBytes::of(&String::from("alice")), KeyBytes::of(&Cow::Borrowed("alice"))]
@@ -45,11 +45,11 @@ fn a_text_is_itself_and_a_number_its_digits() {
 }
 
 #[test]
-fn anything_else_begins_with_a_byte_that_no_text_has() {
+fn other_keys_begin_with_a_byte_that_no_text_has() {
     let others = [
-        KeyBytes::of(&Who::User(1)),
-        KeyBytes::of(&Who::User(255)),
-        KeyBytes::of(&Who::Named("1".to_owned())),
+        KeyBytes::of(&Caller::User(1)),
+        KeyBytes::of(&Caller::User(255)),
+        KeyBytes::of(&Caller::Named("1".to_owned())),
         KeyBytes::of(&Some("x")),
         KeyBytes::of(&("x", "")),
         KeyBytes::of(&("", "x")),
@@ -61,7 +61,7 @@ fn anything_else_begins_with_a_byte_that_no_text_has() {
     assert!(others.iter().all(|key| key.bytes()[0] == 0xff));
     let different: HashSet<&[u8]> = others.iter().map(KeyBytes::bytes).collect();
     assert_eq!(different.len(), others.len());
-    assert_eq!(KeyBytes::of(&Who::Nobody).bytes(), b"0");
+    assert_eq!(KeyBytes::of(&Caller::Anonymous).bytes(), b"0");
     assert_eq!(
         format!("{:?}", KeyBytes::of(&Some(7u8))),
         r#"KeyBytes("\xff\x01\x00\x00\x00\x00\x00\x00\x00\x07")"#
@@ -69,7 +69,7 @@ fn anything_else_begins_with_a_byte_that_no_text_has() {
 }
 
 #[test]
-fn long_keys_are_whole() {
+fn long_keys_are_not_truncated() {
     for length in [62, 63, 64, 65, 127, 128, 1_000, 20_000] {
         let text = "x".repeat(length);
         assert_eq!(KeyBytes::of(&text).bytes(), text.as_bytes());
@@ -77,10 +77,11 @@ fn long_keys_are_whole() {
         assert_eq!(joined.bytes().iter().filter(|byte| **byte == b'x').count(), 2 * length);
         assert_ne!(joined.bytes(), KeyBytes::joined().and(&text).and(&text).and("y").bytes());
     }
-    assert_eq!(&KeyBytes::joined().and(&"x".repeat(127)).bytes()[..3], [0x80, 0x01, b'x']); // as the service writes 128
+    // The length prefix is 128, as the server encodes it.
+    assert_eq!(&KeyBytes::joined().and(&"x".repeat(127)).bytes()[..3], [0x80, 0x01, b'x']);
 }
 
-/// Numbers that look random and are the same each time.
+/// A deterministic pseudo-random number.
 fn random(seed: &mut u64) -> usize {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -89,7 +90,7 @@ fn random(seed: &mut u64) -> usize {
 }
 
 #[test]
-fn a_million_tuples_never_meet() {
+fn million_tuples_have_distinct_keys() {
     let pieces = [
         "", "a", "b", ":", "\0", "{", "}", "\u{1}", "\u{2}", "/", "ab", "{a}", "\u{7f}", "\u{80}", "1", "\\",
     ];

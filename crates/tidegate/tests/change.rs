@@ -1,9 +1,10 @@
-//! Quotas change while eight threads decide by them, and nobody gains by it.
+//! Quotas change while eight threads check them: no request gains by a change.
 //!
-//! Between changes the verdicts are not those of any one limit, so they cannot be replayed. But whatever is in force, at no
-//! time is it more generous than the most generous setting: in any stretch between two verdicts no more may pass than a
-//! limit of the largest burst and the highest pace would have let pass. The settings need states of different sizes, so that some
-//! changes convert states where they lie and others move them all. A thread that hangs would hang the test.
+//! Across changes the decisions do not follow any one limit, so they cannot be replayed. But the current
+//! limit is never more generous than the most generous one: in any interval between two decisions no more
+//! may pass than a limit with the largest burst and the highest rate would allow. The limits need states of
+//! different sizes, so that some changes convert states in place and others migrate them all. A thread that
+//! hangs would hang the test.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -21,14 +22,14 @@ use tidegate::{
 
 const THREADS: usize = 8;
 const CHANGES: usize = 100;
-/// How many decisions each thread makes for each change.
+/// The number of decisions of each thread per change.
 const PER_CHANGE: usize = 50;
 const KEYS: u64 = 64;
 
-/// What passed for a key: when, and how much.
+/// The allowed requests of a key: instant and cost.
 type Passed = HashMap<u64, Vec<(u64, u64)>>;
 
-/// No more than `burst` and `limit` in each period may pass in any stretch.
+/// In any interval at most `burst`, and `limit` per period, may pass.
 #[derive(Clone, Copy)]
 struct Bound {
     burst: i128,
@@ -37,8 +38,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// `burst` + `limit` · Δ / period, for all stretches at once: the most that any stretch ending here can hold is found from
-    /// the best place to begin it.
+    /// Checks `burst` + `limit` · Δ / period for all intervals in one pass: the tightest interval that ends
+    /// here follows from the best start found so far.
     #[track_caller]
     fn verify(self, mut passed: Vec<(u64, u64)>) {
         passed.sort_unstable();
@@ -57,10 +58,11 @@ impl Bound {
     }
 }
 
-/// Has all threads ask at once, and returns what passed. One of them changes the setting as it goes.
-fn all_ask<A>(
+/// Runs the checks of all threads in parallel, and returns the allowed requests. One thread changes the
+/// limit meanwhile.
+fn run_threads<A>(
     clock: &impl Pass,
-    ask: impl Fn(u64, u32) -> Decision + Sync,
+    check: impl Fn(u64, u32) -> Decision + Sync,
     change: impl Fn(A) + Sync,
     settings: &[A],
 ) -> Passed
@@ -75,7 +77,7 @@ where
         for number in 0..CHANGES * PER_CHANGE {
             clock.pass(&mut random);
             let (key, cost) = (random.below(KEYS), random.between(1, 3));
-            let decision = ask(key, u32::try_from(cost).expect("a small cost"));
+            let decision = check(key, u32::try_from(cost).expect("a small cost"));
             if decision.is_allowed() {
                 passed.push((key, (decision.at().get(), cost)));
             }
@@ -98,7 +100,7 @@ where
     all
 }
 
-/// Something that passes the time between decisions.
+/// Advances the clock between decisions.
 trait Pass: Clock + Clone + Send + Sync {
     fn pass(&self, random: &mut Random);
 }
@@ -117,7 +119,10 @@ impl Pass for ManualClock {
 
 #[track_caller]
 fn verify(bound: Bound, passed: Passed) {
-    assert!(passed.values().map(Vec::len).sum::<usize>() > 100, "a run that proves something");
+    assert!(
+        passed.values().map(Vec::len).sum::<usize>() > 100,
+        "enough requests passed for the bound to mean something"
+    );
     passed.into_values().for_each(|passed| bound.verify(passed));
 }
 
@@ -127,8 +132,9 @@ where
     C: Pass,
 {
     let limiter = Limiter::with(settings[0].clone()).with_clock(clock.clone());
-    let all = all_ask(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), settings);
-    // One limit for all keys: they are one.
+    let all =
+        run_threads(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), settings);
+    // One limit for all keys: they count as one key.
     let passed = all.into_values().flatten().collect();
     verify(bound, Passed::from([(0, passed)]));
 }
@@ -139,11 +145,11 @@ where
     C: Pass,
 {
     let limiter = KeyedLimiter::<u64, A>::with(settings[0].clone()).max_keys(100).with_clock(clock.clone());
-    let ask = |key: u64, cost| limiter.cost(cost).check(&key);
-    verify(bound, all_ask(&clock, ask, |next| limiter.change(next), settings));
+    let check = |key: u64, cost| limiter.cost(cost).check(&key);
+    verify(bound, run_threads(&clock, check, |next| limiter.change(next), settings));
 }
 
-/// Thirds, wholes and 1999ths of microseconds: one word, the same word read otherwise, and two words.
+/// Thirds, wholes and 1999ths of microseconds: one word, the same word decoded differently, and two words.
 fn buckets(slowed: u64) -> ([TokenBucket; 4], Bound) {
     let per = |limit, micros| Quota::per(limit, Duration::from_micros(micros * slowed));
     let settings =
@@ -154,22 +160,23 @@ fn buckets(slowed: u64) -> ([TokenBucket; 4], Bound) {
 }
 
 #[test]
-fn a_bucket_that_changes_never_lets_more_pass_than_its_most_generous_setting() {
+fn changing_bucket_never_allows_more_than_its_most_generous_quota() {
     let (settings, bound) = buckets(1);
     change_a_limiter(ManualClock::new(), &settings, bound);
     change_a_limiter(SteadyClock::new(), &settings, bound);
 }
 
 #[test]
-fn keys_whose_buckets_change_never_get_more_than_the_most_generous_setting() {
+fn changing_keyed_buckets_never_allow_more_than_the_most_generous_quota() {
     let (settings, bound) = buckets(KEYS);
     change_a_keyed_limiter(ManualClock::new(), &settings, bound);
     change_a_keyed_limiter(SteadyClock::new(), &settings, bound);
 }
 
-/// The same period in more and fewer cells: every change moves the states to another table, and every state has a guard.
+/// The same period in more and fewer cells: every change migrates the states to another table, and every
+/// state has a guard.
 #[test]
-fn sliding_windows_that_change_never_let_more_pass_in_a_period_than_the_largest_limit() {
+fn changing_sliding_windows_never_exceed_the_largest_limit_in_a_period() {
     for (slowed, keyed) in [(1, false), (KEYS, true)] {
         let quota = |limit| Quota::per(limit, Duration::from_micros(20 * slowed));
         let settings = [
@@ -177,7 +184,7 @@ fn sliding_windows_that_change_never_let_more_pass_in_a_period_than_the_largest_
             SlidingWindow::new(quota(7), 10),
             SlidingWindow::new(quota(20), 20),
         ];
-        // In any period no more than the limit; in longer stretches no more than that for each period begun.
+        // In any period at most the limit; in longer intervals at most the limit for each period begun.
         let bound = Bound { burst: 20, limit: 20, period: i128::from(20 * slowed) };
         if keyed {
             change_a_keyed_limiter(ManualClock::new(), &settings, bound);
@@ -190,15 +197,16 @@ fn sliding_windows_that_change_never_let_more_pass_in_a_period_than_the_largest_
 }
 
 #[test]
-fn windows_that_change_never_let_more_pass_in_each_than_the_largest_limit() {
+fn changing_fixed_windows_never_exceed_the_largest_limit_in_a_window() {
     let settings = [20, 7].map(|limit| FixedWindow::new(Quota::per(limit, Duration::from_micros(64))));
     let clock = ManualClock::new();
     let limiter = Limiter::with(settings[0]).with_clock(clock.clone());
-    let all = all_ask(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), &settings);
+    let all =
+        run_threads(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), &settings);
     let mut windows: HashMap<u64, u64> = HashMap::new();
     for (at, cost) in all.into_values().flatten() {
         *windows.entry(at / 64).or_default() += cost;
     }
-    assert!(windows.len() > 10, "a run that proves something");
+    assert!(windows.len() > 10, "enough requests passed for the bound to mean something");
     assert!(windows.values().all(|sum| *sum <= 20), "{windows:?}");
 }

@@ -1,4 +1,4 @@
-//! Those at work at once: days in the life of a concurrency limiter, on a clock that the test moves.
+//! Concurrency limiters on a manual clock.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -16,47 +16,47 @@ use std::time::Duration;
 use slots::{SECOND, Task, assert_at_rest, until};
 use tidegate::{ConcurrencyLimiter, ManualClock, Permit, Refused, SteadyClock};
 
-// --- at once
+// --- without waiting
 
 #[test]
-fn so_many_at_once_and_no_more() {
+fn no_more_permits_than_the_limit() {
     let slots = ConcurrencyLimiter::new(3);
     let permits: Vec<_> = (0..3).map(|_| slots.try_acquire().unwrap()).collect();
     assert_eq!(slots.try_acquire().unwrap_err(), Refused::Busy { cost: 1, limit: 3 });
-    assert_eq!(slots.clone().stats().in_use, 3, "clones share the slots");
+    assert_eq!(slots.clone().stats().in_use, 3, "clones share the permits");
     drop(permits);
     assert_at_rest(&slots, 3);
 }
 
 #[test]
-fn a_permit_takes_up_what_it_costs() {
+fn permit_occupies_its_cost() {
     let slots = ConcurrencyLimiter::new(10);
     let large = slots.cost(7).try_acquire().unwrap();
     assert_eq!(large.cost(), 7);
     assert_eq!(slots.cost(4).try_acquire().unwrap_err(), Refused::Busy { cost: 4, limit: 10 });
     let rest = slots.cost(3).try_acquire().unwrap();
     assert_eq!(slots.stats().in_use, 10);
-    assert!(slots.cost(0).try_acquire().is_ok(), "nothing can always be had");
+    assert!(slots.cost(0).try_acquire().is_ok(), "a cost of 0 is always allowed");
     drop((large, rest));
     assert_at_rest(&slots, 10);
 }
 
 #[test]
-fn more_than_there_is_can_never_be_had() {
+fn cost_above_the_limit_is_refused_as_never() {
     let slots = ConcurrencyLimiter::new(2).with_clock(ManualClock::new());
     let never = Refused::Never { cost: 3, limit: 2 };
     assert_eq!(slots.cost(3).try_acquire().unwrap_err(), never);
     assert_eq!(slots.cost(3).acquire_blocking().unwrap_err(), never);
     assert_eq!(slots.cost(3).acquire_blocking_timeout(SECOND).unwrap_err(), never);
     assert_eq!(slots.cost(3).acquire_blocking_timeout(Duration::ZERO).unwrap_err(), never);
-    assert!(matches!(Task::begun(slots.cost(3).acquire()).1, Poll::Ready(Err(refused)) if refused == never));
+    assert!(matches!(Task::polled(slots.cost(3).acquire()).1, Poll::Ready(Err(refused)) if refused == never));
     let sentence = "3 permits exceed the limit of 2; ask for 2 or fewer";
     assert_eq!(never.to_string(), sentence);
     assert_at_rest(&slots, 2);
 }
 
 #[test]
-fn a_permit_has_three_endings() {
+fn permit_endings_are_counted_by_kind() {
     let slots = ConcurrencyLimiter::new(9);
     slots.try_acquire().unwrap().succeeded();
     slots.try_acquire().unwrap().into_owned().succeeded();
@@ -71,7 +71,7 @@ fn a_permit_has_three_endings() {
 }
 
 #[test]
-fn a_panic_gives_the_permit_back() {
+fn panic_releases_the_permit() {
     let slots = ConcurrencyLimiter::new(1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _permit = slots.try_acquire().unwrap();
@@ -83,7 +83,7 @@ fn a_panic_gives_the_permit_back() {
 }
 
 #[test]
-fn an_owned_permit_outlives_its_limiter() {
+fn owned_permit_outlives_its_limiter() {
     let slots = ConcurrencyLimiter::new(1);
     let same = slots.clone();
     let permit = slots.try_acquire().unwrap().into_owned();
@@ -93,10 +93,10 @@ fn an_owned_permit_outlives_its_limiter() {
     assert_at_rest(&same, 1);
 }
 
-// --- in line
+// --- in the queue
 
 #[test]
-fn who_came_first_is_served_first() {
+fn waiters_are_served_in_order() {
     let slots = ConcurrencyLimiter::new(1);
     let held = slots.try_acquire().unwrap();
     let first = Task::waiting(slots.acquire());
@@ -109,16 +109,20 @@ fn who_came_first_is_served_first() {
     assert_at_rest(&slots, 1);
 }
 
-/// One after the other of the small ones would do, and three would never be free at once.
+/// If small requests could overtake, three permits would never be free together.
 #[test]
-fn a_large_request_is_not_starved_by_small_ones() {
+fn large_request_is_not_starved_by_small_ones() {
     let slots = ConcurrencyLimiter::new(4);
     let mut small: VecDeque<_> = (0..4).map(|_| slots.try_acquire().unwrap()).collect();
     let large = Task::waiting(slots.cost(3).acquire());
     let behind = Task::waiting(slots.acquire());
     for freed in 1..3 {
         small.pop_front();
-        assert_eq!(slots.try_acquire().unwrap_err(), Refused::Busy { cost: 1, limit: 4 }, "{freed} saved up");
+        assert_eq!(
+            slots.try_acquire().unwrap_err(),
+            Refused::Busy { cost: 1, limit: 4 },
+            "{freed} free permits are kept for the large waiter"
+        );
         assert!(!large.is_woken() && !behind.is_woken());
     }
     small.pop_front();
@@ -130,7 +134,7 @@ fn a_large_request_is_not_starved_by_small_ones() {
 }
 
 #[test]
-fn a_release_serves_everybody_it_suffices_for() {
+fn release_wakes_every_waiter_it_suffices_for() {
     let slots = ConcurrencyLimiter::new(4);
     let held = slots.cost(4).try_acquire().unwrap();
     let waiting: Vec<_> = [1, 2, 2].map(|cost| Task::waiting(slots.cost(cost).acquire())).into();
@@ -139,21 +143,24 @@ fn a_release_serves_everybody_it_suffices_for() {
 }
 
 #[test]
-fn a_wait_that_is_given_up_frees_its_place_at_once() {
+fn dropped_waiter_frees_its_queue_position_immediately() {
     let slots = ConcurrencyLimiter::new(2).max_waiting(2);
     let held = slots.try_acquire().unwrap();
     let large = Task::waiting(slots.cost(2).acquire());
     let small = Task::waiting(slots.acquire());
-    assert!(matches!(Task::begun(slots.acquire()).1, Poll::Ready(Err(Refused::LineFull { max_waiting: 2 }))));
+    assert!(matches!(
+        Task::polled(slots.acquire()).1,
+        Poll::Ready(Err(Refused::LineFull { max_waiting: 2 }))
+    ));
     drop(large);
-    let small = small.done().expect("one was free all the time");
+    let small = small.done().expect("one permit was free all the time");
     assert_eq!(slots.stats().waiting, 0);
     drop((held, small));
     assert_at_rest(&slots, 2);
 }
 
 #[test]
-fn a_call_that_nobody_answers_is_passed_on() {
+fn permit_granted_to_a_dropped_waiter_goes_to_the_next() {
     let slots = ConcurrencyLimiter::new(1);
     let held = slots.try_acquire().unwrap();
     let first = Task::waiting(slots.acquire());
@@ -166,18 +173,18 @@ fn a_call_that_nobody_answers_is_passed_on() {
 }
 
 #[test]
-fn a_future_that_is_never_polled_wants_nothing() {
+fn future_that_is_never_polled_takes_no_permit() {
     let slots = ConcurrencyLimiter::new(1);
     drop(slots.acquire());
     assert_at_rest(&slots, 1);
 }
 
 #[test]
-fn a_task_that_moves_is_woken_where_it_is() {
+fn waiter_polled_by_another_task_is_woken_there() {
     let slots = ConcurrencyLimiter::new(1);
     let held = slots.try_acquire().unwrap();
     let mut task = Task::waiting(slots.acquire());
-    let before = std::mem::take(&mut task.calls);
+    let before = std::mem::take(&mut task.wakes);
     assert!(task.poll().is_pending());
     drop(held);
     assert_eq!(before.0.load(Ordering::Relaxed), 0);
@@ -185,7 +192,7 @@ fn a_task_that_moves_is_woken_where_it_is() {
 }
 
 #[test]
-fn with_no_room_to_wait_nobody_waits() {
+fn max_waiting_of_zero_refuses_every_wait() {
     let slots = ConcurrencyLimiter::new(1).max_waiting(0);
     let held = slots.acquire_blocking().unwrap();
     let refused = slots.acquire_blocking().unwrap_err();
@@ -194,10 +201,10 @@ fn with_no_room_to_wait_nobody_waits() {
     assert_at_rest(&slots, 1);
 }
 
-// --- time-outs
+// --- timeouts
 
 #[test]
-fn a_task_waits_so_long_and_no_longer() {
+fn task_times_out_exactly_at_its_deadline() {
     let clock = ManualClock::new();
     let slots = ConcurrencyLimiter::new(1).with_clock(clock.clone());
     let held = slots.try_acquire().unwrap();
@@ -207,27 +214,27 @@ fn a_task_waits_so_long_and_no_longer() {
     assert!(late.poll().is_pending());
     clock.advance(Duration::from_micros(1));
     assert_eq!(late.done().unwrap_err(), Refused::TimedOut { timeout: SECOND });
-    assert_eq!(slots.stats().waiting, 1, "its place is free");
+    assert_eq!(slots.stats().waiting, 1, "it has left the queue");
     drop(held);
     clock.advance(SECOND);
-    drop(in_time.done().expect("it was called before its time was up, whenever it noticed"));
+    drop(in_time.done().expect("it was granted before its deadline, although polled later"));
     assert_at_rest(&slots, 1);
 }
 
 #[test]
-fn who_has_no_time_is_refused_at_once_and_takes_no_place_in_line() {
+fn zero_timeout_is_refused_immediately_without_queueing() {
     let slots = ConcurrencyLimiter::new(1).max_waiting(0).with_clock(ManualClock::new());
     let held = slots.try_acquire().unwrap();
     let timeout = Duration::ZERO;
     assert_eq!(slots.acquire_blocking_timeout(timeout).unwrap_err(), Refused::TimedOut { timeout });
-    let (_, first) = Task::begun(slots.acquire_timeout(timeout));
+    let (_, first) = Task::polled(slots.acquire_timeout(timeout));
     assert!(matches!(first, Poll::Ready(Err(Refused::TimedOut { .. }))));
     drop(held);
-    assert!(slots.acquire_blocking_timeout(timeout).is_ok(), "what is free takes no time");
+    assert!(slots.acquire_blocking_timeout(timeout).is_ok(), "a free permit needs no wait");
 }
 
 #[test]
-fn a_blocked_thread_is_woken_by_the_clock() {
+fn clock_wakes_a_blocked_thread() {
     let clock = ManualClock::new();
     let slots = ConcurrencyLimiter::new(1).with_clock(clock.clone());
     let _held = slots.try_acquire().unwrap();
@@ -241,7 +248,7 @@ fn a_blocked_thread_is_woken_by_the_clock() {
 }
 
 #[test]
-fn a_blocked_thread_is_woken_by_a_release() {
+fn release_wakes_a_blocked_thread() {
     let slots = ConcurrencyLimiter::new(1).with_clock(ManualClock::new());
     for wait in [
         (|slots| slots.acquire_blocking())
@@ -260,7 +267,7 @@ fn a_blocked_thread_is_woken_by_a_release() {
 }
 
 #[test]
-fn the_real_clock_wakes_a_blocked_thread_too() {
+fn steady_clock_wakes_a_blocked_thread() {
     let slots = ConcurrencyLimiter::new(1).with_clock(SteadyClock::new());
     let _held = slots.try_acquire().unwrap();
     let timeout = Duration::from_micros(10);
@@ -268,10 +275,10 @@ fn the_real_clock_wakes_a_blocked_thread_too() {
     assert_eq!(slots.stats().waiting, 0);
 }
 
-// --- another limit
+// --- changed limits
 
 #[test]
-fn a_higher_limit_serves_those_who_wait() {
+fn raising_the_limit_wakes_waiters() {
     let slots = ConcurrencyLimiter::new(1);
     let held = slots.try_acquire().unwrap();
     let waiting: Vec<_> = (0..3).map(|_| Task::waiting(slots.acquire())).collect();
@@ -282,7 +289,7 @@ fn a_higher_limit_serves_those_who_wait() {
 }
 
 #[test]
-fn a_lower_limit_stops_nobody_and_lets_nobody_begin() {
+fn lowering_the_limit_keeps_held_permits_and_grants_no_new_ones() {
     let slots = ConcurrencyLimiter::new(5);
     let mut held: Vec<_> = (0..5).map(|_| slots.try_acquire().unwrap()).collect();
     slots.resize(2);
@@ -290,7 +297,7 @@ fn a_lower_limit_stops_nobody_and_lets_nobody_begin() {
     for in_use in [4, 3, 2] {
         held.pop();
         assert_eq!(slots.stats().in_use, in_use);
-        assert!(!waiting.is_woken() && slots.try_acquire().is_err(), "with {in_use} at work");
+        assert!(!waiting.is_woken() && slots.try_acquire().is_err(), "with {in_use} in use");
     }
     held.pop();
     held.push(waiting.done().unwrap());
@@ -300,7 +307,7 @@ fn a_lower_limit_stops_nobody_and_lets_nobody_begin() {
 }
 
 #[test]
-fn who_waits_for_more_than_a_lowered_limit_is_told_and_blocks_nobody() {
+fn waiter_above_a_lowered_limit_is_refused_and_blocks_no_other() {
     let slots = ConcurrencyLimiter::new(4);
     let held = slots.cost(2).try_acquire().unwrap();
     let large = Task::waiting(slots.cost(4).acquire());
@@ -312,7 +319,7 @@ fn who_waits_for_more_than_a_lowered_limit_is_told_and_blocks_nobody() {
 }
 
 #[test]
-fn a_limit_of_zero_is_a_pause() {
+fn limit_of_zero_pauses_waiters() {
     let slots = ConcurrencyLimiter::new(2);
     let held = slots.try_acquire().unwrap();
     slots.resize(0);
@@ -327,7 +334,7 @@ fn a_limit_of_zero_is_a_pause() {
 }
 
 #[test]
-fn limits_reach_as_far_as_numbers_do() {
+fn limit_can_be_the_largest_u32() {
     let slots = ConcurrencyLimiter::new(u32::MAX);
     let all = slots.cost(u32::MAX).try_acquire().unwrap();
     slots.resize(0);

@@ -1,4 +1,4 @@
-//! Those at work at once, for each key.
+//! Concurrency limits per key.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -12,11 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use random::Random;
-use slots::{AtWork, SECOND, Task, one_of};
+use slots::{InProgress, SECOND, Task, one_of};
 use tidegate::{KeyedConcurrencyLimiter, KeyedPermit, ManualClock, Refused};
 
 #[test]
-fn each_key_has_its_own_slots_and_its_entry_goes_with_the_last_permit() {
+fn each_key_has_its_own_permits_and_its_entry_ends_with_the_last_one() {
     let slots = KeyedConcurrencyLimiter::<String>::new(2);
     let alice = slots.try_acquire("alice").unwrap();
     let both = slots.cost(2).try_acquire("bob").unwrap();
@@ -34,7 +34,7 @@ fn each_key_has_its_own_slots_and_its_entry_goes_with_the_last_permit() {
 }
 
 #[test]
-fn who_is_refused_leaves_no_entry() {
+fn refused_request_leaves_no_entry() {
     let slots = KeyedConcurrencyLimiter::<u64>::new(2);
     assert_eq!(slots.cost(3).try_acquire(&1).unwrap_err(), Refused::Never { cost: 3, limit: 2 });
     assert_eq!(slots.stats().keys, 0);
@@ -44,13 +44,13 @@ fn who_is_refused_leaves_no_entry() {
 }
 
 #[test]
-fn the_number_of_keys_is_bounded() {
+fn number_of_keys_is_bounded() {
     let slots = KeyedConcurrencyLimiter::<u64>::new(2).max_keys(2);
     let (one, two) = (slots.try_acquire(&1).unwrap(), slots.try_acquire(&2).unwrap());
     assert_eq!(slots.try_acquire(&3).unwrap_err(), Refused::TooManyKeys { max_keys: 2 });
-    let more = slots.try_acquire(&1).expect("a key that is there is not another");
+    let more = slots.try_acquire(&1).expect("a present key takes no new entry");
     drop(one);
-    assert!(slots.try_acquire(&3).is_err(), "somebody is still there");
+    assert!(slots.try_acquire(&3).is_err(), "a permit of key 1 is still held");
     drop(more);
     assert!(slots.try_acquire(&3).is_ok());
     drop(two);
@@ -58,11 +58,11 @@ fn the_number_of_keys_is_bounded() {
 }
 
 #[test]
-fn who_waits_for_a_key_keeps_its_entry() {
+fn waiter_keeps_the_entry_of_its_key() {
     let slots = KeyedConcurrencyLimiter::<str>::new(1).max_waiting(1);
     let held = slots.try_acquire("alice").unwrap();
     let waiting = Task::waiting(slots.acquire("alice"));
-    let (_, full) = Task::begun(slots.acquire("alice"));
+    let (_, full) = Task::polled(slots.acquire("alice"));
     assert!(matches!(full, Poll::Ready(Err(Refused::LineFull { max_waiting: 1 }))));
     drop(held);
     assert_eq!(slots.stats().keys, 1);
@@ -71,7 +71,7 @@ fn who_waits_for_a_key_keeps_its_entry() {
 }
 
 #[test]
-fn another_limit_is_for_all_keys_there_are_and_will_be() {
+fn resize_applies_to_present_and_future_keys() {
     let slots = KeyedConcurrencyLimiter::<u64>::new(1);
     let held: Vec<_> = (0..100).map(|key| slots.try_acquire(&key).unwrap()).collect();
     let keys: Vec<u64> = (0..100).collect();
@@ -85,7 +85,7 @@ fn another_limit_is_for_all_keys_there_are_and_will_be() {
 }
 
 #[test]
-fn a_key_waits_so_long_and_no_longer() {
+fn wait_for_a_key_times_out() {
     let clock = ManualClock::new();
     let slots = KeyedConcurrencyLimiter::<u64>::new(1).with_clock(clock.clone());
     let held = slots.acquire_blocking(&1).unwrap();
@@ -99,23 +99,23 @@ fn a_key_waits_so_long_and_no_longer() {
 }
 
 #[test]
-fn many_threads_at_few_keys_never_exceed_the_limit_and_leave_nothing() {
+fn threads_on_few_keys_never_exceed_the_limit_and_leave_no_entry() {
     let slots = KeyedConcurrencyLimiter::<u64>::new(2).max_keys(4);
-    let at_work: [AtWork; 4] = Default::default();
+    let in_progress: [InProgress; 4] = Default::default();
     thread::scope(|scope| {
         for thread in 0..8 {
-            let (slots, at_work) = (&slots, &at_work);
+            let (slots, in_progress) = (&slots, &in_progress);
             scope.spawn(move || {
                 let mut random = Random::seeded(thread);
                 for _ in 0..3_000 {
                     let key = one_of(4, &mut random);
                     let permit = slots.acquire_blocking(&(key as u64)).unwrap();
-                    at_work[key].work(1);
+                    in_progress[key].work(1);
                     permit.succeeded();
                 }
             });
         }
     });
-    assert!(at_work.iter().all(|key| key.most.load(Ordering::SeqCst) <= 2));
+    assert!(in_progress.iter().all(|key| key.peak.load(Ordering::SeqCst) <= 2));
     assert_eq!((slots.stats().keys, slots.stats().endings.succeeded), (0, 24_000));
 }

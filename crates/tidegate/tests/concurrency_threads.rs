@@ -1,4 +1,4 @@
-//! Many at work at once: random walks of a concurrency limiter beside a plain model of it, and crowds of threads.
+//! Concurrency limiters: random walks compared with a plain model, and many threads.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -14,54 +14,54 @@ use std::thread;
 use std::time::Duration;
 
 use random::Random;
-use slots::{AtWork, Task, assert_at_rest, number, one_of};
+use slots::{InProgress, Task, assert_at_rest, number, one_of};
 use tidegate::{ConcurrencyLimiter, ManualClock, Permit, Refused};
 
 // --- against a model
 
-/// What a limiter does, in the plainest terms.
+/// A simple model of a limiter.
 struct Model {
     limit: u32,
     in_use: u32,
-    line: VecDeque<(usize, u32)>,
+    queue: VecDeque<(usize, u32)>,
 }
 
-/// One who waits: its number, and what it wants.
+/// The result of a wait, with the waiter's number.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum Served {
     Granted(usize),
     Never(usize),
 }
 
 impl Model {
     fn try_acquire(&mut self, cost: u32) -> bool {
-        let free = self.in_use + cost <= self.limit && self.line.is_empty();
+        let free = self.in_use + cost <= self.limit && self.queue.is_empty();
         self.in_use += if free { cost } else { 0 };
         free
     }
 
-    /// Calls whoever's turn it is.
-    fn serve(&mut self) -> Vec<Told> {
-        let mut told = Vec::new();
-        while let Some(&(who, cost)) = self.line.front() {
+    /// Serves all waiters that are next and can be served.
+    fn serve(&mut self) -> Vec<Served> {
+        let mut served = Vec::new();
+        while let Some(&(waiter, cost)) = self.queue.front() {
             if self.limit > 0 && cost > self.limit {
-                told.push(Told::Never(who));
+                served.push(Served::Never(waiter));
             } else if self.in_use + cost <= self.limit {
                 self.in_use += cost;
-                told.push(Told::Granted(who));
+                served.push(Served::Granted(waiter));
             } else {
                 break;
             }
-            self.line.pop_front();
+            self.queue.pop_front();
         }
-        told
+        served
     }
 }
 
-/// Random walks of trying, waiting, giving up, giving back and resizing: after each step the same are served, in the
-/// limiter and in the model.
+/// Random walks of tries, waits, dropped waits, releases and resizes: after each step the limiter and the
+/// model have served the same waiters.
 #[test]
-fn a_limiter_does_what_the_model_does() {
+fn limiter_matches_the_model() {
     for seed in 0..300 {
         walk(&mut Random::seeded(seed), 200);
     }
@@ -69,7 +69,7 @@ fn a_limiter_does_what_the_model_does() {
 
 fn walk(random: &mut Random, steps: usize) {
     let slots = ConcurrencyLimiter::new(4);
-    let mut model = Model { limit: 4, in_use: 0, line: VecDeque::new() };
+    let mut model = Model { limit: 4, in_use: 0, queue: VecDeque::new() };
     let mut held: Vec<Permit<'_>> = Vec::new();
     let mut waiting: Vec<(usize, Task<'_, Result<Permit<'_>, Refused>>)> = Vec::new();
     for step in 0..steps {
@@ -81,20 +81,20 @@ fn walk(random: &mut Random, steps: usize) {
                 held.extend(permit);
             }
             1 | 2 if model.limit == 0 || cost <= model.limit => {
-                let (task, first) = Task::begun(slots.cost(cost).acquire());
+                let (task, first) = Task::polled(slots.cost(cost).acquire());
                 assert_eq!(first.is_ready(), model.try_acquire(cost), "step {step}");
                 match first {
-                    Poll::Ready(permit) => held.push(permit.expect("it costs no more than the limit")),
+                    Poll::Ready(permit) => held.push(permit.expect("the cost is within the limit")),
                     Poll::Pending => {
-                        model.line.push_back((step, cost));
+                        model.queue.push_back((step, cost));
                         waiting.push((step, task));
                     }
                 }
             }
             3 if !waiting.is_empty() => {
-                let (who, task) = waiting.swap_remove(one_of(waiting.len(), random));
+                let (waiter, task) = waiting.swap_remove(one_of(waiting.len(), random));
                 drop(task);
-                model.line.retain(|(other, _)| *other != who);
+                model.queue.retain(|(other, _)| *other != waiter);
             }
             4 if random.one_in(3) => {
                 let limit = number(random, 0, 5);
@@ -108,18 +108,19 @@ fn walk(random: &mut Random, steps: usize) {
             }
             _ => {}
         }
-        for told in model.serve() {
-            let (Told::Granted(who) | Told::Never(who)) = told;
-            let place = waiting.iter().position(|(other, _)| *other == who).expect("it waits");
-            let outcome = waiting.swap_remove(place).1.done();
-            assert_eq!(outcome.is_ok(), told == Told::Granted(who), "step {step}: {outcome:?}");
+        for served in model.serve() {
+            let (Served::Granted(waiter) | Served::Never(waiter)) = served;
+            let index =
+                waiting.iter().position(|(other, _)| *other == waiter).expect("the waiter is pending");
+            let outcome = waiting.swap_remove(index).1.done();
+            assert_eq!(outcome.is_ok(), served == Served::Granted(waiter), "step {step}: {outcome:?}");
             held.extend(outcome);
         }
-        assert!(waiting.iter().all(|(_, task)| !task.is_woken()), "step {step}: too many were called");
+        assert!(waiting.iter().all(|(_, task)| !task.is_woken()), "step {step}: too many waiters were woken");
         let stats = slots.stats();
         assert_eq!(
             (stats.limit, stats.in_use, stats.waiting),
-            (model.limit, model.in_use.into(), model.line.len())
+            (model.limit, model.in_use.into(), model.queue.len())
         );
     }
     drop((held, waiting));
@@ -129,14 +130,14 @@ fn walk(random: &mut Random, steps: usize) {
 // --- many threads
 
 #[test]
-fn a_hundred_threads_never_exceed_the_limit_and_lose_nothing() {
+fn hundred_threads_never_exceed_the_limit_and_lose_no_permit() {
     const THREADS: u32 = 100;
     const EACH: u32 = 1_000;
-    let (slots, at_work) = (ConcurrencyLimiter::new(7), AtWork::default());
+    let (slots, in_progress) = (ConcurrencyLimiter::new(7), InProgress::default());
     let start = Barrier::new(100);
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (slots, at_work, start) = (&slots, &at_work, &start);
+            let (slots, in_progress, start) = (&slots, &in_progress, &start);
             scope.spawn(move || {
                 let mut random = Random::seeded(thread.into());
                 start.wait();
@@ -146,27 +147,27 @@ fn a_hundred_threads_never_exceed_the_limit_and_lose_nothing() {
                         Ok(permit) => permit,
                         Err(_) => slots.cost(cost).acquire_blocking().unwrap(),
                     };
-                    at_work.work(cost);
+                    in_progress.work(cost);
                     permit.succeeded();
                 }
             });
         }
     });
-    assert!(at_work.most.load(Ordering::SeqCst) <= 7);
+    assert!(in_progress.peak.load(Ordering::SeqCst) <= 7);
     assert_eq!(slots.stats().endings.succeeded, u64::from(THREADS * EACH));
     assert_at_rest(&slots, 7);
 }
 
-/// Time-outs, cancelled tasks and changes of the limit, all at once. Whatever happens, in the end everything is there.
+/// Timeouts, dropped tasks and changes of the limit run concurrently. In the end all permits are free.
 #[test]
-fn nothing_is_lost_while_waits_are_given_up_and_limits_change() {
+fn no_permit_is_lost_while_waits_are_dropped_and_limits_change() {
     let clock = ManualClock::new();
     let slots = ConcurrencyLimiter::new(3).with_clock(clock.clone());
-    let at_work = AtWork::default();
+    let in_progress = InProgress::default();
     let busy = AtomicU32::new(8);
     thread::scope(|scope| {
         for thread in 0..8 {
-            let (slots, at_work, busy) = (&slots, &at_work, &busy);
+            let (slots, in_progress, busy) = (&slots, &in_progress, &busy);
             scope.spawn(move || {
                 let mut random = Random::seeded(thread);
                 for _ in 0..2_000 {
@@ -174,10 +175,10 @@ fn nothing_is_lost_while_waits_are_given_up_and_limits_change() {
                         0 => {
                             drop(slots.acquire_blocking_timeout(Duration::from_micros(random.between(1, 5))))
                         }
-                        1 => drop(Task::begun(slots.cost(2).acquire())),
+                        1 => drop(Task::polled(slots.cost(2).acquire())),
                         _ => {
                             let permit = slots.acquire_blocking_timeout(Duration::from_micros(50));
-                            permit.is_ok().then(|| at_work.work(1));
+                            permit.is_ok().then(|| in_progress.work(1));
                         }
                     }
                 }
@@ -191,7 +192,7 @@ fn nothing_is_lost_while_waits_are_given_up_and_limits_change() {
             thread::yield_now();
         }
     });
-    assert!(at_work.most.load(Ordering::SeqCst) <= 3, "the highest limit there was");
+    assert!(in_progress.peak.load(Ordering::SeqCst) <= 3, "the highest limit was 3");
     slots.resize(3);
     assert_at_rest(&slots, 3);
 }

@@ -1,4 +1,4 @@
-//! Those at work at once, as tasks of tokio, by its timers.
+//! Concurrency limiters with tokio tasks and tokio's timers.
 
 #![cfg(feature = "tokio")]
 
@@ -14,17 +14,17 @@ use std::time::Duration;
 use slots::{SECOND, assert_at_rest, until};
 use tidegate::{Clock, ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, TokioClock};
 
-/// Two at a time, ten holders of 3 s each: a pair every 3 s.
+/// A limit of two, ten holders of 3 s each: one pair every 3 s.
 #[tokio::test(start_paused = true)]
 async fn ten_holders_of_three_seconds_run_in_five_pairs() {
     let slots = ConcurrencyLimiter::new(2);
-    let (clock, begun) = (TokioClock::new(), Arc::new(Mutex::new(Vec::new())));
+    let (clock, started) = (TokioClock::new(), Arc::new(Mutex::new(Vec::new())));
     let holders: Vec<_> = (0..10)
         .map(|_| {
-            let (slots, begun) = (slots.clone(), begun.clone());
+            let (slots, started) = (slots.clone(), started.clone());
             tokio::spawn(async move {
                 let permit = slots.acquire().await.unwrap();
-                begun.lock().unwrap().push(clock.now().get() / 1_000_000);
+                started.lock().unwrap().push(clock.now().get() / 1_000_000);
                 tokio::time::sleep(3 * SECOND).await;
                 permit.succeeded();
             })
@@ -33,12 +33,12 @@ async fn ten_holders_of_three_seconds_run_in_five_pairs() {
     for holder in holders {
         holder.await.unwrap();
     }
-    assert_eq!(*begun.lock().unwrap(), [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]);
+    assert_eq!(*started.lock().unwrap(), [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]);
     assert_at_rest(&slots, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_out_is_up_when_tokio_says_so() {
+async fn timeout_follows_the_clock_of_tokio() {
     let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     let held = slots.acquire().await.unwrap().into_owned();
     assert_eq!(
@@ -53,9 +53,9 @@ async fn a_time_out_is_up_when_tokio_says_so() {
     assert_at_rest(&slots, 1);
 }
 
-/// The steady clock says how long, tokio's timers tell when.
+/// The steady clock gives the deadline, tokio's timers wake the task.
 #[tokio::test(start_paused = true)]
-async fn on_the_steady_clock_the_timers_are_tokios() {
+async fn steady_clock_uses_the_timers_of_tokio() {
     let slots = KeyedConcurrencyLimiter::<str>::new(1);
     let _held = slots.acquire("alice").await.unwrap();
     let timeout = Duration::from_secs(3_600);
@@ -63,7 +63,7 @@ async fn on_the_steady_clock_the_timers_are_tokios() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aborted_task_gives_back_its_permit_or_its_place() {
+async fn aborted_task_releases_its_permit_or_its_queue_position() {
     let slots = ConcurrencyLimiter::new(1);
     let task = || {
         let slots = slots.clone();
@@ -83,7 +83,7 @@ async fn an_aborted_task_gives_back_its_permit_or_its_place() {
 }
 
 #[test]
-fn a_runtime_that_shuts_down_gives_everything_back() {
+fn runtime_shutdown_releases_all_permits() {
     for threads in [1, 4] {
         let slots = ConcurrencyLimiter::new(3);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap();
@@ -101,7 +101,7 @@ fn a_runtime_that_shuts_down_gives_everything_back() {
 }
 
 #[test]
-fn a_task_that_panics_gives_its_permit_back() {
+fn panicking_task_releases_its_permit() {
     let slots = ConcurrencyLimiter::new(1);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let same = slots.clone();

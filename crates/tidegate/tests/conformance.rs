@@ -3,7 +3,7 @@
 //! Every file in `conformance/` is run against every subject. The rest tests the instrument itself: that it
 //! reads what its documentation promises, finds what differs, reports every mistake, and survives any input.
 
-#[expect(dead_code, reason = "how a rule is written matters to those who hand it on")]
+#[expect(dead_code, reason = "only other users of this module need the text of a rule")]
 #[path = "../examples/conformance/format.rs"]
 mod format;
 #[path = "../examples/conformance/line.rs"]
@@ -44,7 +44,7 @@ fn vector_files() -> Vec<PathBuf> {
     files
 }
 
-/// What the program would print for a file of this content, and how it would end.
+/// The output and exit status of the program for a file of this content.
 fn report(content: &[u8]) -> (String, Status) {
     let mut report = Report::default();
     report.content("f", Ok(content.to_vec()), subject::SUBJECTS);
@@ -77,9 +77,9 @@ fn every_vector_holds_for_every_subject() {
     assert_eq!(report.status(), Status::Equal, "\n{}", report.text);
 }
 
-/// The examples in the documentation are what others copy; each block marked `vectors` must run.
+/// Readers copy the examples in the documentation; each block marked `vectors` must run.
 #[test]
-fn the_documented_examples_hold() {
+fn documented_examples_hold() {
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     let blocks: Vec<_> =
         readme.split("```vectors\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
@@ -116,7 +116,7 @@ fn times_are_read_in_every_spelling() {
 }
 
 #[test]
-fn a_difference_is_shown_in_a_table() {
+fn difference_is_shown_in_a_table() {
     let (text, status) =
         report(b"quota 10/s burst 3\ncase a story\n 0ms  1  allow  1  90ms # wrong\n 0ms 9 allow\n");
     let expected = "\
@@ -159,7 +159,7 @@ fn every_column_can_differ() {
 }
 
 #[test]
-fn a_wait_may_be_off_by_a_microsecond_only_where_the_file_says_so() {
+fn wait_may_differ_by_a_microsecond_only_where_the_file_allows_it() {
     let drained = "quota 3/s burst 1\n0s 1 allow\n";
     assert_equal(&format!("{drained}0s 1 retry ~333.333ms 0 ~333.335ms"));
     assert_eq!(report(format!("{drained}0s 1 retry 333.333ms").as_bytes()).1, Status::Different);
@@ -167,7 +167,7 @@ fn a_wait_may_be_off_by_a_microsecond_only_where_the_file_says_so() {
 }
 
 #[test]
-fn a_case_starts_fresh_and_keeps_the_rules_until_it_gives_its_own() {
+fn case_starts_fresh_and_keeps_the_rules_until_it_sets_its_own() {
     assert_equal(
         "quota 1/s\ncase one\n0s 1 allow\nchange quota 5/s\n0s 4 allow\ncase two\n0s 1 allow 0\n\
          case three\nrule fixed_window 2/s\n0s 2 allow\ncase four\n0s 2 allow 0 1s",
@@ -175,7 +175,7 @@ fn a_case_starts_fresh_and_keeps_the_rules_until_it_gives_its_own() {
 }
 
 #[test]
-fn a_clock_that_steps_back_is_noticed() {
+fn clock_that_steps_back_is_reported() {
     let steps_back =
         |rows: &str| format::parse(format!("quota 1/s\n{rows}").as_bytes()).unwrap()[0].steps_back();
     assert!(!steps_back("0s 1\n0s 1\n+5s 1"));
@@ -184,7 +184,7 @@ fn a_clock_that_steps_back_is_noticed() {
 }
 
 #[test]
-fn every_mistake_is_reported_with_its_place() {
+fn every_mistake_is_reported_with_its_position() {
     assert_mistakes(
         "quota 10/s\n  0 1 allow\n  0ms allow 2 100ms\n  0ms 1 rerty 1s 2 soon\n  0ms chek 1 allow\nbogus\n",
         &[
@@ -201,7 +201,7 @@ fn every_mistake_is_reported_with_its_place() {
 }
 
 #[test]
-fn mistakes_in_rules_are_placed_in_the_file() {
+fn mistakes_in_rules_are_reported_with_their_position() {
     assert_mistakes("  quota 10/s burst x\n0s 1", &["f:1:20: found \"x\""]);
     assert_mistakes("rule nam = fixed_windw 5/min # x\n0s 1", &["f:1:12: found \"fixed_windw\""]);
     assert_mistakes("rule sliding_log 99999/s\n0s 1", &["f:1:6: found \"sliding_log 99999/s\""]);
@@ -216,7 +216,7 @@ fn mistakes_in_rules_are_placed_in_the_file() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn meaningless_input_is_rejected() {
     for (row, place) in [
         ("0s 1 allow 2 3", "14: found \"3\""),
         ("0s 1 allow 100ms", "12: found \"100ms\""),
@@ -250,7 +250,7 @@ fn what_means_nothing_is_refused() {
 }
 
 #[test]
-fn a_pacer_waits_and_the_next_row_begins_then() {
+fn pacer_waits_and_the_next_row_begins_then() {
     assert_equal("pace 5/s\n0s x3 acquire 5 -\n+0s acquire 1 after 1s\n0s peek after 200ms\n1h peek allow");
     assert_equal("pace 5/s\n1s every 100ms x11 acquire 1 pass 11\n0s peek after 200ms");
     assert_equal("pace 5/s\n0s x3 reserve 1\n+0s acquire 1 within 500ms retry 100ms\n+0s peek after 600ms");
@@ -259,7 +259,7 @@ fn a_pacer_waits_and_the_next_row_begins_then() {
 }
 
 #[test]
-fn a_pacer_can_differ() {
+fn difference_of_a_pacer_is_reported() {
     for (row, column, got) in [
         ("0s acquire 1 after 200ms", "outcome", "allow"),
         ("0s x3 acquire 1 allow", "outcome of request 2 of 3", "after 200ms"),
@@ -275,7 +275,7 @@ fn a_pacer_can_differ() {
 }
 
 #[test]
-fn mistakes_in_pacing_are_placed_in_the_file() {
+fn mistakes_in_pacing_are_reported_with_their_position() {
     for (row, place) in [
         ("0s 1 allow", "4: found \"1\""),
         ("0s check 1 allow", "4: found \"check\""),
@@ -300,21 +300,21 @@ fn mistakes_in_pacing_are_placed_in_the_file() {
 }
 
 #[test]
-fn a_file_or_a_case_without_rows_tests_nothing_and_is_refused() {
+fn file_or_case_without_rows_is_rejected() {
     assert_mistakes("", &["f:1:1: the line ends"]);
     assert_mistakes("# only a comment\nquota 5/s\n", &["f:1:1: the line ends"]);
     assert_mistakes("quota 5/s\ncase a\ncase b\n0s 1", &["f:2:1: found \"case a\""]);
 }
 
 #[test]
-fn what_is_not_text_is_a_mistake_too() {
+fn input_that_is_not_text_is_a_mistake() {
     let (text, status) = report(b"quota 5/s\n0s 1 allow \xFF\n0 1\n");
     assert!(text.starts_with("f:2:12: found \"byte 0xff\"; expected text in UTF-8\nf:3:1: "), "{text}");
     assert_eq!(status, Status::Malformed);
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_malformed_and_the_others_are_still_run() {
+fn unreadable_file_is_malformed_and_the_others_still_run() {
     let mut report = Report::default();
     report.content("gone", Err(io::ErrorKind::NotFound.into()), subject::SUBJECTS);
     report.content("good", Ok(b"quota 5/s\n0s 1 allow 3".to_vec()), subject::SUBJECTS);
@@ -329,9 +329,10 @@ fn a_file_that_cannot_be_read_is_malformed_and_the_others_are_still_run() {
     );
 }
 
-/// Random changes to good files, from a fixed seed: whatever the reader takes, it and the library must survive.
+/// Random changes to valid files, from a fixed seed: neither the reader nor the library may panic on any of
+/// them.
 #[test]
-fn no_input_makes_it_panic() {
+fn no_input_makes_the_runner_panic() {
     let files: Vec<Vec<u8>> = vector_files().iter().map(|path| fs::read(path).unwrap()).collect();
     let mut random = Random(0x5EED);
     for round in 0..4_000 {
@@ -409,7 +410,7 @@ fn mutate(content: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// A small generator of random numbers, so that a failure comes again.
+/// A small generator of random numbers, so that failures are reproducible.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Whatever limits is a gate, and answers what it answers when asked directly.
+//! Every limiter is a gate, and decides as it does when called directly.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const ALICE: &[Part<'static>] = &[Part::of(RuleId(0))];
 fn decide(gate: &dyn Gate, request: &[Part<'_>]) -> Admission {
     match gate.decide(request) {
         Answer::Ready(answer) => answer.expect("a valid request"),
-        Answer::Pending(_) => panic!("everything here decides at once"),
+        Answer::Pending(_) => panic!("every gate here decides immediately"),
     }
 }
 
@@ -21,32 +21,33 @@ fn outcomes(gate: &dyn Gate, request: &[Part<'_>], times: usize) -> Vec<Outcome>
 }
 
 #[test]
-fn a_limiter_is_a_gate_whatever_the_key() {
+fn limiter_as_a_gate_ignores_the_key() {
     let limiter = Limiter::new(Quota::per_second(2)).with_clock(ManualClock::new());
     assert_eq!(outcomes(&limiter, ALICE, 1), [Outcome::Allowed]);
     assert!(limiter.check().is_allowed());
-    let other = [ALICE[0].key("somebody else")];
+    let other = [ALICE[0].key("bob")];
     assert_eq!(outcomes(&limiter, &other, 1), [Outcome::RetryAfter(Wait::micros(500_000))]);
 }
 
 #[test]
-fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
+fn fast_path_charges_exactly_the_requests_it_allows() {
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(3)).with_clock(ManualClock::new());
     let alice = [ALICE[0].key("alice")];
-    assert!(decide(&limiter, &alice).is_allowed()); // or the key is not here yet, and the way is long
+    assert!(decide(&limiter, &alice).is_allowed()); // inserts the key; the first check takes the slow path
     assert_eq!([(); 4].map(|()| limiter.passes(&alice)), [true, true, false, false]);
     assert_eq!(decide(&limiter, &alice).decision.outcome, Outcome::RetryAfter(Wait::micros(333_334)));
     assert!(!limiter.passes(&[]) && !limiter.passes(&[alice[0], alice[0]]));
 
-    // With what is left, it is the same way.
+    // `pass_with` takes the same path and reports the remaining quota.
     let bob = [ALICE[0].key("bob")];
     assert!(decide(&limiter, &bob).is_allowed());
-    let told = [(); 3].map(|()| limiter.pass_with(&bob));
+    let passes = [(); 3].map(|()| limiter.pass_with(&bob));
     let left = |remaining, reset_after| Some(Remaining { limit: 3, remaining, reset_after });
-    assert_eq!(told, [left(1, Wait::micros(666_667)), left(0, Wait::micros(1_000_000)), None]);
+    assert_eq!(passes, [left(1, Wait::micros(666_667)), left(0, Wait::micros(1_000_000)), None]);
     assert_eq!(limiter.pass_with(&[]), None);
 
-    // Whom a queue would let pass only after a while has to be told for how long, and is not in it twice.
+    // A delayed request needs the slow path, which reports the delay; the fast path must not charge it as
+    // well.
     let queue = LeakyQueue::new(Quota::per_second(10), 5);
     let one: &dyn Gate = &Limiter::with(queue).with_clock(ManualClock::new());
     let keyed: &dyn Gate = &KeyedLimiter::<str, _>::with(queue).with_clock(ManualClock::new());
@@ -58,7 +59,7 @@ fn who_passes_by_the_short_way_is_charged_and_nobody_else_is() {
 }
 
 #[test]
-fn a_keyed_limiter_knows_the_key_of_a_request_by_its_text() {
+fn keyed_limiter_reads_the_key_of_a_request_as_text() {
     let limiter = KeyedLimiter::<String>::new(Quota::per_second(3)).with_clock(ManualClock::new());
     let alice = [ALICE[0].key("alice").cost(2)];
     assert!(decide(&limiter, &alice).is_allowed());
@@ -66,12 +67,12 @@ fn a_keyed_limiter_knows_the_key_of_a_request_by_its_text() {
     assert_eq!(limiter.peek("bob").remaining(), 2);
     assert!(!decide(&limiter, &alice).is_allowed());
     let bytes = [ALICE[0].key(b"alice").cost(1)];
-    assert!(decide(&limiter, &bytes).is_allowed()); // the same text, however it is written
+    assert!(decide(&limiter, &bytes).is_allowed()); // the same text, given as bytes
     assert_eq!(limiter.cost(0).peek("alice").remaining(), 0);
 }
 
 #[test]
-fn a_concurrency_limiter_gives_its_permit_along() {
+fn concurrency_limiter_returns_its_permit_with_the_admission() {
     let slots = ConcurrencyLimiter::new(2);
     let (one, two) = (decide(&slots, ALICE), decide(&slots, ALICE));
     assert_eq!([one.decision.remaining(), two.decision.remaining()], [1, 0]);
@@ -83,7 +84,7 @@ fn a_concurrency_limiter_gives_its_permit_along() {
 }
 
 #[test]
-fn a_keyed_concurrency_limiter_gives_its_permit_along() {
+fn keyed_concurrency_limiter_returns_its_permit_with_the_admission() {
     let slots = KeyedConcurrencyLimiter::<str>::new(1).max_keys(2);
     let alice = decide(&slots, &[ALICE[0].key("alice")]);
     assert_eq!((alice.decision.limit(), alice.decision.remaining()), (1, 0));
@@ -95,11 +96,11 @@ fn a_keyed_concurrency_limiter_gives_its_permit_along() {
 }
 
 #[test]
-fn a_pacer_lets_everybody_pass_after_a_wait() {
+fn pacer_allows_every_request_after_a_delay() {
     let pacer = Pacer::new(Quota::per_second(5)).with_clock(ManualClock::new());
     let after = |millis: u64| Outcome::AllowedAfter(Wait::micros(millis * 1_000));
     assert_eq!(outcomes(&pacer, ALICE, 3), [Outcome::Allowed, after(200), after(400)]);
-    assert_eq!(pacer.peek().expect("within time"), Duration::from_millis(600));
+    assert_eq!(pacer.peek().expect("before the end of the clock"), Duration::from_millis(600));
 }
 
 #[test]
@@ -113,11 +114,11 @@ fn a_policy_is_a_gate() {
 }
 
 #[test]
-fn who_has_one_rule_takes_one_part_of_it() {
+fn gate_with_one_rule_accepts_exactly_one_part() {
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(1));
     let refused = |request: &[Part<'_>]| match limiter.decide(request) {
         Answer::Ready(answer) => answer.unwrap_err(),
-        Answer::Pending(_) => panic!("a limiter decides at once"),
+        Answer::Pending(_) => panic!("a limiter decides immediately"),
     };
     assert_eq!(refused(&[]), InvalidRequest::Empty);
     assert_eq!(
@@ -131,7 +132,7 @@ fn who_has_one_rule_takes_one_part_of_it() {
 }
 
 #[tokio::test]
-async fn an_answer_can_be_awaited_whoever_gives_it() {
+async fn answer_of_any_gate_can_be_awaited() {
     let gates: [Box<dyn Gate>; 2] =
         [Box::new(Limiter::new(Quota::per_second(1))), Box::new(ConcurrencyLimiter::new(1))];
     for gate in &gates {

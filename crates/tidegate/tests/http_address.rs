@@ -1,4 +1,4 @@
-//! Whose request it is: the vectors, spoofing, networks, and headers of any bytes.
+//! Client addresses: the test vectors, spoofing, networks, and headers with arbitrary bytes.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -16,21 +16,18 @@ fn direct() -> ClientAddress {
 }
 
 fn trusted(list: &[&str]) -> TrustedProxies {
-    TrustedProxies::new(list.iter().copied()).expect("as the test wants it")
+    TrustedProxies::new(list.iter().copied()).expect("valid")
 }
 
 fn ip(text: &str) -> IpAddr {
-    text.parse().expect("as the test wants it")
+    text.parse().expect("valid")
 }
 
-/// What comes of a peer and the lines of a header.
+/// The client found for a peer and the lines of a header.
 fn find(client: &ClientAddress, peer: &str, name: &'static str, lines: &[&str]) -> Client {
     let mut headers = HeaderMap::new();
     for line in lines {
-        headers.append(
-            HeaderName::from_static(name),
-            HeaderValue::from_str(line).expect("as the test wants it"),
-        );
+        headers.append(HeaderName::from_static(name), HeaderValue::from_str(line).expect("valid"));
     }
     client.client(Some(Peer::Address(ip(peer))), &headers)
 }
@@ -43,7 +40,7 @@ const NGINX: &[&str] = &["127.0.0.1/32", "10.0.1.0/24"];
 const EDGE: &str = "203.0.113.128, 203.0.113.10, 203.0.113.1";
 
 #[test]
-fn the_walk_and_its_alternatives() {
+fn forwarding_header_is_walked_by_trust_last_entry_or_hops() {
     let last = direct().directly_behind(trusted(NGINX), Forwarding::XForwardedFor);
     let walk = direct().behind(trusted(NGINX), Forwarding::XForwardedFor);
     let hops = |hops| direct().hops(hops);
@@ -82,7 +79,7 @@ fn the_walk_and_its_alternatives() {
 }
 
 #[test]
-fn what_cannot_be_read_ends_the_walk_and_is_flagged() {
+fn unreadable_entry_ends_the_walk_and_marks_the_client_doubtful() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let rows: &[(&[&str], &str)] = &[
         (&["evil, 203.0.113.9, garbage, 10.0.0.2"], "10.0.0.2"), // IP-14
@@ -102,10 +99,10 @@ fn what_cannot_be_read_ends_the_walk_and_is_flagged() {
 }
 
 #[test]
-fn nothing_a_client_writes_makes_our_proxies_word_unreadable() {
+fn client_bytes_never_make_the_entries_of_trusted_proxies_unreadable() {
     let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
     let said = |client: &ClientAddress, name: &'static str, line: &[u8]| {
-        let value = HeaderValue::from_bytes(line).expect("as the test wants it");
+        let value = HeaderValue::from_bytes(line).expect("valid");
         let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
         let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
         assert_eq!(
@@ -128,7 +125,7 @@ fn nothing_a_client_writes_makes_our_proxies_word_unreadable() {
 }
 
 #[test]
-fn no_more_is_read_than_32_hops_or_4_kilobytes() {
+fn walk_stops_after_32_hops_or_4_kilobytes() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
     let within = xff(&ours, "10.0.0.1", &[&list(31)]);
@@ -140,7 +137,7 @@ fn no_more_is_read_than_32_hops_or_4_kilobytes() {
 }
 
 #[test]
-fn the_header_of_the_standard_and_those_of_providers() {
+fn forwarded_header_and_provider_headers_are_read() {
     let ours = || trusted(&["10.0.0.0/8"]);
     let forwarded = direct().behind(ours(), Forwarding::Forwarded);
     let rows: &[(&[&str], &str, bool)] = &[
@@ -154,10 +151,10 @@ fn the_header_of_the_standard_and_those_of_providers() {
         (&["proto=http"], "10.0.0.1", true),
         (&["for=\"192.0.2.60"], "10.0.0.1", true),
         (&["FOR = \"192.0.2.60:80\" ; proto=https"], "192.0.2.60", false),
-        (&["for=\"192.0.2.60:_gazonk\""], "192.0.2.60", false), // a port that is not told
+        (&["for=\"192.0.2.60:_gazonk\""], "192.0.2.60", false), // an obfuscated port
         (&["for=\"[2001:db8::17]:_a.b-c\""], "2001:db8::17", false),
         (&["for=\"192.0.2.60:_\""], "10.0.0.1", true),
-        (&[r#"for="\1\92.0.2.60""#], "192.0.2.60", false), // escaped for no reason, as it may be
+        (&[r#"for="\1\92.0.2.60""#], "192.0.2.60", false), // needless escapes are allowed
         (&[r#"for=192.0.2.60;host="a\"b, c\\", for=10.0.0.3"#], "192.0.2.60", false),
         (&[r#"for="192.0.2.60"x"#], "10.0.0.1", true),
         (&["for=192.0.2.60, "], "10.0.0.1", true),
@@ -180,22 +177,22 @@ fn the_header_of_the_standard_and_those_of_providers() {
     assert_eq!(xff(&provider, "10.0.0.1", &["1.2.3.4"]).address, Some(ip("10.0.0.1")), "another header");
 }
 
-/// What goes on to a server behind us, of all that can be said about forwarding.
+/// The forwarding headers that are passed on to the next server.
 fn passed_on(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str, &str)]) -> Vec<String> {
     let mut headers = HeaderMap::new();
     for (name, line) in lines {
-        let line = HeaderValue::from_str(line).expect("as the test wants it");
+        let line = HeaderValue::from_str(line).expect("valid");
         headers.append(HeaderName::from_static(name), line);
     }
     client.pass_on_from(peer, &mut headers);
-    let text = |value: &HeaderValue| value.to_str().expect("as the test wants it").to_owned();
-    let mut told: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
-    told.sort_unstable();
-    told
+    let text = |value: &HeaderValue| value.to_str().expect("valid").to_owned();
+    let mut passed: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+    passed.sort_unstable();
+    passed
 }
 
 #[test]
-fn who_is_not_believed_is_not_passed_on_as_our_word() {
+fn forwarding_headers_of_untrusted_peers_are_not_passed_on() {
     let peer = |text: &str| Some(Peer::Address(ip(text)));
     let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
     let single = || Forwarding::Single(HeaderName::from_static("cf-connecting-ip"));
@@ -209,7 +206,7 @@ fn who_is_not_believed_is_not_passed_on_as_our_word() {
         ("x-user", "alice"),
     ];
     let cf = "cf-connecting-ip: 1.2.3.4";
-    let somebody = peer("198.51.100.7");
+    let stranger = peer("198.51.100.7");
     let rows: &[(&str, Vec<String>, &[&str])] = &[
         (
             "IP-06",
@@ -218,12 +215,12 @@ fn who_is_not_believed_is_not_passed_on_as_our_word() {
         ),
         (
             "IP-11",
-            passed_on(&ours(Forwarding::XForwardedFor), somebody, spoofed),
+            passed_on(&ours(Forwarding::XForwardedFor), stranger, spoofed),
             &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
         ),
         (
-            "nobody is trusted",
-            passed_on(&direct(), somebody, spoofed),
+            "no proxy is trusted",
+            passed_on(&direct(), stranger, spoofed),
             &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
         ),
         (
@@ -248,18 +245,18 @@ fn who_is_not_believed_is_not_passed_on_as_our_word() {
         ),
         ("the provider", passed_on(&ours(single()), peer("10.0.0.1"), &spoofed[5..6]), &[cf]),
         (
-            "a socket of the file system",
+            "a unix socket",
             passed_on(&direct(), Some(Peer::Local), spoofed),
             &[cf, "x-forwarded-for: unknown", "x-user: alice"],
         ),
     ];
-    for (id, told, expected) in rows {
-        assert_eq!(told, expected, "{id}");
+    for (id, passed, expected) in rows {
+        assert_eq!(passed, expected, "{id}");
     }
 }
 
 #[test]
-fn sockets_of_the_file_system_are_trusted_only_if_listed() {
+fn unix_sockets_are_trusted_only_if_listed() {
     let headers = HeaderMap::from_iter([(
         HeaderName::from_static("x-forwarded-for"),
         HeaderValue::from_static("192.0.2.60"),
@@ -278,9 +275,7 @@ fn key(client: &ClientAddress, peer: IpAddr, said: Option<&str>) -> Vec<u8> {
     let mut request = Request::new(());
     request.extensions_mut().insert(Connected(SocketAddr::new(peer, 4711)));
     if let Some(said) = said {
-        request
-            .headers_mut()
-            .append("x-forwarded-for", HeaderValue::from_str(said).expect("as the test wants it"));
+        request.headers_mut().append("x-forwarded-for", HeaderValue::from_str(said).expect("valid"));
     }
     key_of(&by::address(client.clone()), &Head::of(&request))
 }
@@ -296,7 +291,7 @@ fn ten_thousand_spoofed_headers_make_one_key() {
 }
 
 #[test]
-fn what_a_client_invents_before_our_proxies_word_makes_one_key() {
+fn entries_invented_before_the_trusted_ones_make_one_key() {
     let behind = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let keys: HashSet<_> = (0..10_000)
         .map(|n| {
@@ -312,7 +307,7 @@ fn all_addresses_of_one_network_make_one_key() {
     let inside = (0..65_536u128).map(|n| Ipv6Addr::from_bits(first.to_bits() | (n << 48) | (n * 7_919)));
     let keys: HashSet<_> = inside.map(|address| key(&direct(), address.into(), None)).collect();
     assert_eq!(keys.len(), 1);
-    assert!(!keys.contains(&key(&direct(), ip("2001:db8:1:3::1"), None)), "the next network");
+    assert!(!keys.contains(&key(&direct(), ip("2001:db8:1:3::1"), None)), "the next network has another key");
 
     let find =
         |client: &ClientAddress, peer: &str| client.network(xff(client, peer, &[])).unwrap().to_string();
@@ -328,7 +323,7 @@ fn all_addresses_of_one_network_make_one_key() {
 }
 
 #[test]
-fn an_address_is_never_taken_for_another_family_or_prefix() {
+fn address_is_never_confused_with_another_family_or_prefix() {
     let short = direct().by_prefix(24, 64);
     let keys = [
         key(&direct(), ip("1.2.3.0"), None),
@@ -342,7 +337,7 @@ fn an_address_is_never_taken_for_another_family_or_prefix() {
 
 proptest! {
     #[test]
-    fn no_bytes_of_a_header_make_it_panic(lines in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..4)) {
+    fn arbitrary_header_bytes_do_not_panic(lines in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..4)) {
         let mut headers = HeaderMap::new();
         for value in lines.iter().filter_map(|line| HeaderValue::from_bytes(line).ok()) {
             for name in ["x-forwarded-for", "forwarded", "x-real-ip"] {
@@ -361,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_stands_before_our_proxies_word_the_client_is_the_same(
+    fn bytes_before_the_trusted_entries_do_not_change_the_client(
         before in prop::collection::vec(
             prop_oneof![b' '..=b'~', 0x80..=0xffu8, prop::sample::select(&b"\"\"\\,;=\t"[..])],
             0..40,
@@ -381,7 +376,7 @@ proptest! {
     }
 
     #[test]
-    fn lists_of_separators_and_quotes_do_not_make_it_panic(line in "[0-9a-f:.,;=\"\\\\ %\\[\\]for]{0,80}") {
+    fn lists_of_separators_and_quotes_do_not_panic(line in "[0-9a-f:.,;=\"\\\\ %\\[\\]for]{0,80}") {
         let mut headers = HeaderMap::new();
         headers.append("forwarded", HeaderValue::from_str(&line).unwrap());
         headers.append("x-forwarded-for", HeaderValue::from_str(&line).unwrap());

@@ -1,4 +1,4 @@
-//! Whatever bytes are in the headers of a request or a response, nothing panics.
+//! Arbitrary bytes in the headers of requests and responses never cause a panic.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, StatusCode};
@@ -10,11 +10,11 @@ use tidegate::http::{
 };
 use tidegate::{Limiter, ManualClock, Quota};
 
-/// Bytes that can be in a header, and more often than others those that mean something there.
+/// Bytes that are valid in a header, with a bias towards bytes that have a meaning there.
 fn bytes() -> impl Strategy<Value = HeaderValue> {
     let meaning = prop::sample::select(&b"\",;=:-/.%[]\\ \t0123456789rtawGMTunSo"[..]);
     let byte = prop_oneof![2 => b' '..=b'~', 1 => 0x80..=0xffu8, 4 => meaning];
-    vec(byte, 0..60).prop_map(|bytes| HeaderValue::from_bytes(&bytes).expect("all of them can be there"))
+    vec(byte, 0..60).prop_map(|bytes| HeaderValue::from_bytes(&bytes).expect("valid header bytes"))
 }
 
 /// Headers of these names with any values.
@@ -28,9 +28,9 @@ fn headers(names: &'static [&'static str]) -> impl Strategy<Value = HeaderMap> {
     })
 }
 
-const ASKED: &[&str] =
+const REQUEST_HEADERS: &[&str] =
     &["accept", "content-type", "cookie", "forwarded", "host", "x-forwarded-for", "x-real-ip", "x-user"];
-const ANSWERED: &[&str] = &[
+const RESPONSE_HEADERS: &[&str] = &[
     "date",
     "ratelimit",
     "ratelimit-policy",
@@ -42,7 +42,7 @@ const ANSWERED: &[&str] = &[
 
 proptest! {
     #[test]
-    fn no_request_makes_a_refusal_panic(headers in headers(ASKED)) {
+    fn refusing_a_request_with_arbitrary_headers_does_not_panic(headers in headers(REQUEST_HEADERS)) {
         let mut request = Request::new(());
         *request.headers_mut() = headers;
         request.extensions_mut().insert(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
@@ -58,7 +58,7 @@ proptest! {
             .unwrap();
         let _ = limits.evaluate(&Head::of(&request));
         let Evaluation::Now(LimitOutcome::Refuse(refusal)) = limits.evaluate(&Head::of(&request)) else {
-            return Err(TestCaseError::fail("it was the second"));
+            return Err(TestCaseError::fail("the second request is refused"));
         };
         let response = limits.answer(&Head::of(&request), &refusal);
         prop_assert!([429, 200].contains(&response.status().as_u16()));
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn no_response_makes_us_panic(mut headers in headers(ANSWERED)) {
+    fn reading_a_response_with_arbitrary_headers_does_not_panic(mut headers in headers(RESPONSE_HEADERS)) {
         for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
             let _ = retry_after_of(status, &headers);
         }

@@ -1,4 +1,4 @@
-//! What clients are told: the vectors of fields, and what stays of those that others have sent.
+//! Rate limit header fields: the test vectors, and how they combine with fields set by the service.
 
 use http::{HeaderMap, HeaderValue};
 use tidegate::http::{Fields, ShownRule, ShownState, Unit, is_name, partition_key};
@@ -21,7 +21,7 @@ fn fields(fields: Fields, rules: &[ShownRule<'_>], states: &[ShownState<'_>]) ->
 }
 
 #[test]
-fn the_draft_and_the_next_one() {
+fn draft_fields_match_the_vectors() {
     let one = fields(Fields::Draft11, &[DEFAULT], &[left(DEFAULT, 50, 30)]);
     assert_eq!(one["ratelimit-policy"], "\"default\";q=100;w=60"); // HD-01
     assert_eq!(one["ratelimit"], "\"default\";r=50;t=30");
@@ -34,17 +34,17 @@ fn the_draft_and_the_next_one() {
     assert_eq!(next["ratelimit"], "\"default\";a=99;w=60");
 
     let bytes = ShownRule { unit: Unit::ContentBytes, ..rule("peruser", 65_535, Some(10)) };
-    let at_once = ShownRule { unit: Unit::ConcurrentRequests, ..rule("at work", 200, None) };
-    let units = fields(Fields::Draft11, &[bytes, at_once], &[left(at_once, 3, 0)]);
+    let concurrent = ShownRule { unit: Unit::ConcurrentRequests, ..rule("concurrency", 200, None) };
+    let units = fields(Fields::Draft11, &[bytes, concurrent], &[left(concurrent, 3, 0)]);
     assert_eq!(
         units["ratelimit-policy"],
-        "\"peruser\";q=65535;qu=\"content-bytes\";w=10, \"at work\";q=200;qu=\"concurrent-requests\""
+        "\"peruser\";q=65535;qu=\"content-bytes\";w=10, \"concurrency\";q=200;qu=\"concurrent-requests\""
     );
-    assert_eq!(units["ratelimit"], "\"at work\";r=3");
+    assert_eq!(units["ratelimit"], "\"concurrency\";r=3");
 }
 
 #[test]
-fn names_are_quoted_and_others_are_refused() {
+fn names_are_quoted_and_invalid_names_rejected() {
     let odd = rule("a \"b\" \\c", 1, None); // HD-07
     assert_eq!(fields(Fields::Draft11, &[odd], &[])["ratelimit-policy"], "\"a \\\"b\\\" \\\\c\";q=1");
     assert!(is_name("a \"b\" \\c") && !is_name("größe") && !is_name("a\nb") && !is_name(""));
@@ -58,7 +58,7 @@ fn partition_keys_are_sorted_by_name() {
 }
 
 #[test]
-fn three_numbers_of_the_rule_with_the_least_left() {
+fn single_rule_fields_report_the_rule_with_the_least_remaining() {
     let states = [left(DAILY, 812, 3_600), left(DEFAULT, 50, 30)];
     let x = fields(Fields::XRateLimit, &[], &states);
     assert_eq!(
@@ -77,7 +77,7 @@ fn three_numbers_of_the_rule_with_the_least_left() {
 }
 
 #[test]
-fn what_others_have_said_is_never_made_to_look_more_generous() {
+fn fields_of_the_service_are_never_replaced_by_more_generous_ones() {
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("\"behind\";r=3;t=5"));
     headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
@@ -92,7 +92,7 @@ fn what_others_have_said_is_never_made_to_look_more_generous() {
     );
     headers.append("x-ratelimit-remaining", HeaderValue::from_static("1"));
     Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
-    assert_eq!(headers["x-ratelimit-limit"], "7", "somebody else has said 1");
+    assert_eq!(headers["x-ratelimit-limit"], "7", "another field already says 1");
     headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
     Fields::XRateLimit.add(&mut headers, &[], &[left(DEFAULT, 2, 30)]);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Keys of requests: never confused, missing only by choice, and refused at build time if they cannot be keys.
+//! Keys of requests: never confused, missing only by choice, and refused at build time if they cannot be
+//! keys.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -24,17 +25,17 @@ fn key(part: &impl KeyPart, request: &Request<()>) -> Option<Vec<u8>> {
 }
 
 fn get(uri: &str) -> Request<()> {
-    Request::get(uri).body(()).expect("as the test wants it")
+    Request::get(uri).body(()).expect("valid")
 }
 
 #[derive(Clone)]
 struct Three([Vec<u8>; 3]);
 
 #[test]
-fn a_million_tuples_with_separators_never_meet() {
+fn million_tuples_with_separators_have_distinct_keys() {
     let seed = RandomState::new();
     let draw = |n: u64, of: u64| seed.hash_one((n, of));
-    // Among them what stands between two parts, as far as one can know it beforehand.
+    // The letters include the likely separators between two parts.
     let letters: [&[u8]; 10] = [b"{", b"}", b"\0", b":", b",", b"|", b"a", b"e\0", b"e\x01", b"\xff"];
     let part = |n: u64, place: u64| -> Vec<u8> {
         let length = draw(n, 100 + place) % 5;
@@ -58,7 +59,7 @@ fn a_million_tuples_with_separators_never_meet() {
 }
 
 #[test]
-fn long_parts_do_not_meet_those_they_look_like() {
+fn long_parts_never_collide_with_similar_ones() {
     let mut request = Request::new(());
     let mut keys = HashSet::new();
     for length in [0, 1, 2, 3, 4, 5, 6, 253, 254, 255, 256, 257, 260, 300, 600] {
@@ -75,7 +76,7 @@ fn long_parts_do_not_meet_those_they_look_like() {
 }
 
 #[test]
-fn a_request_is_counted_under_the_key_that_it_is_said_to_have() {
+fn request_is_counted_under_the_key_that_key_of_returns() {
     let client = ClientAddress::from_socket(|address: &SocketAddr| *address);
     let limiter = Arc::new(KeyedLimiter::<str>::new(Quota::per_hour(2)));
     let limits = Limits::on(limiter.clone(), by::address(client.clone())).unwrap();
@@ -89,9 +90,9 @@ fn a_request_is_counted_under_the_key_that_it_is_said_to_have() {
         let part = [Part::of(RuleId(0)).key(&key[..])];
         let left = || match limiter.decide(&part) {
             Answer::Ready(Ok(admission)) => admission.decision,
-            _ => panic!("a limiter answers at once"),
+            _ => panic!("a limiter answers immediately"),
         };
-        // The first makes the key known; the second finds it there.
+        // The first request inserts the key; the second finds it.
         for _ in 0..2 {
             assert!(matches!(limits.evaluate(&head), Evaluation::Now(LimitOutcome::Pass(_))), "{address}");
         }
@@ -100,7 +101,7 @@ fn a_request_is_counted_under_the_key_that_it_is_said_to_have() {
 }
 
 #[test]
-fn parts_of_different_kinds_never_meet() {
+fn parts_of_different_kinds_have_distinct_keys() {
     let mut request = get("http://alice/alice?user=alice");
     request.headers_mut().insert("x-user", HeaderValue::from_static("alice"));
     request.extensions_mut().insert(String::from("alice"));
@@ -120,7 +121,7 @@ fn parts_of_different_kinds_never_meet() {
 }
 
 #[test]
-fn a_secret_is_not_in_the_key_and_long_values_are_not_cut_off() {
+fn secret_is_not_in_the_key_and_long_values_stay_distinct() {
     let mut request = get("/");
     request.headers_mut().insert("x-api-key", HeaderValue::from_static("sk-123456"));
     let secret = key(&by::header("x-api-key").secret(), &request).unwrap();
@@ -139,7 +140,7 @@ fn a_secret_is_not_in_the_key_and_long_values_are_not_cut_off() {
 }
 
 #[test]
-fn values_are_found_where_they_are() {
+fn query_parameters_path_parameters_and_routes_are_found() {
     let rows: &[(&str, Option<&str>)] = &[
         ("/?user=alice", Some("alice")),
         ("/?a=1&user=alice&b=2", Some("alice")),
@@ -182,11 +183,11 @@ fn hosts_and_methods_have_one_spelling() {
         key(&by::method(), &request)
     };
     assert_ne!(method("GET"), method("POST"));
-    assert_eq!(method("INVENTED"), method("ANOTHER"), "no key for each method that somebody invents");
+    assert_eq!(method("INVENTED"), method("ANOTHER"), "all unknown methods share one key");
 }
 
 #[test]
-fn a_header_that_comes_twice_is_missing() {
+fn repeated_header_counts_as_missing() {
     let mut request = get("/");
     request.headers_mut().append("x-user", HeaderValue::from_static("alice"));
     assert!(key(&by::header("x-user"), &request).is_some());
@@ -194,16 +195,13 @@ fn a_header_that_comes_twice_is_missing() {
     assert_eq!(key(&by::header("x-user"), &request), None);
 }
 
-/// Lets everybody pass, and keeps their keys.
+/// Allows every request, and records its keys.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Gate for Recorder {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        self.0
-            .lock()
-            .expect("as the test wants it")
-            .extend(request.iter().map(|part| part.key.bytes().to_vec()));
+        self.0.lock().expect("valid").extend(request.iter().map(|part| part.key.bytes().to_vec()));
         let decision = Decision::counted(Outcome::Allowed, Micros::ZERO, 1, 1, Wait::micros(0));
         Answer::Ready(Ok(Admission::without_permits(decision)))
     }
@@ -214,7 +212,7 @@ impl Gate for Recorder {
 }
 
 #[test]
-fn what_happens_without_a_key_is_what_was_chosen() {
+fn missing_key_follows_the_chosen_fallback() {
     let without = get("/");
     let written = |key: &dyn RuleKey, request: &Request<()>| {
         let mut text = KeyText::new();
@@ -231,11 +229,11 @@ fn what_happens_without_a_key_is_what_was_chosen() {
     let fallen_back = written(&header().or_address(client.clone()), &from);
     assert_eq!(fallen_back, written(&by::address(client), &from));
     let half = written(&(by::method(), header()).or_share(), &without);
-    assert_eq!(half, written(&header().or_share(), &without), "nothing stays of the parts that were there");
+    assert_eq!(half, written(&header().or_share(), &without), "the present parts are discarded");
 }
 
 #[test]
-fn a_request_that_is_skipped_or_refused_for_its_key_is_counted_as_such() {
+fn requests_skipped_or_refused_for_a_missing_key_are_counted() {
     let limits = |key: Box<dyn Fn() -> Limits>| key();
     let skip = limits(Box::new(|| {
         Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_skip()).unwrap()
@@ -247,14 +245,14 @@ fn a_request_that_is_skipped_or_refused_for_its_key_is_counted_as_such() {
 
     let refuse = Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_refuse()).unwrap();
     let Evaluation::Now(LimitOutcome::Refuse(refusal)) = refuse.evaluate(&Head::of(&get("/"))) else {
-        panic!("it has no key")
+        panic!("a request without a key is refused")
     };
     assert_eq!((refusal.why, refusal.status.as_u16()), (Why::MissingKey, 400));
     assert_eq!(refuse.stats()[0].missing, 1);
 }
 
 #[test]
-fn what_cannot_be_is_refused_when_it_is_built() {
+fn invalid_limits_are_rejected_at_build_time() {
     let limiter = || Limiter::new(Quota::per_second(1));
     let invalid = |key: Result<Limits, InvalidLimits>| key.unwrap_err();
     let header = invalid(Limits::on(limiter(), by::header("x user").or_skip()));
@@ -287,7 +285,7 @@ fn what_cannot_be_is_refused_when_it_is_built() {
 
 proptest! {
     #[test]
-    fn no_request_makes_a_key_panic(
+    fn building_keys_of_arbitrary_requests_does_not_panic(
         path in "/[ -~&&[^#?<>\"`{}|\\\\^]]{0,40}",
         query in "[a-z%+=&0-9]{0,40}",
         value in prop::collection::vec(any::<u8>(), 0..700),

@@ -1,13 +1,13 @@
-//! Mistakes in limits for HTTP that do not compile, and what the compiler says to do.
+//! Mistakes in HTTP limits that do not compile, and the compiler's advice.
 
 mod mistakes;
 
 #[test]
-fn mistakes_are_said_with_their_remedy() {
+fn mistakes_fail_to_compile_with_the_expected_message() {
     mistakes::compare("ui_http");
 }
 
 #[test]
-fn every_mistake_has_its_sentences_written_down() {
-    mistakes::are_written_down("ui_http");
+fn every_mistake_has_an_expected_message() {
+    mistakes::assert_expected_files_exist("ui_http");
 }

@@ -1,4 +1,4 @@
-//! Headers of the PROXY protocol: the vectors, and any bytes at all.
+//! PROXY protocol headers: the test vectors, and arbitrary bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,12 +20,12 @@ fn complete(bytes: &[u8]) -> Announced {
 }
 
 fn client(address: &str) -> Announced {
-    Announced::Client(address.parse().expect("as the test wants it"))
+    Announced::Client(address.parse().expect("valid"))
 }
 
 /// A header of version 2, with this command, family and rest.
 fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(rest.len()).expect("as the test wants it").to_be_bytes();
+    let length = u16::try_from(rest.len()).expect("valid").to_be_bytes();
     [b"\r\n\r\n\0\r\nQUIT\n", &[command, family][..], &length, rest].concat()
 }
 
@@ -33,12 +33,12 @@ fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
 const ENDS_V4: [u8; 12] = [192, 0, 2, 1, 192, 0, 2, 2, 0, 123, 0x16, 0x2e];
 
 fn ends_v6(source: &str) -> Vec<u8> {
-    let source: std::net::Ipv6Addr = source.parse().expect("as the test wants it");
+    let source: std::net::Ipv6Addr = source.parse().expect("valid");
     [&source.octets()[..], &[0; 16], &[0, 123, 0x16, 0x2e]].concat()
 }
 
 #[test]
-fn ip_20_a_line_tells_the_client_and_unknown_keeps_the_peer() {
+fn ip_20_line_gives_the_client_and_unknown_keeps_the_peer() {
     assert_eq!(complete(LINE), client("192.0.2.1:123"));
     assert_eq!(complete(b"PROXY TCP6 2001:db8::1 2001:db8::2 123 5678\r\n"), client("[2001:db8::1]:123"));
     assert_eq!(complete(b"PROXY TCP6 ::ffff:192.0.2.1 ::1 123 5678\r\n"), client("192.0.2.1:123"));
@@ -55,7 +55,7 @@ fn ip_20_a_line_tells_the_client_and_unknown_keeps_the_peer() {
 }
 
 #[test]
-fn ip_21_what_is_not_quite_a_line_is_none() {
+fn ip_21_malformed_line_is_rejected() {
     let words = [
         "TCP4 192.0.2.1 192.0.2.2 123",
         "TCP4 192.0.2.1 192.0.2.2 123 5678 9",
@@ -82,7 +82,7 @@ fn ip_21_what_is_not_quite_a_line_is_none() {
 }
 
 #[test]
-fn ip_21_a_line_has_at_most_107_bytes() {
+fn ip_21_line_has_at_most_107_bytes() {
     let line = |bytes: usize| format!("PROXY UNKNOWN {}\r\n", "x".repeat(bytes - 16));
     assert_eq!(complete(line(MOST_V1).as_bytes()), Announced::Nobody);
     assert_eq!(read(line(MOST_V1 + 1).as_bytes()), Err(InvalidHeader::LineTooLong));
@@ -91,7 +91,7 @@ fn ip_21_a_line_has_at_most_107_bytes() {
 }
 
 #[test]
-fn version_2_tells_the_client_whatever_else_it_says() {
+fn version_2_gives_the_client_and_ignores_extensions() {
     assert_eq!(complete(&v2(0x21, 0x11, &ENDS_V4)), client("192.0.2.1:123"));
     assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("2001:db8::1"))), client("[2001:db8::1]:123"));
     assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("::ffff:192.0.2.1"))), client("192.0.2.1:123"));
@@ -100,7 +100,7 @@ fn version_2_tells_the_client_whatever_else_it_says() {
 }
 
 #[test]
-fn ip_23_a_local_command_keeps_the_peer() {
+fn ip_23_local_command_keeps_the_peer() {
     for family in [0x00, 0x11, 0x21, 0x31, 0xff] {
         assert_eq!(complete(&v2(0x20, family, &[])), Announced::Nobody);
         assert_eq!(complete(&v2(0x20, family, &ENDS_V4)), Announced::Nobody);
@@ -110,7 +110,7 @@ fn ip_23_a_local_command_keeps_the_peer() {
 }
 
 #[test]
-fn version_2_is_refused_for_what_no_connection_is() {
+fn version_2_with_invalid_fields_is_rejected() {
     assert_eq!(read(&v2(0x11, 0x11, &ENDS_V4)), Err(InvalidHeader::Version { version: 1 }));
     assert_eq!(read(&v2(0x22, 0x11, &ENDS_V4)), Err(InvalidHeader::Command { command: 2 }));
     assert_eq!(read(&v2(0x21, 0x12, &ENDS_V4)), Err(InvalidHeader::Family { family: 0x12 }));
@@ -122,9 +122,9 @@ fn version_2_is_refused_for_what_no_connection_is() {
 }
 
 proptest! {
-    /// Whoever reads as many bytes as are missing, again and again, arrives at the end of the header and not beyond.
+    /// Reading as many bytes as are missing, again and again, ends exactly at the end of the header.
     #[test]
-    fn what_is_missing_is_never_more_than_there_is(
+    fn missing_never_exceeds_the_rest_of_the_header(
         source: SocketAddr, destination: SocketAddr, is_text: bool, cut in 0_usize..10_000,
     ) {
         let header = match (is_text, source, destination.port()) {
@@ -148,9 +148,9 @@ proptest! {
         prop_assert_eq!(complete(&header), of);
     }
 
-    /// No bytes make it panic, and what comes after a header does not change it.
+    /// Arbitrary bytes do not panic, and bytes after a header do not change it.
     #[test]
-    fn any_bytes_are_a_header_or_not(
+    fn arbitrary_bytes_do_not_panic_and_later_bytes_change_nothing(
         start in 0_usize..4, rest in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
     ) {
         let starts: [&[u8]; 4] = [b"", b"PROXY ", b"PROXY TCP4 1.2.3.4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00"];
@@ -163,15 +163,15 @@ proptest! {
 }
 
 fn protocol() -> ProxyProtocol {
-    ProxyProtocol::from(TrustedProxies::new(["10.0.0.0/8"]).expect("as the test wants it"))
+    ProxyProtocol::from(TrustedProxies::new(["10.0.0.0/8"]).expect("valid"))
 }
 
 fn proxy() -> SocketAddr {
-    "10.0.0.7:4711".parse().expect("as the test wants it")
+    "10.0.0.7:4711".parse().expect("valid")
 }
 
 #[tokio::test]
-async fn a_header_is_read_and_not_one_byte_more() {
+async fn exactly_the_header_is_read() {
     for header in [LINE.to_vec(), v2(0x21, 0x11, &ENDS_V4)] {
         let sent = [&header, &b"GET / HTTP/1.1\r\n"[..]].concat();
         let mut stream = &sent[..];
@@ -183,7 +183,7 @@ async fn a_header_is_read_and_not_one_byte_more() {
 }
 
 #[tokio::test]
-async fn a_header_may_come_byte_by_byte() {
+async fn header_may_arrive_byte_by_byte() {
     let (mut ours, mut theirs) = tokio::io::duplex(1);
     let sent = tokio::spawn(async move { theirs.write_all(LINE).await });
     assert_eq!(protocol().accept(&mut ours, proxy()).await.unwrap(), "192.0.2.1:123".parse().unwrap());
@@ -191,7 +191,7 @@ async fn a_header_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn ip_21_nobody_else_is_even_listened_to() {
+async fn ip_21_nothing_is_read_from_untrusted_peers() {
     let mut stream = LINE;
     for other in ["192.0.2.7:4711", "[2001:db8::1]:4711", "11.0.0.1:4711"] {
         let answer = protocol().accept(&mut stream, other.parse().unwrap()).await;
@@ -206,7 +206,7 @@ async fn ip_21_nobody_else_is_even_listened_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ip_21_a_header_that_does_not_come_ends_the_wait_after_two_seconds() {
+async fn ip_21_missing_header_times_out_after_two_seconds() {
     let (mut ours, mut theirs) = tokio::io::duplex(64);
     theirs.write_all(&LINE[..20]).await.unwrap();
     let began = tokio::time::Instant::now();
@@ -216,7 +216,7 @@ async fn ip_21_a_header_that_does_not_come_ends_the_wait_after_two_seconds() {
 }
 
 #[tokio::test]
-async fn ip_21_a_connection_that_ends_or_says_something_else_is_refused() {
+async fn ip_21_closed_connection_or_other_protocol_is_rejected() {
     let ended = protocol().accept(&mut &LINE[..20], proxy()).await;
     assert!(matches!(ended, Err(NotAccepted::Ended)), "{ended:?}");
     let other = protocol().accept(&mut &b"GET / HTTP/1.1\r\n"[..], proxy()).await;
@@ -224,9 +224,9 @@ async fn ip_21_a_connection_that_ends_or_says_something_else_is_refused() {
 }
 
 #[tokio::test]
-async fn every_error_says_what_it_is() {
+async fn error_source_gives_the_reason_and_a_header_leaves_no_rest() {
     let error = protocol().accept(&mut &b"GET "[..], proxy()).await.unwrap_err();
-    let source = std::error::Error::source(&error).expect("why it is none").to_string();
+    let source = std::error::Error::source(&error).expect("a reason").to_string();
     assert!(source.contains("have the proxy send one"), "{source}");
     let mut rest = Vec::new();
     let mut stream = LINE;

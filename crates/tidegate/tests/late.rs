@@ -1,8 +1,8 @@
-//! Who is late: a thread reads the clock, is interrupted, and decides when others have long gone on.
+//! Late threads: a thread reads the clock, is interrupted, and decides after other threads have gone on.
 //!
-//! Such a reading is old, but nobody's clock has stepped back. Whatever was decided, forgotten or changed meanwhile was so
-//! at a later instant, and the verdict has to be given as of then; as of the old reading the same tokens could be had
-//! twice.
+//! Such a reading is old, but no clock has stepped back. Every decision, eviction or change in between
+//! happened at a later instant, and the late decision has to be made as of that instant; as of the old
+//! reading the same tokens could be taken twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tidegate::{
     TokenBucket,
 };
 
-/// What a thread has read, which need not be what the clock says by now.
+/// The clock reading of a thread, which may be older than the current time.
 #[derive(Clone, Debug, Default)]
 struct Readings(Arc<AtomicU64>);
 
@@ -31,10 +31,11 @@ impl Clock for Readings {
     }
 }
 
-/// All 20 were taken at 100, one comes back each microsecond, and at 119 the pace is lowered. Judged as of 100, what is still
-/// owed would seem to have been owed at the lower pace all along, and seven would pass at an instant at which all were taken.
+/// All 20 tokens are taken at 100, one refills each microsecond, and at 119 the rate is lowered. Decided as
+/// of 100, the remaining debt would seem to have been at the lower rate all along, and seven requests would
+/// pass at an instant at which all tokens were taken.
 #[test]
-fn who_is_late_is_judged_no_earlier_than_the_change() {
+fn late_check_is_decided_no_earlier_than_the_last_change() {
     let per = |limit, micros, burst| {
         TokenBucket::new(Quota::per(limit, Duration::from_micros(micros)).burst(burst))
     };
@@ -55,18 +56,18 @@ fn who_is_late_is_judged_no_earlier_than_the_change() {
     }
 }
 
-/// The limit was used up in one window, the next has begun, and the key was let go. A verdict as of the window before would let the
-/// whole limit pass in it once more.
+/// The limit was used up in one window, the next has begun, and the key was evicted. A decision as of the
+/// window before would let the whole limit pass in it once more.
 #[test]
-fn who_is_late_is_judged_no_earlier_than_it_was_let_go() {
+fn late_check_is_decided_no_earlier_than_the_eviction_of_its_key() {
     let quota = Quota::per(5, Duration::from_micros(100));
-    let verdicts = [
+    let decisions = [
         late_after_eviction(TokenBucket::new(quota)),
         late_after_eviction(FixedWindow::new(quota)),
         late_after_eviction(SlidingLog::new(quota)),
         late_after_eviction(SlidingWindow::new(quota, 1)),
     ];
-    for late in verdicts {
+    for late in decisions {
         assert_eq!((late.at(), late.remaining()), (Micros::new(300), 0), "{late:?}");
     }
 }
@@ -78,14 +79,14 @@ fn late_after_eviction<A: tidegate::Algorithm + Clone>(algorithm: A) -> Decision
     assert!([1, 2].iter().all(|key| limiter.cost(5).check(key).is_allowed()));
     clock.read(300);
     assert!(limiter.check(&3).is_allowed());
-    assert_eq!((limiter.stats().keys, limiter.stats().evicted), (1, 2), "both were idle, and let go");
+    assert_eq!((limiter.stats().keys, limiter.stats().evicted), (1, 2), "both keys were idle and evicted");
     clock.read(99);
     limiter.cost(5).check(&1)
 }
 
-/// A window has begun that the late thread does not know of. What it takes counts there.
+/// A window has begun after the late thread's reading. The late charge counts in that window.
 #[test]
-fn who_is_late_counts_in_the_window_that_others_have_begun() {
+fn late_check_counts_in_the_window_that_has_begun_meanwhile() {
     let clock = Readings::default();
     let window = FixedWindow::new(Quota::per(5, Duration::from_micros(100)));
     let limiter = Limiter::with(window).with_clock(clock.clone());

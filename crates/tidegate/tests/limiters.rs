@@ -1,4 +1,4 @@
-//! What a program sees of the limiters: days in their lives, on a clock that the test moves.
+//! The public behaviour of `Limiter` and `KeyedLimiter`, on a manual clock.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -22,7 +22,7 @@ fn hourly(limit: u64) -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClo
 }
 
 #[test]
-fn a_clone_is_another_handle_on_the_same_limit() {
+fn clones_share_the_limit() {
     let limiter = Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new());
     let clone = limiter.clone();
     assert!(limiter.check().is_allowed());
@@ -35,7 +35,7 @@ fn a_clone_is_another_handle_on_the_same_limit() {
 }
 
 #[test]
-fn keys_do_not_touch_each_other() {
+fn keys_are_independent() {
     let (limiter, _) = hourly(3);
     for key in 0..10_000 {
         assert_eq!(limiter.cost(2).check(&key).remaining(), 1, "of key {key}");
@@ -48,7 +48,7 @@ fn keys_do_not_touch_each_other() {
 }
 
 #[test]
-fn asking_leaves_no_trace_of_a_key() {
+fn operations_that_charge_nothing_add_no_key() {
     let (limiter, _) = hourly(3);
     assert_eq!(limiter.peek(&1).remaining(), 2);
     assert_eq!(limiter.cost(0).check(&2).remaining(), 3);
@@ -58,9 +58,9 @@ fn asking_leaves_no_trace_of_a_key() {
     assert_eq!(limiter.stats().keys, 0);
 }
 
-/// A step back of 200 ms, after which a key that had been written down would owe two of ten.
+/// The clock steps back after the refund; a key that the refund had stored would then be two of ten in debt.
 #[test]
-fn a_refund_to_a_key_never_used_changes_nothing_in_either_limiter() {
+fn refund_to_an_unused_key_changes_nothing_in_either_limiter() {
     let clock = SettableClock::new();
     let one = Limiter::new(Quota::per_second(10)).with_clock(clock.clone());
     let many = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock.clone());
@@ -71,9 +71,9 @@ fn a_refund_to_a_key_never_used_changes_nothing_in_either_limiter() {
     assert_eq!((one.cost(0).peek().remaining(), many.cost(0).peek(&1).remaining()), (10, 10));
 }
 
-/// Every algorithm, with refunds, while the clock steps back and comes again.
+/// Every algorithm, with refunds, while the clock steps back and forth.
 #[test]
-fn one_state_and_one_of_many_keys_answer_alike_whatever_the_clock_does() {
+fn limiter_and_keyed_limiter_agree_while_the_clock_steps_back() {
     let rules = [
         "7/s burst 9",
         "3/s burst 1",
@@ -117,12 +117,12 @@ fn one_state_and_one_of_many_keys_answer_alike_whatever_the_clock_does() {
 }
 
 #[test]
-fn every_verb_reaches_its_key() {
+fn every_operation_applies_to_its_key() {
     let (limiter, clock) = hourly(10);
     assert_eq!(limiter.cost(4).take(&1).amount, 4);
     assert_eq!(limiter.cost(9).take(&1).amount, 6);
     assert_eq!(limiter.cost(2).force(&1).remaining(), 0);
-    assert_eq!(limiter.check(&1).retry_after(), Some(Wait::micros(3 * 360_000_000))); // two in debt, and one more
+    assert_eq!(limiter.check(&1).retry_after(), Some(Wait::micros(3 * 360_000_000))); // two in debt, plus one
     limiter.cost(5).refund(&1);
     assert_eq!(limiter.cost(0).peek(&1).remaining(), 3);
     clock.advance(Duration::from_secs(360));
@@ -140,7 +140,7 @@ fn idle_keys_make_room_and_busy_ones_stay() {
 
     let refused = limiter.check(&10);
     assert_eq!((refused.source, refused.retry_after()), (Source::Closed, Some(Wait::micros(1_000_000))));
-    assert!(!limiter.check(&3).is_allowed(), "who is here is told the truth");
+    assert!(!limiter.check(&3).is_allowed(), "a key in the table is decided by its own state");
 
     clock.advance(SECOND);
     assert!((10..20).all(|key| limiter.check(&key).is_allowed()));
@@ -149,7 +149,7 @@ fn idle_keys_make_room_and_busy_ones_stay() {
 }
 
 #[test]
-fn a_reset_key_makes_room_at_once() {
+fn reset_key_makes_room_immediately() {
     let (limiter, _) = hourly(1);
     let limiter = limiter.on_full(OnFull::Refuse).max_keys(2);
     assert!(limiter.check(&1).is_allowed() && limiter.check(&2).is_allowed());
@@ -159,7 +159,7 @@ fn a_reset_key_makes_room_at_once() {
 }
 
 #[test]
-fn large_states_reach_the_cap_too() {
+fn large_states_fill_up_to_max_keys() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(Quota::per_hour(100));
     let limiter = KeyedLimiter::<u64, _>::with(log).max_keys(5_000).with_clock(clock);
@@ -168,7 +168,7 @@ fn large_states_reach_the_cap_too() {
 }
 
 #[test]
-fn a_policy_names_the_rule_that_was_binding() {
+fn check_each_names_the_binding_rule() {
     let clock = ManualClock::new();
     let rules = (TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_day(3)));
     let limiter = KeyedLimiter::<String, _>::with(rules).with_clock(clock.clone());
@@ -185,7 +185,7 @@ fn a_policy_names_the_rule_that_was_binding() {
 }
 
 #[test]
-fn changing_plans_back_and_forth_yields_no_burst() {
+fn switching_per_call_quotas_yields_no_extra_burst() {
     let (free, paid) = (Quota::per_hour(10), Quota::per_hour(100));
     let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(free)).with_clock(ManualClock::new());
     let mut passed = 0;
@@ -201,7 +201,7 @@ fn changing_plans_back_and_forth_yields_no_burst() {
 }
 
 #[test]
-fn a_change_keeps_what_was_used_also_where_states_get_another_size() {
+fn change_keeps_usage_also_when_states_change_size() {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock);
     for key in 0..3_000 {
@@ -218,7 +218,7 @@ fn a_change_keeps_what_was_used_also_where_states_get_another_size() {
 }
 
 #[test]
-fn a_window_keeps_its_counts_when_it_gets_more_cells() {
+fn sliding_window_keeps_its_counts_when_it_gets_more_cells() {
     let day = Quota::per_day(10);
     let limiter = KeyedLimiter::<u64, _>::with(SlidingWindow::new(day, 4)).with_clock(ManualClock::new());
     assert!(limiter.cost(6).check(&1).is_allowed());
@@ -243,7 +243,7 @@ impl Observer for Tally {
 }
 
 #[test]
-fn an_observer_sees_what_was_decided_and_by_which_rule() {
+fn observer_sees_decisions_and_their_rule() {
     let tally = Arc::new(Tally::default());
     let rules = (TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_day(3)));
     let clock = ManualClock::new();
@@ -257,7 +257,7 @@ fn an_observer_sees_what_was_decided_and_by_which_rule() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_neither_mints_nor_locks_out() {
+fn clock_set_back_neither_adds_quota_nor_locks_out() {
     let clock = SettableClock::new();
     let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock.clone());
     clock.set(tidegate::Micros::new(3_600_000_000));
@@ -270,7 +270,7 @@ fn a_clock_that_is_set_back_neither_mints_nor_locks_out() {
 }
 
 #[test]
-fn a_text_key_is_found_by_any_of_its_borrowed_forms() {
+fn string_key_is_found_by_its_borrowed_forms() {
     let limiter = KeyedLimiter::<String>::new(Quota::per_hour(2)).with_clock(ManualClock::new());
     assert!(limiter.check("alice").is_allowed());
     assert!(limiter.check(&String::from("alice")).is_allowed());
@@ -278,15 +278,15 @@ fn a_text_key_is_found_by_any_of_its_borrowed_forms() {
 }
 
 #[test]
-fn a_setting_that_comes_with_the_call_reads_the_state_as_it_was_written() {
+fn per_call_rule_reads_the_state_written_by_another_rule() {
     let (limiter, clock) = hourly(60);
     let slower = || limiter.by(TokenBucket::new(Quota::per_hour(6)));
-    assert_eq!(slower().cost(2).check(&7).remaining(), 4); // a key never seen: owes for 20 minutes
+    assert_eq!(slower().cost(2).check(&7).remaining(), 4); // a new key: 20 minutes in debt
     assert_eq!(limiter.cost(0).peek(&7).remaining(), 40);
     assert_eq!(limiter.cost(10).check(&7).remaining(), 30); // 30 minutes
     assert_eq!(slower().cost(0).peek(&7).remaining(), 3);
     assert_eq!(slower().cost(4).check(&7).outcome, Outcome::RetryAfter(Wait::micros(600 * 1_000_000)));
-    assert_eq!(slower().cost(0).peek(&7).remaining(), 3, "a refusal charges nothing");
+    assert_eq!(slower().cost(0).peek(&7).remaining(), 3, "a denial charges nothing");
     clock.advance(600 * SECOND);
     assert_eq!(slower().cost(4).check(&7).remaining(), 0);
     slower().cost(6).refund(&7);
@@ -294,7 +294,7 @@ fn a_setting_that_comes_with_the_call_reads_the_state_as_it_was_written() {
 }
 
 #[test]
-fn a_setting_whose_states_are_of_another_size_is_not_asked() {
+fn per_call_rule_with_another_state_size_is_ignored() {
     let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(2)); // one word on the steady clock
     let wide = || limiter.by(TokenBucket::new(Quota::per_second(999_983))); // two
     assert_eq!(wide().check(&7).limit(), 2);

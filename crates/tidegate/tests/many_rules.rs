@@ -1,7 +1,7 @@
-//! Rules are cheap: one that was never asked takes next to nothing, one that was asked once takes little, and
-//! `Stats::bytes` is what was allocated.
+//! Rules are cheap: an unused rule takes almost no memory, a rule that was checked once takes little, and
+//! `Stats::bytes` equals what was allocated.
 //!
-//! Allocations are counted for each thread, so the tests of this program do not disturb each other.
+//! Allocations are counted per thread, so the tests of this file do not disturb each other.
 
 #![cfg(target_pointer_width = "64")]
 
@@ -13,11 +13,11 @@ use tidegate::{
 
 const RULES: u16 = 1_000;
 
-/// What `make` returns, and the bytes that it allocated and did not free.
+/// Returns the result of `make`, and the bytes that it allocated and did not free.
 fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
     let mut made = None;
     let measured = measure(|| made = Some(make()));
-    (made.expect("it was made"), usize::try_from(measured.bytes_current).expect("more than before"))
+    (made.expect("make ran"), usize::try_from(measured.bytes_current).expect("more than before"))
 }
 
 fn policy(rule: impl Fn(u16) -> Rule) -> Policy<Rule, ManualClock> {
@@ -33,45 +33,45 @@ fn log(_: u16) -> Rule {
     SlidingLog::new(Quota::per_hour(1_000)).into()
 }
 
-fn ask_each(policy: &Policy<Rule, ManualClock>) {
+fn check_each(policy: &Policy<Rule, ManualClock>) {
     for n in 0..RULES {
         let part = Part::of(RuleId(n)).key("10.0.0.1");
         assert!(policy.check(&[part]).expect("the rule is there").is_allowed());
     }
 }
 
-fn told(policy: &Policy<Rule, ManualClock>) -> usize {
+fn reported_bytes(policy: &Policy<Rule, ManualClock>) -> usize {
     (0..RULES).map(|n| policy.stats(RuleId(n)).expect("a rate").bytes).sum()
 }
 
 #[test]
-fn a_rule_that_was_never_asked_takes_less_than_4_kb() {
+fn unused_rule_takes_less_than_4_kb() {
     for rule in [bucket, log] {
         let (policy, bytes) = held(|| policy(rule));
         let each = bytes / usize::from(RULES);
-        println!("{each} bytes for a rule that was never asked");
-        assert!(each < 4_000, "{each} bytes for a rule that was never asked");
-        let told = told(&policy) / usize::from(RULES);
+        println!("{each} bytes for an unused rule");
+        assert!(each < 4_000, "{each} bytes for an unused rule");
+        let reported = reported_bytes(&policy) / usize::from(RULES);
         assert!(
-            told <= each && each - told < 200,
-            "{told} bytes told of {each}: names and little else are missing"
+            reported <= each && each - reported < 200,
+            "{reported} bytes reported of {each}: only names and little else may be missing"
         );
     }
 }
 
 #[test]
-fn a_rule_that_was_asked_once_takes_less_than_6_kb() {
+fn rule_that_was_checked_once_takes_less_than_6_kb() {
     let policy = policy(bucket);
-    let (before, ((), more)) = (told(&policy), held(|| ask_each(&policy)));
-    let each = told(&policy) / usize::from(RULES);
-    println!("{each} bytes for a rule that was asked once");
-    assert!(each < 6_000, "{each} bytes for a rule that was asked once");
-    assert_eq!(told(&policy) - before, more, "what is told is what was allocated");
+    let (before, ((), more)) = (reported_bytes(&policy), held(|| check_each(&policy)));
+    let each = reported_bytes(&policy) / usize::from(RULES);
+    println!("{each} bytes for a rule that was checked once");
+    assert!(each < 6_000, "{each} bytes for a rule that was checked once");
+    assert_eq!(reported_bytes(&policy) - before, more, "the reported bytes are the allocated ones");
 }
 
-/// Each rule is made once: not on one clock first and then on another.
+/// Each rule is built once: not on one clock first and then on another.
 #[test]
-fn a_policy_is_built_without_making_its_rules_twice() {
+fn building_a_policy_builds_each_rule_once() {
     let measured = measure(|| drop(policy(bucket)));
     let (_, held) = held(|| policy(bucket));
     let held = u64::try_from(held).expect("no more than memory");
@@ -79,7 +79,7 @@ fn a_policy_is_built_without_making_its_rules_twice() {
 }
 
 #[track_caller]
-fn assert_true_while_it_grows<A: Algorithm + Clone>(
+fn assert_bytes_while_growing<A: Algorithm + Clone>(
     algorithm: A,
     max_keys: usize,
     on_full: OnFull,
@@ -91,7 +91,7 @@ fn assert_true_while_it_grows<A: Algorithm + Clone>(
     };
     let (limiter, first) = held(make);
     let fixed = first - limiter.stats().bytes;
-    assert!(fixed < 200, "{fixed} bytes are not told");
+    assert!(fixed < 200, "{fixed} bytes are not reported");
     let mut allocated = first;
     for key in 0..keys {
         let ((), more) = held(|| _ = limiter.check(&key));
@@ -103,33 +103,33 @@ fn assert_true_while_it_grows<A: Algorithm + Clone>(
 }
 
 #[test]
-fn the_bytes_told_are_the_bytes_allocated() {
+fn reported_bytes_are_the_allocated_bytes() {
     let quota = Quota::per_hour(10);
-    assert_true_while_it_grows(TokenBucket::new(quota), 1 << 22, OnFull::Sketch, 30_000);
-    assert_true_while_it_grows(TokenBucket::new(quota), 1_000, OnFull::Sketch, 2_000);
-    assert_true_while_it_grows(TokenBucket::new(quota), 1_000, OnFull::Refuse, 2_000);
-    assert_true_while_it_grows(FixedWindow::new(quota), 10_000, OnFull::Sketch, 12_000);
-    assert_true_while_it_grows(SlidingWindow::new(quota, 10), 10_000, OnFull::Sketch, 12_000);
-    assert_true_while_it_grows(SlidingLog::new(quota), 10_000, OnFull::Sketch, 3_000);
+    assert_bytes_while_growing(TokenBucket::new(quota), 1 << 22, OnFull::Sketch, 30_000);
+    assert_bytes_while_growing(TokenBucket::new(quota), 1_000, OnFull::Sketch, 2_000);
+    assert_bytes_while_growing(TokenBucket::new(quota), 1_000, OnFull::Refuse, 2_000);
+    assert_bytes_while_growing(FixedWindow::new(quota), 10_000, OnFull::Sketch, 12_000);
+    assert_bytes_while_growing(SlidingWindow::new(quota, 10), 10_000, OnFull::Sketch, 12_000);
+    assert_bytes_while_growing(SlidingLog::new(quota), 10_000, OnFull::Sketch, 3_000);
 }
 
 #[test]
-fn the_bytes_told_count_the_table_of_an_earlier_setting() {
+fn reported_bytes_include_the_table_of_an_earlier_rule() {
     let (limiter, first) = held(|| KeyedLimiter::<u64, Rule>::with(bucket(0)).with_clock(ManualClock::new()));
     let fixed = first - limiter.stats().bytes;
     let ((), grown) = held(|| (0..2_000).for_each(|key| _ = limiter.check(&key)));
     let ((), changed) = held(|| limiter.change(log(0)));
-    let told = limiter.stats().bytes + fixed;
+    let reported = limiter.stats().bytes + fixed;
     let allocated = first + grown + changed;
     assert!(
-        told <= allocated && allocated - told < 1_000,
-        "{told} bytes told of {allocated}, but for the setting"
+        reported <= allocated && allocated - reported < 1_000,
+        "{reported} bytes reported of {allocated}; only the rule itself may be missing"
     );
 }
 
-/// A table is never much larger than its keys need, whatever their number.
+/// A table is never much larger than its keys need, for any number of keys.
 #[test]
-fn a_table_grows_with_its_keys() {
+fn table_grows_with_its_keys() {
     let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(10)).with_clock(ManualClock::new());
     let fixed = limiter.stats().bytes;
     for (keys, most) in

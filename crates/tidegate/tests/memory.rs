@@ -1,8 +1,9 @@
-//! Memory is part of the contract: a flood of keys finds room for as many as were allowed for, and no more.
+//! Memory is part of the contract: a flood of keys takes at most `max_keys` entries.
 //!
-//! Nobody can flood a limiter until the machine has no memory left, and nobody gets a fresh burst by having others pushed out.
-//! Who finds no room shares cells with others: it never gets more than alone, and how much less it gets is printed.
-//! What is resident is a matter of the whole process, so this is one story and the only test of its program.
+//! A flood cannot exhaust the machine's memory, and a key cannot get a fresh burst by pushing other keys
+//! out. A key that finds no room shares sketch cells: it never gets more than its quota, and the test
+//! prints how much less it gets. Resident memory belongs to the whole process, so this file has a single
+//! test.
 
 #![cfg(target_os = "linux")]
 
@@ -14,18 +15,18 @@ type Keys = KeyedLimiter<u64, TokenBucket, ManualClock>;
 
 const MAX_KEYS: usize = 1_000_000;
 const FLOOD: u64 = 10_000_000;
-/// No more than this for each key there may be.
+/// The limit of resident bytes per key of `MAX_KEYS`.
 const BYTES_PER_KEY: usize = 55;
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// Slow enough that nobody who came before or with the flood is idle before it is over.
+/// Slow enough that no key from before or within the flood is idle before the flood ends.
 const QUOTA: Quota = Quota::per_hour(1).burst(5);
 
-/// Keys 0 to 999 are there before the flood, each having used from 1 to 5.
+/// Keys 0 to 999 are in the table before the flood; each has used from 1 to 5.
 const RESIDENTS: u64 = 1_000;
-/// One of them that has used everything, and keeps trying.
+/// One of them that has used its whole quota, and keeps retrying.
 const INSISTENT: u64 = 4;
-/// One in so many of the flood takes as much as it can.
+/// One in so many keys of the flood takes as much as it can.
 const GREEDY: u64 = 100;
 
 fn used_by(resident: u64) -> u32 {
@@ -33,8 +34,8 @@ fn used_by(resident: u64) -> u32 {
 }
 
 fn resident_bytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("what is resident");
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status is readable");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a VmRSS line");
     let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kilobytes");
     kilobytes << 10
 }
@@ -51,14 +52,14 @@ fn settle_residents(limiter: &Keys) {
     }
 }
 
-/// What became of the flood.
+/// Counts of the outcomes of the flood.
 #[derive(Debug, Default)]
 struct Flooded {
-    /// Keys of which something passed from a state of their own.
+    /// Keys with a request allowed by a state of their own.
     settled: u64,
-    /// Keys of which something passed from shared cells.
+    /// Keys with a request allowed by shared cells.
     shared: u64,
-    /// Keys that were refused at their first request, for what others have used.
+    /// Keys denied at their first request, for the usage of other keys.
     for_others: u64,
 }
 
@@ -76,7 +77,7 @@ fn flood(limiter: &Keys, clock: &ManualClock, baseline: usize) -> Flooded {
         }
         let without_room = number + 1 - flooded.settled;
         if without_room.is_power_of_two() && without_room > 1 << 14 {
-            println!("of {without_room} keys without room {} were refused for others", flooded.for_others);
+            println!("of {without_room} keys without room {} were denied for other keys", flooded.for_others);
         }
         if number % GREEDY == 0 {
             let more = (0..6).filter(|_| limiter.check(&key).is_allowed()).count();
@@ -103,7 +104,7 @@ fn since_start(clock: &ManualClock) -> Duration {
     Duration::from_micros(tidegate::Clock::now(clock).get())
 }
 
-/// To the unit and the microsecond, as if there had been no flood.
+/// Exact to the unit and the microsecond, as without the flood.
 fn assert_residents_are_untouched(limiter: &Keys, clock: &ManualClock) {
     for resident in 0..RESIDENTS {
         let (found, used) = (limiter.cost(0).peek(&resident), used_by(resident));
@@ -113,7 +114,7 @@ fn assert_residents_are_untouched(limiter: &Keys, clock: &ManualClock) {
 }
 
 #[test]
-fn ten_million_keys_find_room_for_one_million() {
+fn flood_of_ten_million_keys_stays_within_max_keys_and_memory() {
     let baseline = resident_bytes();
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64>::new(QUOTA).max_keys(MAX_KEYS).with_clock(clock.clone());
@@ -124,34 +125,34 @@ fn ten_million_keys_find_room_for_one_million() {
     let stats = limiter.stats();
     let bytes = resident_bytes().saturating_sub(baseline);
     println!("{flooded:?}; {stats:?}; {bytes} bytes resident");
-    assert_eq!(RESIDENTS + flooded.settled, MAX_KEYS as u64, "all the room there is was given away");
+    assert_eq!(RESIDENTS + flooded.settled, MAX_KEYS as u64, "all entries are taken");
     assert_eq!((stats.keys, stats.max_keys, stats.evicted), (MAX_KEYS, MAX_KEYS, 0));
     assert_eq!((flooded.shared + flooded.for_others, stats.refused), (FLOOD - flooded.settled, 0));
     assert!(
         flooded.shared > stats.sketch.cells as u64 / 4,
-        "the sketch let in more than one for each cell of a row"
+        "the sketch allowed more than one key for each cell of a row"
     );
     assert_residents_are_untouched(&limiter, &clock);
 
     clock.advance_to(Micros::from(HOUR));
-    assert!(limiter.check(&INSISTENT).is_allowed(), "its time has come");
-    assert!(!limiter.check(&INSISTENT).is_allowed(), "for one, not for a fresh burst");
+    assert!(limiter.check(&INSISTENT).is_allowed(), "one token has refilled");
+    assert!(!limiter.check(&INSISTENT).is_allowed(), "one token, not a fresh burst");
 
-    everybody_is_welcome_when_all_are_idle(&limiter, &clock);
+    assert_new_keys_replace_idle_ones(&limiter, &clock);
     assert_bounded(baseline);
 }
 
-fn everybody_is_welcome_when_all_are_idle(limiter: &Keys, clock: &ManualClock) {
+fn assert_new_keys_replace_idle_ones(limiter: &Keys, clock: &ManualClock) {
     let full = limiter.stats();
     clock.advance_to(Micros::from(10 * HOUR));
-    for newcomer in 0..MAX_KEYS as u64 {
-        assert!(limiter.check(&(2 * FLOOD + newcomer)).is_allowed());
+    for new_key in 0..MAX_KEYS as u64 {
+        assert!(limiter.check(&(2 * FLOOD + new_key)).is_allowed());
     }
     let stats = limiter.stats();
     assert_eq!(
         (stats.refused, stats.sketch.decided, stats.bytes),
         (full.refused, full.sketch.decided, full.bytes),
-        "nobody was refused, nobody shared and nothing grew"
+        "no key was denied, none was sketched and nothing grew"
     );
     assert!(stats.keys <= MAX_KEYS && stats.evicted >= MAX_KEYS as u64 / 2, "{stats:?}");
 }

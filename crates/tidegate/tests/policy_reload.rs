@@ -1,4 +1,4 @@
-//! One set of rules after another: what was used stays used, for whoever asks.
+//! Reloading a rule set: usage carries over, in the old policy and in the new one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -26,7 +26,7 @@ fn passes(policy: &Rules, name: &str, key: &str, cost: u32) -> bool {
 }
 
 #[test]
-fn rules_of_one_name_share_their_states_whatever_their_numbers() {
+fn rules_with_the_same_name_share_their_states_across_a_reload() {
     let (old, clock) =
         policy(Policy::builder().rule("a", Quota::per_hour(10)).rule("b", Quota::per_hour(10)));
     assert!(passes(&old, "a", "k", 4) && passes(&old, "b", "k", 7));
@@ -34,21 +34,21 @@ fn rules_of_one_name_share_their_states_whatever_their_numbers() {
     let new = old.reload(rules.rule("a", Quota::per_hour(10))).expect("a valid policy");
     assert_eq!([left(&new, "a", "k"), left(&new, "b", "k"), left(&new, "new", "k")], [6, 3, 10]);
 
-    assert!(passes(&old, "a", "k", 1) && passes(&new, "a", "k", 1), "both can be asked");
+    assert!(passes(&old, "a", "k", 1) && passes(&new, "a", "k", 1), "both policies stay usable");
     assert_eq!([left(&old, "a", "k"), left(&new, "a", "k")], [4, 4]);
     clock.advance(Duration::from_secs(3_600));
     assert_eq!([left(&old, "a", "k"), left(&new, "b", "k")], [10, 10], "on the same clock");
 }
 
 #[test]
-fn another_setting_keeps_what_was_used() {
+fn changed_quota_keeps_what_was_used() {
     let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)));
     assert!(passes(&old, "a", "k", 8));
     let more = old.reload(Policy::builder().rule("a", Quota::per_hour(100))).expect("a valid policy");
     assert_eq!(
         [left(&more, "a", "k"), left(&old, "a", "k")],
         [92, 92],
-        "for whoever still asks the old one, too"
+        "the old policy uses the new quota, too"
     );
     let window: Rule = "fixed_window 20/h".parse().expect("a rule");
     let more = more.reload(Policy::builder().rule("a", window)).expect("a valid policy");
@@ -58,7 +58,7 @@ fn another_setting_keeps_what_was_used() {
 }
 
 #[test]
-fn a_rule_that_was_gone_begins_anew() {
+fn rule_removed_and_added_again_starts_empty() {
     let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)).rule("b", Quota::per_hour(10)));
     assert!(passes(&old, "b", "k", 10));
     let without = old.reload(Policy::builder().rule("a", Quota::per_hour(10))).expect("a valid policy");
@@ -68,20 +68,20 @@ fn a_rule_that_was_gone_begins_anew() {
 }
 
 #[test]
-fn permits_that_are_held_stay_held() {
+fn held_permits_stay_held_across_a_reload() {
     let (old, _) = policy(Policy::builder().concurrency("a", 2));
     let held = old.check(&[part(&old, "a", "k").cost(2)]).expect("a valid request");
     let new = old.reload(Policy::builder().concurrency("a", 3)).expect("a valid policy");
     let third = new.check(&[part(&new, "a", "k")]).expect("a valid request");
     assert!(third.is_allowed() && !passes(&new, "a", "k", 1));
     drop(held);
-    assert!(passes(&new, "a", "k", 2), "they came back to the new one");
+    assert!(passes(&new, "a", "k", 2), "released to the new policy");
     let rate = new.reload(Policy::builder().rule("a", Quota::per_hour(1))).expect("a valid policy");
-    assert!(passes(&rate, "a", "k", 1), "another kind begins anew");
+    assert!(passes(&rate, "a", "k", 1), "a rule of another kind starts empty");
 }
 
 #[test]
-fn rules_that_are_none_change_nothing() {
+fn invalid_rules_change_nothing() {
     let (old, _) = policy(Policy::builder().rule("a", Quota::per_hour(10)));
     assert_eq!(old.reload(Policy::builder()).err(), Some(InvalidPolicy::NoRules));
     let twice = Policy::builder().rule("a", Quota::per_hour(99)).rule("a", Quota::per_hour(99));
@@ -89,9 +89,9 @@ fn rules_that_are_none_change_nothing() {
     assert_eq!(left(&old, "a", "k"), 10);
 }
 
-/// Threads that take whatever there is, by whichever policy they find, while it is replaced a hundred times.
+/// Threads check the current policy as fast as they can, while it is replaced a hundred times.
 #[test]
-fn nothing_is_lost_and_nothing_is_fresh_however_often_and_whoever_asks() {
+fn concurrent_reloads_neither_lose_charges_nor_add_quota() {
     const LIMIT: u64 = 200_000;
     let rules = |number: u32| {
         let builder = Policy::builder().rule(format!("other {number}"), Quota::per_hour(1));
@@ -103,7 +103,7 @@ fn nothing_is_lost_and_nothing_is_fresh_however_often_and_whoever_asks() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    let policy = current.read().expect("nobody panics").clone();
+                    let policy = current.read().expect("no thread panics").clone();
                     let request = [Part::of(RuleId(1)).key("k")];
                     let taken = (0..100).filter(|_| policy.check(&request).is_ok_and(|it| it.is_allowed()));
                     passed.fetch_add(taken.count() as u64, Ordering::Relaxed);
@@ -111,12 +111,12 @@ fn nothing_is_lost_and_nothing_is_fresh_however_often_and_whoever_asks() {
             });
         }
         for number in 1..=100 {
-            let next = current.read().expect("nobody panics").reload(rules(number));
-            *current.write().expect("nobody panics") = next.expect("a valid policy");
+            let next = current.read().expect("no thread panics").reload(rules(number));
+            *current.write().expect("no thread panics") = next.expect("a valid policy");
             thread::yield_now();
         }
         done.store(true, Ordering::Relaxed);
     });
-    let left = left(&current.read().expect("nobody panics"), "a", "k");
+    let left = left(&current.read().expect("no thread panics"), "a", "k");
     assert_eq!(passed.load(Ordering::Relaxed) + left, LIMIT);
 }

@@ -1,12 +1,13 @@
-//! Threads that wait for a policy and threads that do not, at overlapping keys: never too many, nobody forgotten.
+//! Threads that wait for a policy and threads that check it, on overlapping keys: limits hold and no waiter
+//! is lost.
 //!
-//! Time is moved by a thread of its own until all others are done. Who were forgotten would wait until the last instant
-//! and be told so.
+//! The main thread advances the clock until all others are done. A lost waiter would wait until the last
+//! instant and fail with a timeout.
 
-#[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
+#[allow(dead_code, unused_imports, reason = "written for the core's tests, which use run_threads of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
 mod oracle;
-#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
+#[allow(dead_code, reason = "written for the core's tests, which use run_threads of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
 mod replay;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use oracle::Bucket;
 use random::Random;
-use replay::{Told, replay};
+use replay::{Record, replay};
 use tidegate::{
     Clock, ClockKind, ManualClock, Micros, NotAdmitted, Part, Policy, Quota, Rule, RuleId, WaitRefused,
 };
@@ -25,42 +26,42 @@ use tidegate::{
 const THREADS: usize = 6;
 const DECISIONS: usize = 1_500;
 const USERS: u64 = 4;
-const EVERYBODY: RuleId = RuleId(0);
+const GLOBAL: RuleId = RuleId(0);
 const USER: RuleId = RuleId(1);
-const AT_WORK: RuleId = RuleId(2);
-/// Further than any of these runs gets, unless somebody is forgotten.
-const THE_END: Micros = Micros::new(1 << 50);
-const MOST_STEPS: usize = 20_000_000;
+const CONCURRENCY: RuleId = RuleId(2);
+/// Later than any of these runs gets, unless a waiter is lost.
+const LAST_INSTANT: Micros = Micros::new(1 << 50);
+const MAX_STEPS: usize = 20_000_000;
 
-/// Four at once, and one in 2 µs for everybody, in 5 µs for each user.
+/// A burst of four each, and one per 2 µs globally, one per 5 µs for each user.
 const QUOTAS: [Quota; 2] =
     [Quota::per(1, Duration::from_micros(2)).burst(4), Quota::per(1, Duration::from_micros(5)).burst(4)];
 
 fn policy(clock: &ManualClock) -> Policy<Rule, ManualClock> {
     let rules =
-        Policy::builder().rule("everybody", QUOTAS[0]).rule("user", QUOTAS[1]).concurrency("at work", 2);
+        Policy::builder().rule("global", QUOTAS[0]).rule("user", QUOTAS[1]).concurrency("concurrency", 2);
     rules.build().expect("a valid policy").with_clock(clock.clone())
 }
 
-/// Runs `work` on all threads at once, and moves the clock until they are done.
-fn all<T: Send>(clock: &ManualClock, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+/// Runs `work` on all threads in parallel, and advances the clock until they are done.
+fn run_threads<T: Send>(clock: &ManualClock, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let done = AtomicUsize::new(0);
     let one_thread = |thread| {
-        let told = work(thread);
+        let results = work(thread);
         done.fetch_add(1, Ordering::SeqCst);
-        told
+        results
     };
     std::thread::scope(|scope| {
         let one_thread = &one_thread;
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || one_thread(thread))).collect();
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             if done.load(Ordering::SeqCst) == THREADS {
                 break;
             }
             clock.advance(Duration::from_micros(1));
             std::thread::yield_now();
         }
-        clock.advance_to(THE_END);
+        clock.advance_to(LAST_INSTANT);
         threads.into_iter().map(|thread| thread.join().expect("a thread that returns")).collect()
     })
 }
@@ -73,74 +74,78 @@ fn cost(random: &mut Random) -> u32 {
     u32::try_from(random.between(1, 4)).expect("a small cost")
 }
 
-type Pile = (RuleId, String);
+type StateKey = (RuleId, String);
 
-/// Each waits for one state, whose word is then its own, or checks several; what passed is replayed, state by state.
+/// Each thread waits for one state, or checks several together; the allowed requests of each state are
+/// replayed.
 #[test]
-fn those_who_wait_and_those_who_check_are_exact_together() {
+fn waits_and_checks_on_shared_states_replay_exactly() {
     let clock = ManualClock::new();
     let policy = policy(&clock);
-    let told = all(&clock, |thread| {
-        let (mut random, mut told) = (Random::seeded(thread as u64), Vec::new());
+    let results = run_threads(&clock, |thread| {
+        let (mut random, mut results) = (Random::seeded(thread as u64), Vec::new());
         for number in 0..DECISIONS {
             let (name, cost) = (user(&mut random), cost(&mut random));
-            let parts = [Part::of(EVERYBODY).cost(cost), Part::of(USER).key(&name).cost(cost)];
-            let piles = [(EVERYBODY, String::new()), (USER, name.clone())];
+            let parts = [Part::of(GLOBAL).cost(cost), Part::of(USER).key(&name).cost(cost)];
+            let states = [(GLOBAL, String::new()), (USER, name.clone())];
             let charged: Vec<_> = if random.one_in(2) {
                 let admission = policy.check_each(&parts).expect("a valid request");
                 let rules = admission.rules.iter().copied().filter(|_| admission.is_allowed());
-                piles.into_iter().zip(rules).collect()
+                states.into_iter().zip(rules).collect()
             } else {
                 let one = usize::from(random.one_in(2));
-                let admission = policy.acquire_blocking_until(&parts[one..=one], THE_END);
-                let decision = admission.expect("nobody is forgotten").decision;
-                vec![(piles[one].clone(), decision)]
+                let admission = policy.acquire_blocking_until(&parts[one..=one], LAST_INSTANT);
+                let decision = admission.expect("no waiter is lost").decision;
+                vec![(states[one].clone(), decision)]
             };
-            let told_of = |decision: tidegate::Decision| {
+            let record = |decision: tidegate::Decision| {
                 let decision = decision.of_rule(RuleId(0));
-                Told { thread, number, cost, decision, ordering: decision }
+                Record { thread, number, cost, decision, ordering: decision }
             };
-            told.extend(charged.into_iter().map(|(pile, decision)| (pile, told_of(decision))));
+            results.extend(charged.into_iter().map(|(state, decision)| (state, record(decision))));
         }
-        told
+        results
     });
-    let mut piles: HashMap<Pile, Vec<Told>> = HashMap::new();
-    for (pile, told) in told.into_iter().flatten() {
-        piles.entry(pile).or_default().push(told);
+    let mut states: HashMap<StateKey, Vec<Record>> = HashMap::new();
+    for (state, results) in results.into_iter().flatten() {
+        states.entry(state).or_default().push(results);
     }
-    assert_eq!(piles.len() as u64, 1 + USERS);
-    for ((rule, _), told) in piles {
+    assert_eq!(states.len() as u64, 1 + USERS);
+    for ((rule, _), results) in states {
         let oracle = Bucket::new(QUOTAS[usize::from(rule.0)], ClockKind::Monotonic);
-        assert!(replay(oracle, told).passed > 100, "it proves something");
+        assert!(
+            replay(oracle, results).passed > 100,
+            "enough requests passed for the replay to mean something"
+        );
     }
     assert_eq!(policy.waiting(), 0);
 }
 
-/// Everybody waits for everything at once: a rate for all, one of each user, and a permit. Some give up.
+/// Every request waits for a global rate, a user's rate and permits together. Some have a short deadline.
 #[test]
-fn never_too_many_and_nobody_forgotten_among_those_who_wait_for_everything() {
+fn waits_for_rates_and_permits_stay_within_limits_and_all_end() {
     let clock = ManualClock::new();
     let policy = policy(&clock);
-    let (at_work, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let told = all(&clock, |thread| {
+    let (in_progress, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = run_threads(&clock, |thread| {
         let (mut random, mut charged) = (Random::seeded(100 + thread as u64), Vec::new());
         for _ in 0..DECISIONS {
             let (name, cost) = (user(&mut random), cost(&mut random));
             let permits = u32::from(random.one_in(2)) + 1;
-            let mut request = vec![Part::of(USER).key(&name).cost(cost), Part::of(AT_WORK).cost(permits)];
-            request.insert(usize::from(random.one_in(2)), Part::of(EVERYBODY).cost(cost));
+            let mut request = vec![Part::of(USER).key(&name).cost(cost), Part::of(CONCURRENCY).cost(permits)];
+            request.insert(usize::from(random.one_in(2)), Part::of(GLOBAL).cost(cost));
             let patient = !random.one_in(3);
-            let deadline = if patient { THE_END } else { clock.now().plus(random.below(30)) };
+            let deadline = if patient { LAST_INSTANT } else { clock.now().plus(random.below(30)) };
             match policy.acquire_blocking_until(&request, deadline) {
                 Ok(admission) => {
-                    let now = at_work.fetch_add(permits as usize, Ordering::SeqCst) + permits as usize;
-                    most.fetch_max(now, Ordering::SeqCst);
+                    let now = in_progress.fetch_add(permits as usize, Ordering::SeqCst) + permits as usize;
+                    peak.fetch_max(now, Ordering::SeqCst);
                     charged.push((name, cost));
-                    at_work.fetch_sub(permits as usize, Ordering::SeqCst);
+                    in_progress.fetch_sub(permits as usize, Ordering::SeqCst);
                     drop(admission);
                 }
                 Err(NotAdmitted::Refused { why, .. }) => {
-                    assert!(!patient, "nobody is forgotten: {why}");
+                    assert!(!patient, "no waiter is lost: {why}");
                     assert!(
                         matches!(why, WaitRefused::TooLong { .. } | WaitRefused::TimedOut { .. }),
                         "{why}"
@@ -151,18 +156,18 @@ fn never_too_many_and_nobody_forgotten_among_those_who_wait_for_everything() {
         }
         (charged, clock.now().get())
     });
-    let elapsed = told.iter().map(|(_, until)| *until).max().expect("there are threads");
+    let elapsed = results.iter().map(|(_, until)| *until).max().expect("there are threads");
     let mut used: HashMap<String, u64> = HashMap::new();
-    let mut everybody = 0;
-    for (name, cost) in told.into_iter().flat_map(|(charged, _)| charged) {
+    let mut total = 0;
+    for (name, cost) in results.into_iter().flat_map(|(charged, _)| charged) {
         *used.entry(name).or_default() += u64::from(cost);
-        everybody += u64::from(cost);
+        total += u64::from(cost);
     }
-    assert!(everybody <= 4 + elapsed / 2, "{everybody} in {elapsed} µs");
+    assert!(total <= 4 + elapsed / 2, "{total} in {elapsed} µs");
     assert!(used.values().all(|used| *used <= 4 + elapsed / 5), "{used:?} in {elapsed} µs");
-    assert!(most.into_inner() <= 2, "too many at work");
+    assert!(peak.into_inner() <= 2, "too many in progress");
     assert_eq!(policy.waiting(), 0);
-    let free = policy.peek(&[Part::of(AT_WORK).cost(0)]).expect("a valid request").remaining();
+    let free = policy.peek(&[Part::of(CONCURRENCY).cost(0)]).expect("a valid request").remaining();
     assert_eq!(free, 2, "all permits are back");
-    assert!(policy.check(&[Part::of(EVERYBODY).cost(4)]).expect("a valid request").is_allowed());
+    assert!(policy.check(&[Part::of(GLOBAL).cost(4)]).expect("a valid request").is_allowed());
 }

@@ -1,4 +1,4 @@
-//! Waiting for a policy in tasks, by the time of their runtime.
+//! Waiting for a policy in tokio tasks, by the runtime's clock.
 #![cfg(feature = "tokio")]
 
 use std::sync::{Arc, Mutex};
@@ -13,8 +13,8 @@ fn ms(millis: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_wait_in_the_order_they_came() {
-    let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).concurrency("at work", 2);
+async fn tasks_are_admitted_in_order() {
+    let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).concurrency("concurrency", 2);
     let policy = rules.build().expect("valid").with_clock(TokioClock::new());
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -22,9 +22,9 @@ async fn tasks_wait_in_the_order_they_came() {
         let (policy, order) = (policy.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
             let request = [Part::of(RuleId(0)), Part::of(RuleId(1))];
-            let admission = policy.acquire(&request).await.expect("its turn");
+            let admission = policy.acquire(&request).await.expect("admitted");
             order.lock().expect("no panic").push((number, admission.decision.at().get() / MS));
-            tokio::time::sleep(ms(300)).await; // at work: two at once, so two in 300 ms and not three
+            tokio::time::sleep(ms(300)).await; // two concurrent, so two per 300 ms and not three
             admission.permits.succeeded();
         }));
         tokio::task::yield_now().await;
@@ -38,7 +38,7 @@ async fn tasks_wait_in_the_order_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_aborted_leaves_no_trace() {
+async fn aborted_task_leaves_no_trace() {
     let rules = Policy::builder().rule("rate", Quota::per_second(1)).rule("user", Quota::per_second(10));
     let policy = rules.build().expect("valid").with_clock(TokioClock::new());
     let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
@@ -53,6 +53,6 @@ async fn a_task_that_is_aborted_leaves_no_trace() {
     task.abort();
     assert!(task.await.expect_err("aborted").is_cancelled());
     assert_eq!(policy.waiting(), 0);
-    let timed = policy.acquire_timeout(&request, Duration::from_secs(1)).await.expect("its turn");
+    let timed = policy.acquire_timeout(&request, Duration::from_secs(1)).await.expect("admitted");
     assert_eq!(timed.decision.at().get(), 1_000 * MS);
 }

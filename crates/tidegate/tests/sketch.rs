@@ -1,8 +1,8 @@
-//! More keys than room: what keys that share cells are told, beside what they would be told alone.
+//! More keys than the table holds: decisions for keys that share cells, compared with exact ones.
 //!
-//! The *twin* of a limiter has room for everybody, so each of its keys has an exact state. It is charged what passed
-//! at the limiter, and nothing else. Whatever passes there must then pass at the twin; and where nobody shares a
-//! cell, the two must agree in every number.
+//! The *twin* of a limiter has room for all keys, so each of its keys has an exact state. The twin is
+//! charged exactly what the limiter allowed. Every request that the limiter allows must then pass at the
+//! twin; and where no key shares a cell, the two must agree in every number.
 
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
@@ -20,7 +20,7 @@ use tidegate::{
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Keys from here on are not walked with: they fill the table.
+/// Keys from here on only fill the table; the walks do not use them.
 const RESIDENT: u64 = 1 << 32;
 
 fn rule(text: &str) -> Rule {
@@ -37,7 +37,8 @@ const RULES: [&str; 6] = [
     "fixed_window 600000000/s",
 ];
 
-/// A limiter whose only slot is taken. Windows end, so whoever moves the clock has to [`occupy`] it again.
+/// A limiter whose only entry is taken. Windows end, so a test that advances the clock has to [`occupy`] it
+/// again.
 fn full<A: Algorithm + Clone, C: Clock + Clone>(algorithm: &A, clock: &C) -> KeyedLimiter<u64, A, C> {
     let limiter = KeyedLimiter::<u64, _>::with(algorithm.clone()).max_keys(1).with_clock(clock.clone());
     occupy(&limiter);
@@ -48,7 +49,7 @@ fn occupy<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>) {
     let _ = limiter.cost(u32::MAX).force(&RESIDENT);
 }
 
-/// What a walk asks, and how often it came to what.
+/// A random walk, and the counts of its outcomes.
 struct Walk<'a, A, C> {
     limiter: &'a KeyedLimiter<u64, A, C>,
     twin: &'a KeyedLimiter<u64, A, C>,
@@ -56,7 +57,7 @@ struct Walk<'a, A, C> {
     keys: u64,
     passed: u32,
     refused: u32,
-    /// Refusals of what would have passed alone.
+    /// Denials of requests that the twin would allow.
     for_others: u32,
 }
 
@@ -65,7 +66,7 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
         Walk { limiter, twin, random: Random::seeded(7), keys, passed: 0, refused: 0, for_others: 0 }
     }
 
-    /// One question by one of the keys, of a cost up to one more than the limit.
+    /// One operation by a random key, with a cost of up to one more than the limit.
     fn step(&mut self) {
         let key = self.random.below(self.keys);
         let limit = self.twin.cost(0).peek(&key).limit();
@@ -96,7 +97,7 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
         let _ = self.twin.cost(taken.amount).force(&key);
     }
 
-    /// Debt is counted in the cells too.
+    /// Cells count debt, too.
     fn force(&mut self, key: u64, cost: u32) {
         let alone = self.twin.cost(cost).force(&key);
         let decision = self.limiter.cost(cost).force(&key);
@@ -115,7 +116,7 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
     }
 }
 
-/// Walks with `keys` keys for whom there is no room, and tells how many were refused for what others have used.
+/// Walks with `keys` keys that do not fit; returns the number of requests denied for the usage of other keys.
 fn walk(text: &str, keys: u64) -> u32 {
     let clock = ManualClock::new();
     let limiter = full(&rule(text), &clock);
@@ -126,43 +127,51 @@ fn walk(text: &str, keys: u64) -> u32 {
     for _ in 0..40_000 {
         occupy(&limiter);
         walk.step();
-        // Between two questions of one key about a quarter of its limit comes back.
+        // Between two operations of one key about a quarter of its limit refills.
         let pause = walk.random.below(refill.div_ceil(2) + 1);
         let rest = u64::from(walk.random.below(keys) < pause % keys);
         clock.advance(Duration::from_micros(pause / keys + rest));
     }
-    assert!(walk.passed > 1_000 && walk.refused > 1_000, "a walk that proves something: {text}");
+    assert!(
+        walk.passed > 1_000 && walk.refused > 1_000,
+        "the walk is too one-sided to mean something: {text}"
+    );
     assert!(limiter.stats().sketch.decided > 10_000, "{:?}", limiter.stats());
     walk.for_others
 }
 
 #[test]
-fn keys_that_share_cells_never_get_more_than_alone() {
+fn keys_that_share_cells_never_get_more_than_exact_ones() {
     for text in RULES {
         let for_others = walk(text, 3_000);
-        assert!(for_others > 100, "{text}: cells were shared, and {for_others} paid for others");
+        assert!(
+            for_others > 100,
+            "{text}: cells are shared, and {for_others} requests were denied for other keys"
+        );
     }
 }
 
-/// A fifth of the cells of each row are in use: nearly everybody has at least one for itself, and one is enough.
+/// A fifth of the cells of each row are in use: nearly every key has at least one cell of its own, and one
+/// is enough.
 #[test]
-fn few_pay_for_others_as_long_as_there_are_cells_enough() {
+fn few_requests_are_denied_for_other_keys_while_cells_suffice() {
     for text in RULES {
         let for_others = walk(text, 200);
-        assert!(for_others < 400, "{text}: {for_others} of 40,000 paid for others");
+        assert!(for_others < 400, "{text}: {for_others} of 40,000 were denied for other keys");
     }
 }
 
-/// Five keys on thousands of cells: by chance all four cells of one are shared once in ten thousand million runs.
+/// Five keys on thousands of cells: by chance all four cells of one are shared once in ten thousand million
+/// runs.
 #[test]
-fn keys_that_share_nothing_are_told_what_they_would_be_told_alone() {
+fn keys_that_share_no_cell_are_never_denied_for_other_keys() {
     for text in RULES {
         assert_eq!(walk(text, 5), 0, "{text}");
     }
 }
 
 #[test]
-fn every_number_is_exact_where_nothing_is_shared() {
+fn every_number_is_exact_where_no_cell_is_shared() {
     for text in RULES {
         let clock = ManualClock::new();
         let limiter = full(&rule(text), &clock);
@@ -180,12 +189,12 @@ fn every_number_is_exact_where_nothing_is_shared() {
     }
 }
 
-// === Coming and going ===
+// === Moving between table and sketch ===
 
 const THREE: Quota = Quota::per_hour(3);
 
-/// A limiter of one slot, which key 0 has used for one, and its clock.
-fn one_slot() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
+/// A limiter with one entry, where key 0 has used one, and its clock.
+fn one_entry() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
     assert_eq!(limiter.check(&0).source, Source::Strict);
@@ -193,30 +202,30 @@ fn one_slot() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
 }
 
 #[test]
-fn a_key_that_moves_from_the_sketch_into_the_table_gets_no_fresh_burst() {
-    let (limiter, _) = one_slot();
+fn key_that_moves_from_the_sketch_into_the_table_gets_no_fresh_burst() {
+    let (limiter, _) = one_entry();
     assert_eq!(limiter.cost(2).check(&1).source, Source::Sketch);
     limiter.reset(&0);
     let moved = limiter.check(&1);
-    assert_eq!((moved.source, moved.remaining()), (Source::Sketch, 0), "it took its estimate along");
-    assert_eq!(limiter.stats().evicted, 1, "into the slot of the other");
+    assert_eq!((moved.source, moved.remaining()), (Source::Sketch, 0), "its estimate moved along");
+    assert_eq!(limiter.stats().evicted, 1, "into the entry of key 0");
     let refused = limiter.check(&1);
-    assert_eq!((refused.source, refused.is_allowed()), (Source::Strict, false), "from a state of its own");
+    assert_eq!((refused.source, refused.is_allowed()), (Source::Strict, false), "by its own state");
     assert_eq!(refused.retry_after().map(Duration::from), Some(HOUR / 3));
 }
 
 #[test]
-fn a_key_that_lost_its_slot_when_it_was_idle_gets_one_burst_in_the_sketch_and_no_more() {
-    let (limiter, clock) = one_slot();
+fn key_evicted_while_idle_gets_one_burst_in_the_sketch_and_no_more() {
+    let (limiter, clock) = one_entry();
     clock.advance(HOUR / 3);
-    assert_eq!(limiter.cost(3).check(&1).source, Source::Strict, "0 was idle, and let go");
+    assert_eq!(limiter.cost(3).check(&1).source, Source::Strict, "key 0 was idle and is evicted");
     let back = limiter.cost(3).check(&0);
     assert_eq!((back.is_allowed(), back.source), (true, Source::Sketch));
     assert!(!limiter.check(&0).is_allowed());
 }
 
 #[test]
-fn a_key_that_goes_back_and_forth_gets_what_it_would_get_alone() {
+fn key_that_moves_back_and_forth_gets_exactly_its_quota() {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
     let twin = KeyedLimiter::<u64>::new(THREE).with_clock(clock.clone());
@@ -236,19 +245,19 @@ fn a_key_that_goes_back_and_forth_gets_what_it_would_get_alone() {
 }
 
 #[test]
-fn asking_a_shared_key_takes_no_slot_and_neither_does_refusing_it() {
-    let (limiter, _) = one_slot();
+fn peek_and_denial_of_a_shared_key_take_no_entry() {
+    let (limiter, _) = one_entry();
     assert!(limiter.cost(3).check(&1).is_allowed());
     limiter.reset(&0);
     assert_eq!(limiter.peek(&1).source, Source::Sketch);
     assert_eq!(limiter.check(&1).source, Source::Sketch);
     assert_eq!(limiter.cost(9).check(&1).outcome, Outcome::Never);
-    assert_eq!(limiter.stats().evicted, 0, "0 is idle, and nobody needed its slot");
+    assert_eq!(limiter.stats().evicted, 0, "key 0 is idle, and its entry was not needed");
 }
 
 #[test]
 fn refund_and_reset_give_nothing_back_to_a_shared_key() {
-    let (limiter, _) = one_slot();
+    let (limiter, _) = one_entry();
     assert!(limiter.cost(3).check(&1).is_allowed());
     limiter.cost(3).refund(&1);
     limiter.reset(&1);
@@ -256,26 +265,30 @@ fn refund_and_reset_give_nothing_back_to_a_shared_key() {
     limiter.reset(&0);
     limiter.cost(3).refund(&1);
     limiter.reset(&1);
-    assert!(!limiter.check(&1).is_allowed(), "not even if there is room by now");
+    assert!(!limiter.check(&1).is_allowed(), "not even when there is room again");
     assert_eq!(limiter.stats().evicted, 0);
 }
 
 #[test]
-fn the_verbs_say_where_the_answer_comes_from() {
-    let (limiter, _) = one_slot();
-    assert_eq!(limiter.peek(&1).source, Source::Strict, "it owes nothing");
+fn every_operation_reports_the_source_of_its_decision() {
+    let (limiter, _) = one_entry();
+    assert_eq!(limiter.peek(&1).source, Source::Strict, "key 1 has used nothing");
     assert_eq!(limiter.cost(1).force(&1).source, Source::Sketch);
     let taken = limiter.cost(9).take(&1);
     assert_eq!((taken.amount, taken.decision.source), (2, Source::Sketch));
     let each = limiter.cost(1).check_each(&1);
     assert_eq!((each.decision.source, each.rules[0].source), (Source::Sketch, Source::Sketch));
     assert_eq!(limiter.cost(2).force(&1).remaining(), 0);
-    assert_eq!(limiter.check(&1).retry_after().map(Duration::from), Some(HOUR), "two in debt, and one more");
+    assert_eq!(
+        limiter.check(&1).retry_after().map(Duration::from),
+        Some(HOUR),
+        "two tokens in debt, and one more"
+    );
 }
 
 #[test]
-fn the_stats_tell_what_the_sketch_did() {
-    let (limiter, clock) = one_slot();
+fn stats_count_the_decisions_of_the_sketch() {
+    let (limiter, clock) = one_entry();
     let before = limiter.stats();
     assert_eq!((before.sketch.cells, before.sketch.cells_in_use, before.sketch.decided), (0, 0, 0));
     assert!(limiter.cost(3).check(&1).is_allowed());
@@ -286,13 +299,13 @@ fn the_stats_tell_what_the_sketch_did() {
     assert_eq!((stats.sketch.decided, stats.sketch.refused, stats.refused), (2, 1, 0));
     assert_eq!((stats.sketch.cells, stats.sketch.cells_in_use), (4_096, 4));
     assert_eq!(stats.bytes - before.bytes, 4_096 * 8);
-    assert_eq!((limiter.keys(), stats.keys), (1, 1), "who shares cells has no state of its own");
+    assert_eq!((limiter.keys(), stats.keys), (1, 1), "a key in the sketch has no state of its own");
     clock.advance(HOUR);
-    assert_eq!(limiter.stats().sketch.cells_in_use, 0, "time empties cells");
+    assert_eq!(limiter.stats().sketch.cells_in_use, 0, "cells empty over time");
 }
 
 #[test]
-fn who_may_not_share_is_refused() {
+fn keys_are_denied_where_the_sketch_is_not_available() {
     let hour = Quota::per_hour(3);
     assert_refuses(TokenBucket::new(hour), OnFull::Refuse);
     assert_refuses(FixedWindow::new(hour), OnFull::Refuse);
@@ -317,10 +330,10 @@ fn assert_refuses<A: Algorithm + Clone>(algorithm: A, on_full: OnFull) {
 // === Change ===
 
 #[test]
-fn what_was_used_in_the_sketch_stays_used_when_the_quota_changes() {
-    let (limiter, _) = one_slot();
+fn usage_in_the_sketch_survives_a_quota_change() {
+    let (limiter, _) = one_entry();
     assert!(limiter.cost(2).check(&1).is_allowed());
-    // The states of 999,983 a second take two words instead of one: another table.
+    // The states of 999,983 per second take two words instead of one: another table.
     for (quota, left) in [(Quota::per_hour(7), 5), (Quota::per_second(999_983), 999_981), (THREE, 1)] {
         limiter.change(TokenBucket::new(quota));
         let _ = limiter.cost(u32::MAX).force(&0);
@@ -332,7 +345,7 @@ fn what_was_used_in_the_sketch_stays_used_when_the_quota_changes() {
 }
 
 #[test]
-fn who_was_in_the_sketch_waits_if_the_next_setting_cannot_share() {
+fn sketched_key_is_denied_after_a_change_to_a_rule_without_a_sketch() {
     let clock = ManualClock::new();
     let hourly =
         |text: &str| rule(&format!("{text} 3/h{}", if text == "sliding_window" { " cells 3" } else { "" }));
@@ -346,18 +359,18 @@ fn who_was_in_the_sketch_waits_if_the_next_setting_cannot_share() {
         limiter.change(next);
         let refused = limiter.check(&2);
         assert_eq!((refused.is_allowed(), refused.source), (false, Source::Closed), "{next:?}");
-        assert!(limiter.check(&3).is_allowed(), "there is room for who was not in the sketch: {next:?}");
+        assert!(limiter.check(&3).is_allowed(), "a key that was not in the sketch finds room: {next:?}");
         let wait = refused.retry_after().expect("a wait").duration();
         limiter.change(hourly("fixed_window"));
-        assert!(!limiter.cost(3).check(&2).is_allowed(), "and changing back gives nothing away: {next:?}");
+        assert!(!limiter.cost(3).check(&2).is_allowed(), "changing back adds no quota: {next:?}");
         clock.advance(wait.max(HOUR));
         assert!(limiter.cost(3).check(&2).is_allowed(), "{next:?}");
     }
 }
 
-/// Keys without a slot, while the quota changes: no more may pass than by the most generous setting.
+/// Keys without an entry, while the quota changes: no more may pass than by the most generous quota.
 #[test]
-fn changing_back_and_forth_gives_nothing_away() {
+fn repeated_quota_changes_never_exceed_the_most_generous_quota() {
     for others in [4, 3_000] {
         let clock = ManualClock::new();
         let settings =
@@ -367,7 +380,7 @@ fn changing_back_and_forth_gives_nothing_away() {
         let mut random = Random::seeded(11);
         for step in 0..20_000 {
             let key = random.below(others);
-            // At most 4 at once, and 4 a second, whatever is in force.
+            // A burst of at most 4, and 4 per second, for every quota in use.
             let (tokens, at) = generous.entry(key).or_insert((4_000_000_u64, 0));
             *tokens = (*tokens + 4 * (step_time(&clock) - *at)).min(4_000_000);
             *at = step_time(&clock);
@@ -375,14 +388,14 @@ fn changing_back_and_forth_gives_nothing_away() {
             sketched += u32::from(decision.source == Source::Sketch);
             if decision.is_allowed() {
                 *tokens =
-                    tokens.checked_sub(1_000_000).expect("no more passes than by the most generous setting");
+                    tokens.checked_sub(1_000_000).expect("no more passes than by the most generous quota");
             }
             if step % 50 == 0 {
                 limiter.change(TokenBucket::new(settings[step / 50 % 3].burst(random.between(1, 4))));
             }
             clock.advance(Duration::from_micros(random.below(2_000_000 / others)));
         }
-        assert!(sketched > 1_000, "a run that proves something: {sketched}");
+        assert!(sketched > 1_000, "the run is too one-sided to mean something:  {sketched}");
     }
 }
 
@@ -393,23 +406,23 @@ fn step_time(clock: &impl Clock) -> u64 {
 // === A clock that steps back ===
 
 #[test]
-fn a_clock_that_is_set_back_neither_mints_nor_locks_out_who_shares() {
+fn clock_set_back_neither_adds_quota_nor_locks_out_sketched_keys() {
     for text in ["token_bucket 10/s burst 10", "fixed_window 10/s"] {
         let clock = SettableClock::new();
         clock.set(Micros::from(HOUR));
         let limiter = full(&rule(text), &clock);
         assert!(limiter.cost(10).check(&1).is_allowed());
         clock.set(Micros::ZERO);
-        assert!(!limiter.check(&1).is_allowed(), "{text}: nothing is minted");
+        assert!(!limiter.check(&1).is_allowed(), "{text}: no quota is added");
         clock.set(Micros::from(SECOND));
-        assert!(limiter.cost(10).check(&1).is_allowed(), "{text}: nobody waits longer than for one refill");
+        assert!(limiter.cost(10).check(&1).is_allowed(), "{text}: the wait is at most one refill");
         assert!(!limiter.check(&1).is_allowed());
     }
 }
 
-/// In real time, which the clock only pretends to step back in, no more may pass than a burst and the pace.
+/// The clock steps back, but real time does not: no more may pass than a burst and the rate over real time.
 #[test]
-fn a_clock_that_keeps_stepping_back_admits_no_more_than_real_time_allows() {
+fn clock_that_keeps_stepping_back_allows_no_more_than_real_time() {
     for others in [4, 3_000] {
         let clock = SettableClock::new();
         let limiter = full(&rule("token_bucket 4/s burst 4"), &clock);
@@ -431,6 +444,6 @@ fn a_clock_that_keeps_stepping_back_admits_no_more_than_real_time_allows() {
                 shown = shown.saturating_sub(random.below(3_000_000));
             }
         }
-        assert!(passed > 1_000, "a run that proves something: {passed}");
+        assert!(passed > 1_000, "the run is too one-sided to mean something:  {passed}");
     }
 }

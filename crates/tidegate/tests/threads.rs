@@ -1,11 +1,11 @@
-//! Eight threads at once, and not one verdict wrong.
+//! Eight threads in parallel: every decision stays exact.
 //!
-//! Whatever eight threads are told while they decide on one limiter, on one key and on hundreds of keys is replayed through
+//! The decisions of eight threads on one limiter, on one key and on hundreds of keys are replayed through
 //! the oracle; see [`replay`] for what that proves. On the real clock threads are overtaken between reading
-//! it and deciding. On one that only moves when they move it they all decide at the same few instants, which is
-//! harder: every verdict is then at the edge of another.
+//! the clock and deciding. On a manual clock, which only the threads advance, they all decide at the same
+//! few instants. That is harder: every decision is then at the edge of another.
 //!
-//! `TIDEGATE_DECISIONS` asks for more or fewer decisions per thread and run.
+//! `TIDEGATE_DECISIONS` sets the number of decisions per thread and run.
 
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Policy, Time, Window};
 use random::Random;
-use replay::{Tally, Told, replay};
+use replay::{Record, Tally, replay};
 use tidegate::{
     Algorithm, Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, OnFull, Quota,
     SlidingLog, SlidingWindow, Source, SteadyClock, TokenBucket,
@@ -31,64 +31,64 @@ use tidegate::{
 const THREADS: usize = 8;
 const KEYS: u64 = 256;
 /// Costs are from 1 to this.
-const DEAREST: u64 = 3;
-/// As much as a quiet key may take at once, in every run.
+const MAX_COST: u64 = 3;
+/// The burst of every limit.
 const LIMIT: u64 = 20;
 
 fn decisions() -> usize {
-    let asked = std::env::var("TIDEGATE_DECISIONS").ok();
-    asked.map_or(4_000, |number| number.parse().expect("TIDEGATE_DECISIONS is a number"))
+    let setting = std::env::var("TIDEGATE_DECISIONS").ok();
+    setting.map_or(4_000, |number| number.parse().expect("TIDEGATE_DECISIONS is a number"))
 }
 
-/// One token in so many microseconds, for a key that has a thread's whole attention, and for one of [`KEYS`].
+/// The period of one token per `slowed` microseconds: 1 for a single key, [`KEYS`] for one of many.
 ///
-/// With as many keys as one token takes longer, there are as many verdicts of each kind in both.
+/// The refill is slower by the number of keys, so both cases have as many decisions of each outcome.
 fn period(limit: u64, slowed: u64) -> Duration {
     Duration::from_micros(limit * slowed)
 }
 
-// --- asking
+// --- checking
 
-/// How limiters are asked.
-trait Way {
-    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Asked;
-    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Asked;
+/// The operation by which limiters are checked.
+trait CheckCall {
+    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Checked;
+    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Checked;
 }
 
-/// The verdict, and the one that tells which state gave it.
-type Asked = (Decision, Decision);
+/// The decision, and the decision that identifies the state it was made in.
+type Checked = (Decision, Decision);
 
-/// As nearly everybody does.
+/// Uses `check`, the common call.
 struct Check;
 
-impl Way for Check {
-    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Asked {
+impl CheckCall for Check {
+    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Checked {
         let decision = limiter.cost(cost).check();
         (decision, decision)
     }
 
-    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Asked {
+    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Checked {
         let decision = limiter.cost(cost).check(&key);
         (decision, decision)
     }
 }
 
-/// A policy's decision is that of the binding rule; which state it was made in only the first rule tells.
+/// A policy's decision is the one of the binding rule; only the first rule's decision identifies the state.
 struct CheckEach;
 
-impl Way for CheckEach {
-    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Asked {
+impl CheckCall for CheckEach {
+    fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Checked {
         let detailed = limiter.cost(cost).check_each();
         (detailed.decision, detailed.rules[0])
     }
 
-    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Asked {
+    fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Checked {
         let detailed = limiter.cost(cost).check_each(&key);
         (detailed.decision, detailed.rules[0])
     }
 }
 
-/// Something that passes the time between decisions.
+/// Advances the clock between decisions.
 trait Pass: Clock + Clone + Send + Sync {
     fn pass(&self, random: &mut Random);
 }
@@ -98,7 +98,7 @@ impl Pass for SteadyClock {
 }
 
 impl Pass for ManualClock {
-    /// Half a token per decision on average, and often none for a while.
+    /// Adds half a token per decision on average, and often none for a while.
     fn pass(&self, random: &mut Random) {
         if random.one_in(16) {
             self.advance(Duration::from_micros(random.below(16)));
@@ -106,51 +106,51 @@ impl Pass for ManualClock {
     }
 }
 
-/// Lets all threads ask at once, and returns what they were told, by key.
-fn all_ask<C: Pass>(
+/// Runs the checks of all threads in parallel, and returns their decisions by key.
+fn run_threads<C: Pass>(
     clock: &C,
     pick: impl Fn(&mut Random, usize) -> u64 + Sync,
-    ask: impl Fn(u64, u32) -> Asked + Sync,
-) -> HashMap<u64, Vec<Told>> {
+    ask: impl Fn(u64, u32) -> Checked + Sync,
+) -> HashMap<u64, Vec<Record>> {
     let start = Barrier::new(THREADS);
     let one_thread = |thread: usize| {
         let mut random = Random::seeded(thread as u64);
         start.wait();
-        let verdict = |number| {
+        let record = |number| {
             clock.pass(&mut random);
             let (key, cost) = (pick(&mut random, number), cost(&mut random));
             let (decision, ordering) = ask(key, cost);
-            (key, Told { thread, number, cost, decision, ordering })
+            (key, Record { thread, number, cost, decision, ordering })
         };
-        (0..decisions()).map(verdict).collect::<Vec<_>>()
+        (0..decisions()).map(record).collect::<Vec<_>>()
     };
-    let mut told: HashMap<u64, Vec<Told>> = HashMap::new();
+    let mut records: HashMap<u64, Vec<Record>> = HashMap::new();
     std::thread::scope(|scope| {
         let one_thread = &one_thread;
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || one_thread(thread))).collect();
-        for (key, verdict) in
+        for (key, record) in
             threads.into_iter().flat_map(|thread| thread.join().expect("a thread that returns"))
         {
-            told.entry(key).or_default().push(verdict);
+            records.entry(key).or_default().push(record);
         }
     });
-    told
+    records
 }
 
 fn cost(random: &mut Random) -> u32 {
-    u32::try_from(random.between(1, DEAREST)).expect("a small cost")
+    u32::try_from(random.between(1, MAX_COST)).expect("a small cost")
 }
 
-/// Replays every key.
+/// Replays the decisions of every key.
 #[track_caller]
-fn verify<O: Oracle + Clone>(oracle: &O, told: HashMap<u64, Vec<Told>>) {
+fn verify<O: Oracle + Clone>(oracle: &O, records: HashMap<u64, Vec<Record>>) {
     let mut all = Tally::default();
-    for told in told.into_values() {
-        assert!(told.iter().all(|told| !no_room(&told.decision)), "there was room for every key");
-        let tally = replay(oracle.clone(), told);
-        all = Tally { passed: all.passed + tally.passed, refused: all.refused + tally.refused };
+    for records in records.into_values() {
+        assert!(records.iter().all(|record| !no_room(&record.decision)), "there was room for every key");
+        let tally = replay(oracle.clone(), records);
+        all = Tally { passed: all.passed + tally.passed, denied: all.denied + tally.denied };
     }
-    assert!(all.passed > 100 && all.refused > 100, "a run that proves something: {all:?}");
+    assert!(all.passed > 100 && all.denied > 100, "the run is too one-sided to mean something: {all:?}");
 }
 
 fn no_room(decision: &Decision) -> bool {
@@ -159,53 +159,61 @@ fn no_room(decision: &Decision) -> bool {
 
 // --- runs
 
-fn one_limiter<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+fn one_limiter<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let limiter = Limiter::with(algorithm).with_clock(clock.clone());
-    verify(&oracle, all_ask(&clock, |_, _| 0, |_, cost| W::limiter(&limiter, cost)));
+    verify(&oracle, run_threads(&clock, |_, _| 0, |_, cost| W::limiter(&limiter, cost)));
 }
 
-fn one_key<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+fn one_key<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
-    verify(&oracle, all_ask(&clock, |_, _| 0, |key, cost| W::key(&limiter, key, cost)));
+    verify(&oracle, run_threads(&clock, |_, _| 0, |key, cost| W::key(&limiter, key, cost)));
 }
 
-fn many_keys<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+fn many_keys<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(400).with_clock(clock.clone());
-    let told = all_ask(&clock, |random, _| random.below(KEYS), |key, cost| W::key(&limiter, key, cost));
-    verify(&oracle, told);
+    let records =
+        run_threads(&clock, |random, _| random.below(KEYS), |key, cost| W::key(&limiter, key, cost));
+    verify(&oracle, records);
 }
 
-/// With each decision comes a key that was never here before, takes all it can and is not seen again. Thousands of them
-/// are here at any time: the table divides, and who is idle is let go. The other keys are asked in turns, so that they are let
-/// go too, and come back.
+/// With each decision a new key arrives, takes the whole burst and never returns. Thousands of new keys are
+/// in the table at any time: the table divides, and idle keys are evicted. The other keys are checked in
+/// groups, one group after another, so that they are evicted too, and come back.
 ///
-/// Now and then a thread whose reading of the clock is old finds the table full. That verdict is about room, not about
-/// the key, and must change nothing: the others are replayed without it.
-fn many_keys_among_newcomers<W: Way>((algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+/// Now and then a thread with an old clock reading finds the table full. That decision is about room, not
+/// about the key, and must change nothing: the other decisions are replayed without it.
+fn many_keys_among_new_keys<W: CheckCall>((algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(20_000).on_full(OnFull::Refuse);
     let limiter = limiter.with_clock(clock.clone());
-    let newcomers = AtomicU64::new(KEYS);
+    let new_keys = AtomicU64::new(KEYS);
     let before = limiter.stats();
-    let turn = decisions().div_ceil(16);
-    let pick = |random: &mut Random, number: usize| (number / turn % 8) as u64 * 32 + random.below(32);
-    let mut told = all_ask(&clock, pick, |key, cost| {
-        let newcomer = newcomers.fetch_add(1, Ordering::Relaxed);
-        let welcome = limiter.cost(u32::try_from(LIMIT).expect("a small limit")).check(&newcomer);
-        assert!(welcome.is_allowed() || no_room(&welcome), "a newcomer has used nothing: {welcome:?}");
+    let group_length = decisions().div_ceil(16);
+    let pick =
+        |random: &mut Random, number: usize| (number / group_length % 8) as u64 * 32 + random.below(32);
+    let mut records = run_threads(&clock, pick, |key, cost| {
+        let new_key = new_keys.fetch_add(1, Ordering::Relaxed);
+        let first = limiter.cost(u32::try_from(LIMIT).expect("a small limit")).check(&new_key);
+        assert!(first.is_allowed() || no_room(&first), "a new key has used nothing: {first:?}");
         W::key(&limiter, key, cost)
     });
     let after = limiter.stats();
-    assert!(after.bytes > before.bytes && after.evicted > 0, "it divided and let go: {before:?} {after:?}");
-    told.values_mut().for_each(|told| told.retain(|told| !no_room(&told.decision)));
-    verify(&oracle, told);
+    assert!(
+        after.bytes > before.bytes && after.evicted > 0,
+        "the table divided and evicted: {before:?} {after:?}"
+    );
+    records.values_mut().for_each(|of_key| of_key.retain(|record| !no_room(&record.decision)));
+    verify(&oracle, records);
 }
 
-/// Keys for whom there is no room, few enough that hardly ever two of them share all their cells: what they are told
-/// is exact too. Who has the slot takes it again and again, so that it stays.
-fn keys_without_room<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
+/// Keys that do not fit, few enough that hardly ever two of them share all their cells: their decisions are
+/// exact, too. The key in the table is charged again and again, so that it is never evicted.
+fn keys_without_room<W: CheckCall, C: Pass>(
+    clock: C,
+    (algorithm, oracle): (impl Shareable, impl Oracle + Clone),
+) {
     let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
-    let told = all_ask(
+    let records = run_threads(
         &clock,
         |random, _| random.below(4),
         |key, cost| {
@@ -215,27 +223,27 @@ fn keys_without_room<W: Way, C: Pass>(clock: C, (algorithm, oracle): (impl Share
     );
     let stats = limiter.stats();
     assert!(stats.sketch.decided > 1_000 && stats.sketch.refused > 100, "{stats:?}");
-    verify(&oracle, told);
+    verify(&oracle, records);
 }
 
 trait Shareable: Algorithm + Clone + Send + Sync {}
 
 impl<A: Algorithm + Clone + Send + Sync> Shareable for A {}
 
-/// Every run, of a limit that is so many times slower.
-fn every_run<W: Way, A: Shareable, O: Oracle + Clone>(slowed: impl Fn(u64) -> (A, O)) {
+/// Every run, with a limit that is slower by the given factor.
+fn every_run<W: CheckCall, A: Shareable, O: Oracle + Clone>(slowed: impl Fn(u64) -> (A, O)) {
     one_limiter::<W, _>(SteadyClock::new(), slowed(1));
     one_limiter::<W, _>(ManualClock::new(), slowed(1));
     one_key::<W, _>(SteadyClock::new(), slowed(1));
     one_key::<W, _>(ManualClock::new(), slowed(1));
     many_keys::<W, _>(SteadyClock::new(), slowed(KEYS));
     many_keys::<W, _>(ManualClock::new(), slowed(KEYS));
-    many_keys_among_newcomers::<W>(slowed(KEYS));
+    many_keys_among_new_keys::<W>(slowed(KEYS));
 }
 
 // --- limits
 
-/// A bucket of `limit` in so many microseconds, and an interval of p/q with this q.
+/// A bucket of `limit` per `micros` microseconds, whose interval is p/q with this q.
 fn bucket(limit: u64, micros: u64, q: u64) -> (TokenBucket, Bucket) {
     let quota = Quota::per(limit, Duration::from_micros(micros)).burst(LIMIT);
     assert_eq!(quota.q(), q);
@@ -243,23 +251,23 @@ fn bucket(limit: u64, micros: u64, q: u64) -> (TokenBucket, Bucket) {
 }
 
 #[test]
-fn a_bucket_of_whole_microseconds_is_exact() {
+fn bucket_of_whole_microseconds_is_exact() {
     every_run::<Check, _, _>(|slowed| bucket(1, slowed, 1));
 }
 
 #[test]
-fn a_bucket_of_thirds_of_microseconds_is_exact() {
+fn bucket_of_thirds_of_microseconds_is_exact() {
     every_run::<Check, _, _>(|slowed| bucket(3, 4 * slowed, 3));
 }
 
-/// Too many parts for one word: two words and a guard.
+/// The interval has too many parts for one word: the state takes two words and a guard.
 #[test]
-fn a_bucket_of_millionths_of_microseconds_is_exact() {
+fn bucket_of_millionths_of_microseconds_is_exact() {
     every_run::<Check, _, _>(|slowed| bucket(999_983, 1_000_000 * slowed, 999_983));
 }
 
 #[test]
-fn a_window_by_the_clock_is_exact() {
+fn aligned_fixed_window_is_exact() {
     every_run::<Check, _, _>(|slowed| {
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
         (FixedWindow::new(quota), Window::aligned(quota, Duration::ZERO))
@@ -267,7 +275,7 @@ fn a_window_by_the_clock_is_exact() {
 }
 
 #[test]
-fn keys_without_room_are_told_what_they_would_be_told_with_it() {
+fn keys_without_room_get_exact_decisions() {
     fn both_clocks<A: Shareable, O: Oracle + Clone>(limit: impl Fn() -> (A, O)) {
         keys_without_room::<Check, _>(SteadyClock::new(), limit());
         keys_without_room::<Check, _>(ManualClock::new(), limit());
@@ -282,7 +290,7 @@ fn keys_without_room_are_told_what_they_would_be_told_with_it() {
 }
 
 #[test]
-fn a_window_from_the_first_hit_is_exact() {
+fn fixed_window_from_first_hit_is_exact() {
     every_run::<Check, _, _>(|slowed| {
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
         (FixedWindow::new(quota).from_first_hit(), Window::from_first_hit(quota))
@@ -290,7 +298,7 @@ fn a_window_from_the_first_hit_is_exact() {
 }
 
 #[test]
-fn a_log_is_exact() {
+fn sliding_log_is_exact() {
     every_run::<Check, _, _>(|slowed| {
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
         (SlidingLog::new(quota), Log::new(quota, LIMIT))
@@ -298,17 +306,18 @@ fn a_log_is_exact() {
 }
 
 #[test]
-fn a_sliding_window_is_exact() {
+fn sliding_window_is_exact() {
     every_run::<Check, _, _>(|slowed| {
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
         (SlidingWindow::new(quota, 5), CellCounts::new(quota, 5, Oldest::InFull))
     });
 }
 
-/// Nine tokens in ten microseconds, and no more than the limit in each window. Whenever the window is full the bucket
-/// owes something, since it gives back less than what a full window takes; so the bucket tells all states apart.
+/// Nine tokens per ten microseconds, and no more than the limit in each window. Whenever the window is full
+/// the bucket is not full, since it refills less than what a full window takes; so the bucket identifies
+/// every state.
 #[test]
-fn a_policy_is_exact() {
+fn tuple_of_two_algorithms_is_exact() {
     every_run::<CheckEach, _, _>(|slowed| {
         let (bucket, of_bucket) = bucket(9, 10 * slowed, 9);
         let quota = Quota::per(LIMIT, period(LIMIT, slowed));
@@ -317,7 +326,7 @@ fn a_policy_is_exact() {
     });
 }
 
-/// The oracle's policy of two rules, as something that can be copied.
+/// The oracle's policy of two rules, as a cloneable type.
 #[derive(Clone)]
 struct Both(Bucket, Window);
 

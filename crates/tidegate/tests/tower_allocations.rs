@@ -1,4 +1,4 @@
-//! A request that passes allocates nothing, as long as nothing is told in the response.
+//! An allowed request allocates nothing, as long as no headers are added to the response.
 
 mod served;
 
@@ -12,7 +12,7 @@ use tidegate::{KeyedLimiter, Policy, Quota};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Answers with nothing, out of nothing.
+/// Responds with an empty body, without allocating.
 #[derive(Clone)]
 struct Empty;
 
@@ -39,12 +39,12 @@ fn request() -> Request<()> {
         .header("x-user", "alice")
         .header("x-forwarded-for", "203.0.113.9, 10.0.0.2")
         .body(())
-        .expect("as the test wants it");
-    request.extensions_mut().insert("10.0.0.1:4711".parse::<SocketAddr>().expect("as the test wants it"));
+        .expect("valid");
+    request.extensions_mut().insert("10.0.0.1:4711".parse::<SocketAddr>().expect("valid"));
     request
 }
 
-/// How many allocations it takes to serve the hundredth request.
+/// Counts the allocations of the hundredth request.
 fn allocations(limits: Limits) -> u64 {
     let mut service = RateLimitLayer::new(limits).layer(Empty);
     let mut serve = |request| {
@@ -61,11 +61,11 @@ fn allocations(limits: Limits) -> u64 {
 }
 
 fn keyed(key: impl RuleKey) -> Limits {
-    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("as the test wants it")
+    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("valid")
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn allowed_request_allocates_nothing() {
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
     let behind = client().behind(proxies, Forwarding::XForwardedFor);
     let keys = (by::method(), by::header("x-user"), by::query("page"), by::address(behind.clone()));
@@ -79,18 +79,18 @@ fn a_request_that_passes_allocates_nothing() {
 
     let quota = Quota::per_second(1_000);
     let policy =
-        Policy::builder().rule("everybody", quota).rule("user", quota).rule("tried", quota).build().unwrap();
+        Policy::builder().rule("global", quota).rule("user", quota).rule("trial", quota).build().unwrap();
     let limits = Limits::over(policy)
-        .rule("everybody", by::global())
+        .rule("global", by::global())
         .rule("user", by::header("x-user").or_skip())
-        .rule("tried", by::method())
+        .rule("trial", by::method())
         .shadow();
     assert_eq!(allocations(limits.build().unwrap()), 0);
 }
 
 #[test]
-fn what_is_told_is_what_allocates() {
+fn response_headers_allocate() {
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(1_000));
     let limits = Limits::over(limiter).rule("user", by::global()).fields(Fields::Draft11).build().unwrap();
-    assert!(allocations(limits) > 0, "or the count above counts nothing");
+    assert!(allocations(limits) > 0, "otherwise the count above measures nothing");
 }

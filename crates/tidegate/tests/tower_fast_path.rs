@@ -1,4 +1,4 @@
-//! Requests that take a short way are ruled, answered and handed on as those that take the long one.
+//! The fast path decides, answers and forwards requests exactly as the slow path does.
 
 mod served;
 
@@ -18,11 +18,11 @@ use tower_service::Service;
 
 const QUOTA: Quota = Quota::per_second(3).burst(5);
 
-/// Answers with the address that it finds in the request.
+/// Responds with the address that it finds in the request.
 #[derive(Clone, Copy, Debug)]
-struct WhoAsks;
+struct EchoAddress;
 
-impl Service<Request<()>> for WhoAsks {
+impl Service<Request<()>> for EchoAddress {
     type Response = Response<Vec<u8>>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Vec<u8>>, Infallible>>;
@@ -37,15 +37,15 @@ impl Service<Request<()>> for WhoAsks {
     }
 }
 
-/// The same limits, of which requests have to go this far.
+/// The same limits, evaluated by this path.
 #[derive(Clone, Copy, Debug)]
-enum Far {
-    AsFarAsNeedBe,
-    /// As a cost has to be asked for.
-    AllTheWay,
+enum Path {
+    Fast,
+    /// Forced by a cost closure.
+    Slow,
 }
 
-fn limits(far: Far, fields: Fields, expose: Expose, clock: &ManualClock) -> Limits {
+fn limits(path: Path, fields: Fields, expose: Expose, clock: &ManualClock) -> Limits {
     let limiter = KeyedLimiter::<str, TokenBucket>::new(QUOTA).with_clock(clock.clone());
     let client = ClientAddress::from_socket(|address: &SocketAddr| *address);
     let limits = Limits::over(limiter)
@@ -53,22 +53,22 @@ fn limits(far: Far, fields: Fields, expose: Expose, clock: &ManualClock) -> Limi
         .expose(expose)
         .fields(fields)
         .readable_in_browsers();
-    let limits = match far {
-        Far::AsFarAsNeedBe => limits,
-        Far::AllTheWay => limits.cost(|_| 1),
+    let limits = match path {
+        Path::Fast => limits,
+        Path::Slow => limits.cost(|_| 1),
     };
-    limits.build().expect("as the test wants it")
+    limits.build().expect("valid")
 }
 
 fn from(address: &str) -> Request<()> {
     let mut request = Request::new(());
-    request.extensions_mut().insert(address.parse::<SocketAddr>().expect("as the test wants it"));
+    request.extensions_mut().insert(address.parse::<SocketAddr>().expect("valid"));
     request
 }
 
-/// Status, headers and body of what comes back, step by step.
-async fn told(limits: Limits, clock: &ManualClock) -> Vec<String> {
-    let mut service = RateLimitLayer::new(limits).layer(WhoAsks);
+/// Status, headers and body of each response, step by step.
+async fn responses(limits: Limits, clock: &ManualClock) -> Vec<String> {
+    let mut service = RateLimitLayer::new(limits).layer(EchoAddress);
     let mut all = Vec::new();
     for step in 0..40 {
         for address in ["192.0.2.1:1", "[::ffff:192.0.2.1]:2", "192.0.2.2:1", "[2001:db8::1]:1"] {
@@ -81,24 +81,27 @@ async fn told(limits: Limits, clock: &ManualClock) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_short_way_and_the_long_one_lead_to_the_same_answers() {
+async fn fast_path_and_slow_path_give_the_same_responses() {
     let all = [Fields::None, Fields::Draft11, Fields::DraftNext, Fields::Draft06, Fields::XRateLimit];
     for fields in all {
         for expose in [Expose::Quota, Expose::RetryAfterOnly, Expose::Hidden] {
-            let [short, long] = [Far::AsFarAsNeedBe, Far::AllTheWay].map(async |far| {
+            let [fast, slow] = [Path::Fast, Path::Slow].map(async |path| {
                 let clock = ManualClock::new();
-                told(limits(far, fields, expose, &clock), &clock).await
+                responses(limits(path, fields, expose, &clock), &clock).await
             });
-            let (short, long) = (short.await, long.await);
-            assert_eq!(short, long, "{fields:?} {expose:?}");
+            let (fast, slow) = (fast.await, slow.await);
+            assert_eq!(fast, slow, "{fields:?} {expose:?}");
             for status in ["200", "429"] {
                 assert!(
-                    short.iter().any(|told| told.starts_with(status)),
+                    fast.iter().any(|response| response.starts_with(status)),
                     "{fields:?} {expose:?}: no {status}"
                 );
             }
-            let passed = |told: &&String| told.starts_with("200");
-            assert!(short.iter().filter(passed).all(|told| !told.ends_with(" []")), "the address was lost");
+            let passed = |response: &&String| response.starts_with("200");
+            assert!(
+                fast.iter().filter(passed).all(|response| !response.ends_with(" []")),
+                "the address was lost"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the layer tells clients of several rules, of busy slots and of WebSockets.
+//! Response headers of the layer for several rules, for concurrency limits and for WebSockets.
 
 mod served;
 
@@ -13,76 +13,76 @@ use tower_layer::Layer;
 
 type Rules = Policy<Rule, ManualClock>;
 
-const EVERYBODY: Quota = Quota::per_minute(100);
+const GLOBAL: Quota = Quota::per_minute(100);
 const USER: Quota = Quota::per_minute(2);
 
-/// Everybody, each user, and something that is nobody's business.
+/// A global rule, a rule per user, a rule that only exposes retry-after, and a shadow rule.
 fn limits(set: impl FnOnce(LimitsBuilder<Rules>) -> LimitsBuilder<Rules>) -> Limits {
     let policy = Policy::builder()
-        .rule("everybody", EVERYBODY)
+        .rule("global", GLOBAL)
         .rule("user", USER)
         .rule("abuse", Quota::per_hour(50))
-        .rule("tried out", Quota::per_hour(50))
+        .rule("trial", Quota::per_hour(50))
         .build()
-        .expect("as the test wants it")
+        .expect("valid")
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
-        .rule("everybody", by::global())
-        .quota(EVERYBODY)
+        .rule("global", by::global())
+        .quota(GLOBAL)
         .rule("user", by::header("x-user").or_skip())
         .quota(USER)
         .rule("abuse", by::global())
         .expose(Expose::RetryAfterOnly)
-        .rule("tried out", by::global())
+        .rule("trial", by::global())
         .shadow();
-    set(limits).build().expect("as the test wants it")
+    set(limits).build().expect("valid")
 }
 
-async fn told(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
+async fn respond(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
     send(&mut RateLimitLayer::new(limits.clone()).layer(Counting::default()), request).await
 }
 
 fn lists(headers: &HeaderMap) -> [&str; 2] {
-    ["ratelimit-policy", "ratelimit"].map(|name| headers[name].to_str().expect("as the test wants it"))
+    ["ratelimit-policy", "ratelimit"].map(|name| headers[name].to_str().expect("valid"))
 }
 
-const POLICY: &str = "\"everybody\";q=100;w=60, \"user\";q=2;w=60";
+const POLICY: &str = "\"global\";q=100;w=60, \"user\";q=2;w=60";
 
 #[tokio::test]
-async fn every_rule_that_is_shown_is_told_in_the_order_of_the_rules() {
+async fn headers_list_every_exposed_rule_in_order() {
     let limits = limits(|limits| limits.fields(Fields::Draft11));
-    let first = told(&limits, of("alice")).await;
-    assert_eq!(lists(first.headers()), [POLICY, "\"everybody\";r=99;t=1, \"user\";r=1;t=30"]);
-    let nobody = told(&limits, Request::new(())).await; // and so has no rule of its own
-    assert_eq!(lists(nobody.headers()), [POLICY, "\"everybody\";r=98;t=2"]);
+    let first = respond(&limits, of("alice")).await;
+    assert_eq!(lists(first.headers()), [POLICY, "\"global\";r=99;t=1, \"user\";r=1;t=30"]);
+    let anonymous = respond(&limits, Request::new(())).await; // no user, so no per-user rule
+    assert_eq!(lists(anonymous.headers()), [POLICY, "\"global\";r=98;t=2"]);
 }
 
 #[tokio::test]
-async fn a_refusal_tells_the_other_rules_as_they_were_found() {
+async fn refusal_reports_the_other_rules_uncharged() {
     let limits = limits(|limits| limits.fields(Fields::Draft11));
     for _ in 0..2 {
-        assert_eq!(told(&limits, of("alice")).await.status(), 200);
+        assert_eq!(respond(&limits, of("alice")).await.status(), 200);
     }
-    let refused = told(&limits, of("alice")).await;
+    let refused = respond(&limits, of("alice")).await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"30".parse().unwrap()));
-    assert_eq!(lists(refused.headers()), [POLICY, "\"everybody\";r=98;t=2, \"user\";r=0;t=30"]);
+    assert_eq!(lists(refused.headers()), [POLICY, "\"global\";r=98;t=2, \"user\";r=0;t=30"]);
 }
 
 fn violated(response: &Response<Vec<u8>>) -> &str {
-    let text = std::str::from_utf8(response.body()).expect("as the test wants it");
-    text.split_once("\"violated-policies\":").expect("it tells them").1.trim_end_matches('}')
+    let text = std::str::from_utf8(response.body()).expect("valid");
+    text.split_once("\"violated-policies\":").expect("the body lists them").1.trim_end_matches('}')
 }
 
 #[tokio::test]
-async fn all_rules_that_refuse_are_told_and_the_longest_wait() {
+async fn refusal_names_all_violated_rules_and_the_longest_retry_after() {
     let policy = Policy::builder()
         .rule("hourly", Quota::per_hour(1))
         .rule("daily", Quota::per_day(1))
         .rule("abuse", Quota::per_hour(1))
         .rule("wide", Quota::per_hour(9))
-        .concurrency("places", 1)
+        .concurrency("permits", 1)
         .build()
-        .expect("as the test wants it")
+        .expect("valid")
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
         .rule("hourly", by::global())
@@ -90,54 +90,54 @@ async fn all_rules_that_refuse_are_told_and_the_longest_wait() {
         .rule("abuse", by::global())
         .expose(Expose::Hidden)
         .rule("wide", by::global())
-        .rule("places", by::global())
+        .rule("permits", by::global())
         .fields(Fields::Draft11)
         .build()
-        .expect("as the test wants it");
-    let Evaluation::Now(LimitOutcome::Pass(_at_work)) = limits.evaluate(&Head::of(&of("alice"))) else {
-        panic!("it is the first")
+        .expect("valid");
+    let Evaluation::Now(LimitOutcome::Pass(_held)) = limits.evaluate(&Head::of(&of("alice"))) else {
+        panic!("the first request passes")
     };
-    let busy = told(&limits, of("alice")).await;
+    let busy = respond(&limits, of("alice")).await;
     assert_eq!(
         (busy.status().as_u16(), busy.headers()["retry-after"].to_str().unwrap()),
         (503, "86400"),
-        "a second would do for the places, and be in vain for the rest"
+        "one second would do for the permits, but not for the rates"
     );
-    assert_eq!(violated(&busy), r#"["hourly","daily","places"]"#);
-    drop(_at_work);
-    let refused = told(&limits, of("alice")).await;
+    assert_eq!(violated(&busy), r#"["hourly","daily","permits"]"#);
+    drop(_held);
+    let refused = respond(&limits, of("alice")).await;
     assert_eq!((refused.status().as_u16(), violated(&refused)), (429, r#"["hourly","daily"]"#));
     assert_eq!(refused.headers()["retry-after"], "86400");
-    let another = told(&limits, of("bob")).await;
+    let another = respond(&limits, of("bob")).await;
     assert_eq!(violated(&another), r#"["hourly"]"#);
     assert_eq!(another.headers()["retry-after"], "3600");
 }
 
 #[tokio::test]
-async fn where_there_is_room_for_one_rule_it_is_the_one_with_the_least_left() {
+async fn single_rule_headers_report_the_rule_with_the_least_remaining() {
     let limits = limits(|limits| limits.fields(Fields::XRateLimit));
-    let first = told(&limits, of("alice")).await;
+    let first = respond(&limits, of("alice")).await;
     let three =
         ["limit", "remaining", "reset"].map(|name| first.headers()[format!("x-ratelimit-{name}")].clone());
     assert_eq!(three, ["2", "1", "30"]);
 }
 
-/// A limit of one at once, of which somebody has the place.
+/// A concurrency limit of one, with its permit taken.
 fn busy(set: impl FnOnce(LimitsBuilder<ConcurrencyLimiter>) -> LimitsBuilder<ConcurrencyLimiter>) -> Limits {
     let limiter = ConcurrencyLimiter::new(1);
-    let permit = limiter.try_acquire().expect("nobody has it yet").into_owned();
+    let permit = limiter.try_acquire().expect("the permit is free").into_owned();
     std::mem::forget(permit);
-    set(Limits::over(limiter).rule("places", by::global())).build().expect("as the test wants it")
+    set(Limits::over(limiter).rule("permits", by::global())).build().expect("valid")
 }
 
 #[tokio::test]
-async fn when_to_come_back_to_busy_slots_is_a_setting() {
+async fn retry_after_of_a_busy_concurrency_limit_is_configurable() {
     for (limits, seconds) in [
         (busy(|limits| limits), "1"),
         (busy(|limits| limits.retry_when_busy_after(Duration::from_millis(4_001))), "5"),
         (busy(|limits| limits.retry_when_busy_after(Duration::ZERO)), "1"),
     ] {
-        let refused = told(&limits, Request::new(())).await;
+        let refused = respond(&limits, Request::new(())).await;
         assert_eq!(
             (refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()),
             (503, seconds)
@@ -147,7 +147,7 @@ async fn when_to_come_back_to_busy_slots_is_a_setting() {
 
 /// HD-13.
 #[tokio::test]
-async fn a_websocket_is_refused_before_the_upgrade_and_closed_after_it() {
+async fn websocket_is_refused_before_the_upgrade_and_closed_after_it() {
     let upgrade = || {
         Request::get("/chat")
             .header("connection", "Upgrade")
@@ -156,13 +156,13 @@ async fn a_websocket_is_refused_before_the_upgrade_and_closed_after_it() {
             .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
             .header("x-user", "alice")
             .body(())
-            .expect("as the test wants it")
+            .expect("valid")
     };
     let limits = limits(|limits| limits);
     for _ in 0..2 {
-        assert_eq!(told(&limits, upgrade()).await.status(), 200);
+        assert_eq!(respond(&limits, upgrade()).await.status(), 200);
     }
-    let before = told(&limits, upgrade()).await;
+    let before = respond(&limits, upgrade()).await;
     assert_eq!(before.status(), 429);
     assert!(
         ["upgrade", "connection", "sec-websocket-accept"]
@@ -173,7 +173,7 @@ async fn a_websocket_is_refused_before_the_upgrade_and_closed_after_it() {
     for (limits, code) in [(limits, 1008), (busy(|limits| limits), 1013)] {
         let message = upgrade();
         let Evaluation::Now(LimitOutcome::Refuse(refusal)) = limits.evaluate(&Head::of(&message)) else {
-            panic!("it is used up")
+            panic!("the quota is used up")
         };
         assert_eq!(refusal.close_code(), code);
     }

@@ -1,4 +1,4 @@
-//! The layer in front of those we call: it waits, and it obeys.
+//! The outbound layer: it waits for its own limits, and for the retry-after of the called service.
 
 mod served;
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Answers what it was told to, and keeps when it was called.
+/// Responds with the given responses, and records when it was called.
 #[derive(Clone)]
 struct Partner {
     began: Instant,
@@ -31,9 +31,9 @@ impl Partner {
         Partner { began: Instant::now(), answers, calls: Arc::default() }
     }
 
-    /// When it was called, in milliseconds.
+    /// The instants of the calls, in milliseconds.
     fn calls(&self) -> Vec<u128> {
-        self.calls.lock().expect("as the test wants it").clone()
+        self.calls.lock().expect("valid").clone()
     }
 }
 
@@ -47,16 +47,16 @@ impl Service<Request<()>> for Partner {
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        self.calls.lock().expect("as the test wants it").push(self.began.elapsed().as_millis());
-        ready(Ok(self.answers.lock().expect("as the test wants it").pop_front().unwrap_or_default()))
+        self.calls.lock().expect("valid").push(self.began.elapsed().as_millis());
+        ready(Ok(self.answers.lock().expect("valid").pop_front().unwrap_or_default()))
     }
 }
 
 fn answer(status: u16, name: &str, value: &str) -> Response<()> {
-    Response::builder().status(status).header(name, value).body(()).expect("as the test wants it")
+    Response::builder().status(status).header(name, value).body(()).expect("valid")
 }
 
-/// Ten a second, one after the other, for at most a second.
+/// Ten per second with a burst of one, and waits of at most one second.
 fn tenth(partner: &Partner) -> Outbound<Partner> {
     let clock = TokioClock::new();
     let limits = Limits::over(Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock))
@@ -64,12 +64,12 @@ fn tenth(partner: &Partner) -> Outbound<Partner> {
         .wait_at_most(Duration::from_secs(1))
         .timer(clock)
         .build()
-        .expect("as the test wants it");
+        .expect("valid");
     OutboundLayer::new(limits).longest_hold(Duration::from_secs(30)).layer(partner.clone())
 }
 
 fn to(host: &str) -> Request<()> {
-    Request::get(format!("http://{host}/")).body(()).expect("as the test wants it")
+    Request::get(format!("http://{host}/")).body(()).expect("valid")
 }
 
 async fn call(service: &mut Outbound<Partner>, host: &str) -> Result<StatusCode, OutboundError<Infallible>> {
@@ -78,7 +78,7 @@ async fn call(service: &mut Outbound<Partner>, host: &str) -> Result<StatusCode,
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_wait_their_turn_and_fail_if_that_takes_too_long() {
+async fn calls_wait_in_order_and_fail_if_the_wait_is_too_long() {
     let partner = Partner::new([]);
     let service = tenth(&partner);
     let tasks: Vec<_> = (0..13)
@@ -101,10 +101,10 @@ async fn calls_wait_their_turn_and_fail_if_that_takes_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_for_time_is_given_it_by_all() {
+async fn retry_after_of_a_host_holds_back_all_clones() {
     let partner = Partner::new([answer(429, "retry-after", "7"), answer(200, "ratelimit", "\"x\";r=0;t=2")]);
     let mut service = tenth(&partner);
-    assert_eq!(call(&mut service, "a").await.unwrap(), 429, "the caller sees the refusal as it came");
+    assert_eq!(call(&mut service, "a").await.unwrap(), 429, "the caller sees the 429 unchanged");
     let mut clone = service.clone();
     assert_eq!(call(&mut clone, "A:80").await.unwrap(), 200); // not before 7 s
     assert_eq!(call(&mut service, "a").await.unwrap(), 200); // not before 9 s
@@ -113,10 +113,10 @@ async fn whoever_asks_for_time_is_given_it_by_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_its_turn_meanwhile_gives_that_time_too_and_keeps_the_pace_after_it() {
+async fn queued_calls_obey_retry_after_and_keep_the_rate_afterwards() {
     let partner = Partner::new([answer(429, "retry-after", "7")]);
     let service = tenth(&partner);
-    let calls: Vec<_> = (0..4).map(|_| service.clone().call(to("a"))).collect(); // all stand in line
+    let calls: Vec<_> = (0..4).map(|_| service.clone().call(to("a"))).collect(); // all queued
     let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
     for task in tasks {
         task.await.unwrap().unwrap();
@@ -125,18 +125,18 @@ async fn who_waits_its_turn_meanwhile_gives_that_time_too_and_keeps_the_pace_aft
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_given_up_leaves_its_turn_to_the_next() {
+async fn dropped_call_leaves_its_instant_to_the_next() {
     let partner = Partner::new([]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 200);
-    let given_up = service.call(to("a"));
-    drop(given_up);
+    let dropped = service.call(to("a"));
+    drop(dropped);
     assert_eq!(call(&mut service, "a").await.unwrap(), 200);
     assert_eq!(partner.calls(), [0, 100]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_date_is_waited_for_by_the_clock_of_who_has_set_it() {
+async fn retry_after_date_is_relative_to_the_date_of_the_response() {
     let until = Response::builder()
         .status(503)
         .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
@@ -151,7 +151,7 @@ async fn a_date_is_waited_for_by_the_clock_of_who_has_set_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_hosts_are_called_meanwhile() {
+async fn other_hosts_are_not_held_back() {
     let partner = Partner::new([answer(503, "retry-after", "7")]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 503);
@@ -160,7 +160,7 @@ async fn other_hosts_are_called_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_time_than_there_is_fails_at_once() {
+async fn retry_after_beyond_the_longest_hold_fails_immediately() {
     let partner = Partner::new([answer(429, "retry-after", "31")]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 429);
@@ -170,13 +170,13 @@ async fn more_time_than_there_is_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_for_a_call_is_held_as_long_as_its_response() {
-    let slots = ConcurrencyLimiter::new(1);
-    let limits = Limits::on(slots.clone(), by::global()).unwrap();
+async fn permit_of_a_call_is_held_as_long_as_its_response() {
+    let limiter = ConcurrencyLimiter::new(1);
+    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
     let mut service = OutboundLayer::new(limits).layer(Partner::new([]));
     let response = service.call(to("a")).await.unwrap();
-    assert_eq!(slots.stats().in_use, 1);
+    assert_eq!(limiter.stats().in_use, 1);
     assert!(matches!(service.call(to("a")).await, Err(OutboundError::Refused(_))));
     drop(response);
-    assert_eq!(slots.stats().in_use, 0);
+    assert_eq!(limiter.stats().in_use, 0);
 }

@@ -1,4 +1,4 @@
-//! Permits and places in line: held until the body has ended, and given back at once by whoever goes.
+//! Permits and queue positions: held until the body has ended, and released when the request is dropped.
 
 mod served;
 
@@ -21,22 +21,22 @@ use tidegate::{ConcurrencyLimiter, Limiter, Policy, Quota, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Frames that come when the test says so, and the end.
+/// Frames that the test pushes, and the end of the stream.
 type Frames = Arc<Mutex<VecDeque<Option<Result<&'static str, ()>>>>>;
 
 /// A body of such frames.
 #[derive(Default)]
-struct Slow(Frames);
+struct SlowBody(Frames);
 
-impl From<Vec<u8>> for Slow {
+impl From<Vec<u8>> for SlowBody {
     fn from(_: Vec<u8>) -> Self {
-        let refused = Slow::default();
-        refused.0.lock().expect("as the test wants it").push_back(None);
+        let refused = SlowBody::default();
+        refused.0.lock().expect("valid").push_back(None);
         refused
     }
 }
 
-impl Body for Slow {
+impl Body for SlowBody {
     type Data = VecDeque<u8>;
     type Error = ();
 
@@ -44,7 +44,7 @@ impl Body for Slow {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<VecDeque<u8>>, ()>>> {
-        match self.0.lock().expect("as the test wants it").pop_front() {
+        match self.0.lock().expect("valid").pop_front() {
             None => Poll::Pending,
             Some(None) => Poll::Ready(None),
             Some(Some(frame)) => Poll::Ready(Some(frame.map(|text| Frame::data(text.bytes().collect())))),
@@ -52,62 +52,62 @@ impl Body for Slow {
     }
 }
 
-/// Answers with a body of which the test holds the other end.
+/// Responds with a body of frames that the test provides.
 #[derive(Clone, Default)]
-struct Slowly(Frames);
+struct SlowService(Frames);
 
-impl Service<Request<()>> for Slowly {
-    type Response = Response<Slow>;
+impl Service<Request<()>> for SlowService {
+    type Response = Response<SlowBody>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<Slow>, Infallible>>;
+    type Future = Ready<Result<Response<SlowBody>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        std::future::ready(Ok(Response::new(Slow(self.0.clone()))))
+        std::future::ready(Ok(Response::new(SlowBody(self.0.clone()))))
     }
 }
 
-fn one_at_once() -> (ConcurrencyLimiter, Slowly, Concurrency<Slowly, Slow>) {
-    let (limiter, slowly) = (ConcurrencyLimiter::new(1), Slowly::default());
-    let limits = Limits::on(limiter.clone(), by::global()).expect("as the test wants it");
-    let service = ConcurrencyLayer::new(limits).layer(slowly.clone());
-    (limiter, slowly, service)
+fn one_concurrent() -> (ConcurrencyLimiter, SlowService, Concurrency<SlowService, SlowBody>) {
+    let (limiter, slow_service) = (ConcurrencyLimiter::new(1), SlowService::default());
+    let limits = Limits::on(limiter.clone(), by::global()).expect("valid");
+    let service = ConcurrencyLayer::new(limits).layer(slow_service.clone());
+    (limiter, slow_service, service)
 }
 
 #[tokio::test]
-async fn a_permit_is_held_until_the_body_has_ended() {
-    let (limiter, slowly, mut service) = one_at_once();
+async fn permit_is_held_until_the_body_has_ended() {
+    let (limiter, slow_service, mut service) = one_concurrent();
     let mut body = send(&mut service, request()).await.into_body();
     let refused = send(&mut service, request()).await;
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "the head is there, the body is not");
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "the head was sent, the body was not");
     assert_eq!(refused.headers()["retry-after"], "1");
 
-    slowly.0.lock().unwrap().push_back(Some(Ok("half")));
+    slow_service.0.lock().unwrap().push_back(Some(Ok("half")));
     assert!(body.frame().await.is_some());
     assert_eq!(limiter.stats().in_use, 1);
-    slowly.0.lock().unwrap().push_back(None);
+    slow_service.0.lock().unwrap().push_back(None);
     assert!(body.frame().await.is_none());
     assert_eq!(
         (limiter.stats().in_use, limiter.stats().endings.succeeded),
         (0, 1),
-        "it has ended, and not only been dropped"
+        "ended, not just dropped"
     );
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::OK);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_64_at_the_same_time_exactly_40_are_at_work() {
-    let service = ConcurrencyLayer::with_limit(40).layer(Slowly::default());
+async fn exactly_40_of_64_concurrent_requests_hold_a_permit() {
+    let service = ConcurrencyLayer::with_limit(40).layer(SlowService::default());
     let barrier = Arc::new(tokio::sync::Barrier::new(64));
     let tasks: Vec<_> = (0..64)
         .map(|_| {
             let (mut service, barrier) = (service.clone(), barrier.clone());
             tokio::spawn(async move {
                 barrier.wait().await;
-                send(&mut service, request()).await // whose body nobody reads yet
+                send(&mut service, request()).await // its body is not read yet
             })
         })
         .collect();
@@ -122,29 +122,29 @@ async fn of_64_at_the_same_time_exactly_40_are_at_work() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_or_is_dropped_gives_its_permit_back() {
-    let (limiter, slowly, mut service) = one_at_once();
+async fn failed_or_dropped_body_releases_its_permit() {
+    let (limiter, slow_service, mut service) = one_concurrent();
     let body = send(&mut service, request()).await.into_body();
     assert_eq!(limiter.stats().in_use, 1);
     drop(body);
     assert_eq!(limiter.stats().in_use, 0);
 
     let mut body = send(&mut service, request()).await.into_body();
-    slowly.0.lock().unwrap().push_back(Some(Err(())));
+    slow_service.0.lock().unwrap().push_back(Some(Err(())));
     assert!(body.frame().await.unwrap().is_err());
     assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 0));
 }
 
-/// Answers with this status and body.
-struct Answers<B>(StatusCode, fn() -> B);
+/// Responds with this status and body.
+struct Respond<B>(StatusCode, fn() -> B);
 
-impl<B> Clone for Answers<B> {
+impl<B> Clone for Respond<B> {
     fn clone(&self) -> Self {
-        Answers(self.0, self.1)
+        Respond(self.0, self.1)
     }
 }
 
-impl<B> Service<Request<()>> for Answers<B> {
+impl<B> Service<Request<()>> for Respond<B> {
     type Response = Response<B>;
     type Error = Infallible;
     type Future = Ready<Result<Response<B>, Infallible>>;
@@ -166,43 +166,43 @@ fn whole(text: &str) -> Whole {
     Whole::new(text.bytes().collect())
 }
 
-/// Sends a body as servers do: they ask whether it has ended, and do not look for an end that they know of.
+/// Sends a body as servers do: after `is_end_stream` they do not poll for the end.
 async fn send_whole<B: Body + Unpin>(mut body: B) {
     while !body.is_end_stream() {
-        assert!(matches!(body.frame().await, Some(Ok(_))), "there is more, as it said");
+        assert!(matches!(body.frame().await, Some(Ok(_))), "is_end_stream announced another frame");
     }
 }
 
 #[tokio::test]
-async fn a_body_that_was_sent_has_ended_whether_or_not_its_end_was_looked_at() {
+async fn sent_body_counts_as_ended_even_if_its_end_was_not_polled() {
     let limiter = ConcurrencyLimiter::new(1);
     let limits = || Limits::on(limiter.clone(), by::global()).unwrap();
     let endings = || {
         let stats = limiter.stats();
         (stats.in_use, stats.endings.succeeded, stats.endings.overloaded)
     };
-    let mut served = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
+    let mut served = ConcurrencyLayer::new(limits()).layer(Respond(StatusCode::OK, || whole("a b")));
     send_whole(send(&mut served, request()).await.into_body()).await;
     assert_eq!(endings(), (0, 1, 0));
-    let mut empty = ConcurrencyLayer::new(limits()).layer(Answers(StatusCode::NO_CONTENT, Whole::default));
+    let mut empty = ConcurrencyLayer::new(limits()).layer(Respond(StatusCode::NO_CONTENT, Whole::default));
     send_whole(send(&mut empty, request()).await.into_body()).await;
     assert_eq!(endings(), (0, 2, 0));
-    let unavailable = Answers(StatusCode::SERVICE_UNAVAILABLE, || whole("busy"));
+    let unavailable = Respond(StatusCode::SERVICE_UNAVAILABLE, || whole("busy"));
     let mut busy = ConcurrencyLayer::new(limits()).layer(unavailable.clone());
     send_whole(send(&mut busy, request()).await.into_body()).await;
     assert_eq!(endings(), (0, 2, 1));
-    drop(send(&mut served, request()).await); // nobody has looked at it
+    drop(send(&mut served, request()).await); // never polled
     assert_eq!(endings(), (0, 2, 1));
 
-    let mut until_the_head = RateLimitLayer::new(limits()).layer(Answers(StatusCode::OK, || whole("a b")));
-    drop(send(&mut until_the_head, request()).await);
-    assert_eq!(endings(), (0, 3, 1), "where permits last until the head, that is the end");
+    let mut rate_limited = RateLimitLayer::new(limits()).layer(Respond(StatusCode::OK, || whole("a b")));
+    drop(send(&mut rate_limited, request()).await);
+    assert_eq!(endings(), (0, 3, 1), "RateLimitLayer holds permits only until the head");
     drop(send(&mut RateLimitLayer::new(limits()).layer(unavailable), request()).await);
     assert_eq!(endings(), (0, 3, 2));
 }
 
 #[tokio::test]
-async fn a_permit_is_held_while_trailers_are_still_to_come() {
+async fn permit_is_held_until_the_trailers_are_sent() {
     type Trailing = WithTrailers<Whole, Ready<Option<Result<HeaderMap, Infallible>>>>;
     fn with_trailers(bytes: Vec<u8>) -> Trailing {
         let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from(0))]);
@@ -211,7 +211,7 @@ async fn a_permit_is_held_while_trailers_are_still_to_come() {
     let limiter = ConcurrencyLimiter::new(1);
     let limits = Limits::on(limiter.clone(), by::global()).unwrap();
     let layer = ConcurrencyLayer::with_body(limits, with_trailers);
-    let mut service = layer.layer(Answers(StatusCode::OK, || with_trailers(b"a".to_vec())));
+    let mut service = layer.layer(Respond(StatusCode::OK, || with_trailers(b"a".to_vec())));
     let mut body = send(&mut service, request()).await.into_body();
     assert!(body.frame().await.unwrap().unwrap().is_data());
     assert_eq!(limiter.stats().in_use, 1);
@@ -220,7 +220,7 @@ async fn a_permit_is_held_while_trailers_are_still_to_come() {
     assert_eq!((limiter.stats().in_use, limiter.stats().endings.succeeded), (0, 1));
 }
 
-/// Never answers.
+/// Never responds.
 #[derive(Clone)]
 struct Never;
 
@@ -239,7 +239,7 @@ impl Service<Request<()>> for Never {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_or_times_out_gives_its_permit_back() {
+async fn dropped_or_timed_out_request_releases_its_permit() {
     let limiter = ConcurrencyLimiter::new(1);
     let limits = Limits::on(limiter.clone(), by::global()).unwrap();
     let mut service = ConcurrencyLayer::new(limits).layer(Never);
@@ -252,10 +252,10 @@ async fn a_request_that_is_dropped_or_times_out_gives_its_permit_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_gives_the_place_to_those_behind() {
+async fn dropped_waiter_leaves_its_queue_position_to_the_next() {
     let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     let limits = Limits::over(limiter.clone())
-        .rule("at once", by::global())
+        .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(60))
         .max_waiting(2)
         .build()
@@ -267,9 +267,9 @@ async fn who_stops_waiting_gives_the_place_to_those_behind() {
     assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
     assert_eq!(limits.waiting(), 2);
     let third = send(&mut service, request()).await;
-    assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE, "no more than two may wait");
+    assert_eq!(third.status(), StatusCode::SERVICE_UNAVAILABLE, "at most two may wait");
 
-    drop(first); // the client has gone
+    drop(first); // the client disconnected
     assert_eq!((limits.waiting(), limiter.stats().waiting), (1, 1));
     drop(held);
     assert_eq!(second.await.unwrap().status(), StatusCode::OK);
@@ -277,10 +277,10 @@ async fn who_stops_waiting_gives_the_place_to_those_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_too_long_for_a_place_is_told_that_we_are_busy() {
+async fn wait_for_a_permit_that_times_out_is_answered_503() {
     let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     let limits = Limits::over(limiter.clone())
-        .rule("at once", by::global())
+        .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(5))
         .build()
         .unwrap();
@@ -292,7 +292,7 @@ async fn who_waited_too_long_for_a_place_is_told_that_we_are_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_for_a_rate_has_not_used_it() {
+async fn dropped_wait_for_a_rate_is_not_charged() {
     let limiter = Limiter::new(Quota::per_second(1).burst(1)).with_clock(TokioClock::new());
     let limits = Limits::over(limiter)
         .rule("rate", by::global())
@@ -306,28 +306,28 @@ async fn who_stops_waiting_for_a_rate_has_not_used_it() {
     assert_eq!(
         send(&mut service, request()).await.status(),
         StatusCode::OK,
-        "its turn was given back, and is a second away"
+        "the dropped wait was given back, and the next instant is one second away"
     );
 }
 
 #[tokio::test]
-async fn rates_and_places_in_one_policy_are_all_or_nothing() {
+async fn policy_with_a_rate_and_concurrency_is_all_or_nothing() {
     let policy =
-        Policy::builder().rule("rate", Quota::per_hour(2)).concurrency("at once", 1).build().unwrap();
+        Policy::builder().rule("rate", Quota::per_hour(2)).concurrency("concurrency", 1).build().unwrap();
     let limits = Limits::over(policy.clone())
         .rule("rate", by::global())
-        .rule("at once", by::global())
+        .rule("concurrency", by::global())
         .build()
         .unwrap();
-    let slowly = Slowly::default();
-    let mut service = ConcurrencyLayer::new(limits).layer(slowly.clone());
+    let slow_service = SlowService::default();
+    let mut service = ConcurrencyLayer::new(limits).layer(slow_service.clone());
     let body = send(&mut service, request()).await.into_body();
     for _ in 0..3 {
         assert_eq!(send(&mut service, request()).await.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
     drop(body);
     let second = send(&mut service, request()).await;
-    assert_eq!(second.status(), StatusCode::OK, "who found no place has used nothing of the rate");
+    assert_eq!(second.status(), StatusCode::OK, "a request without a permit is not charged by the rate");
     drop(second);
     assert_eq!(send(&mut service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
 }

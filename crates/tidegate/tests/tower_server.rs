@@ -1,4 +1,4 @@
-//! The layer in front of what we serve: who passes, what the others are answered, and what is told to both.
+//! The server layer: which requests pass, how the others are answered, and the headers of both.
 
 mod served;
 
@@ -20,7 +20,7 @@ fn in_front(limits: &Limits, service: &Counting) -> Served {
     RateLimitLayer::new(limits.clone()).layer(service.clone())
 }
 
-/// One an hour for each user.
+/// One per hour for each user.
 fn one_an_hour() -> KeyedLimiter<str, tidegate::TokenBucket, ManualClock> {
     KeyedLimiter::<str>::new(Quota::per_hour(1)).with_clock(ManualClock::new())
 }
@@ -29,14 +29,14 @@ fn by_user() -> impl tidegate::http::RuleKey {
     by::header("x-user").or_refuse()
 }
 
-/// Limits of one an hour for everybody, as this sets them.
+/// A global limit of one per hour, with these settings.
 fn limits(
     set: impl FnOnce(
         LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
     ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
 ) -> Limits {
     let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
-    set(Limits::over(limiter).rule("hourly", by::global())).build().expect("as the test wants it")
+    set(Limits::over(limiter).rule("hourly", by::global())).build().expect("valid")
 }
 
 async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
@@ -47,7 +47,7 @@ async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
 }
 
 fn text(response: &Response<Vec<u8>>) -> &str {
-    std::str::from_utf8(response.body()).expect("as the test wants it")
+    std::str::from_utf8(response.body()).expect("valid")
 }
 
 #[tokio::test]
@@ -62,11 +62,11 @@ async fn clones_of_layer_and_service_share_the_limit() {
         assert_eq!(send(service, of("alice")).await.status(), 429);
     }
     assert_eq!(send(&mut clone, of("bob")).await.status(), 200);
-    assert_eq!(counting.count(), 2, "who is refused does not reach the service");
+    assert_eq!(counting.count(), 2, "a refused request does not reach the service");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_64_at_the_same_time_exactly_40_pass() {
+async fn exactly_40_of_64_concurrent_requests_pass() {
     let counting = Counting::default();
     let limiter = Limiter::new(Quota::per_hour(40)).with_clock(ManualClock::new());
     let service = in_front(&Limits::on(limiter, by::global()).unwrap(), &counting);
@@ -88,7 +88,7 @@ async fn of_64_at_the_same_time_exactly_40_pass() {
 }
 
 #[tokio::test]
-async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it() {
+async fn poll_ready_charges_nothing_and_a_dropped_call_is_charged() {
     let counting = Counting::default();
     let limits =
         Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::global()).unwrap();
@@ -96,7 +96,7 @@ async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it()
     for _ in 0..10 {
         std::future::poll_fn(|cx| Service::<Request<()>>::poll_ready(&mut service, cx)).await.unwrap();
     }
-    drop(service.call(request())); // the client has reset the stream before it was looked at
+    drop(service.call(request())); // the client reset the stream before the first poll
     assert_eq!(send(&mut service, request()).await.status(), 200);
     assert_eq!(send(&mut service, request()).await.status(), 429);
 }
@@ -104,26 +104,26 @@ async fn being_ready_uses_nothing_and_a_call_counts_though_nobody_waits_for_it()
 #[tokio::test]
 async fn several_rules_are_all_or_nothing() {
     let policy = Policy::builder()
-        .rule("everybody", Quota::per_hour(3))
+        .rule("global", Quota::per_hour(3))
         .rule("user", Quota::per_hour(1))
         .build()
         .unwrap()
         .with_clock(ManualClock::new());
     let limits =
-        Limits::over(policy.clone()).rule("everybody", by::global()).rule("user", by_user()).build().unwrap();
+        Limits::over(policy.clone()).rule("global", by::global()).rule("user", by_user()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     assert_eq!(send(&mut service, of("alice")).await.status(), 200);
     for _ in 0..5 {
         let refused = send(&mut service, of("alice")).await;
         assert!(text(&refused).contains("\"violated-policies\":[\"user\"]"), "{}", text(&refused));
     }
-    let everybody = Part::of(policy.rule("everybody").unwrap()).cost(0);
-    assert_eq!(policy.peek(&[everybody]).unwrap().remaining(), 2, "who was refused has used nothing");
+    let global = Part::of(policy.rule("global").unwrap()).cost(0);
+    assert_eq!(policy.peek(&[global]).unwrap().remaining(), 2, "refused requests are not charged");
     assert_eq!((limits.stats()[0].refused, limits.stats()[1].refused), (0, 5));
 }
 
 #[tokio::test]
-async fn costs_are_charged_and_some_are_skipped() {
+async fn costs_are_charged_and_skipped_requests_are_not() {
     let limiter = Limiter::new(Quota::per_hour(6)).with_clock(ManualClock::new());
     let limits = Limits::over(limiter.clone())
         .rule("hourly", by::global())
@@ -144,7 +144,7 @@ async fn costs_are_charged_and_some_are_skipped() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_and_when() {
+async fn refusal_names_the_rule_and_the_retry_after() {
     let response =
         refused(&limits(|limits| limits.quota(Quota::per_hour(1)).fields(Fields::Draft11)), request()).await;
     let headers = response.headers();
@@ -165,7 +165,7 @@ async fn a_refusal_says_what_and_when() {
 }
 
 #[tokio::test]
-async fn as_little_is_told_as_was_chosen() {
+async fn expose_setting_hides_headers_of_a_refusal() {
     let with = |expose| limits(|limits| limits.expose(expose).fields(Fields::Draft11));
     let later = refused(&with(Expose::RetryAfterOnly), request()).await;
     assert!(later.headers().contains_key("retry-after") && !later.headers().contains_key("ratelimit"));
@@ -178,7 +178,7 @@ async fn as_little_is_told_as_was_chosen() {
 }
 
 #[tokio::test]
-async fn whoever_passes_is_told_what_is_left() {
+async fn allowed_response_reports_the_remaining_quota() {
     let mut service = in_front(
         &limits(|limits| limits.fields(Fields::Draft11).readable_in_browsers()),
         &Counting::default(),
@@ -195,18 +195,18 @@ async fn whoever_passes_is_told_what_is_left() {
 }
 
 #[tokio::test]
-async fn who_is_sent_elsewhere_is_not_told_that_nothing_is_left() {
+async fn redirect_does_not_report_an_exhausted_quota() {
     let limits = limits(|limits| limits.fields(Fields::Draft11)); // HD-11
-    let elsewhere = Answering(|| Response::builder().status(302).body(Vec::new()).unwrap());
-    let mut service = RateLimitLayer::new(limits).layer(elsewhere);
+    let redirect = RespondWith(|| Response::builder().status(302).body(Vec::new()).unwrap());
+    let mut service = RateLimitLayer::new(limits).layer(redirect);
     assert!(send(&mut service, request()).await.headers().is_empty());
 }
 
-/// Answers whatever this makes.
+/// Responds with what this closure returns.
 #[derive(Clone)]
-struct Answering<F>(F);
+struct RespondWith<F>(F);
 
-impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for Answering<F> {
+impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for RespondWith<F> {
     type Response = Response<Vec<u8>>;
     type Error = std::convert::Infallible;
     type Future = std::future::Ready<Result<Response<Vec<u8>>, std::convert::Infallible>>;
@@ -218,18 +218,17 @@ impl<A, F: Fn() -> Response<Vec<u8>>> Service<Request<A>> for Answering<F> {
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let mut response = (self.0)();
         if let Some(refusal) = request.extensions().get::<Refusal>() {
-            response
-                .headers_mut()
-                .insert("x-rule", HeaderValue::from_str(&refusal.rule).expect("as the test wants it"));
+            response.headers_mut().insert("x-rule", HeaderValue::from_str(&refusal.rule).expect("valid"));
         }
         std::future::ready(Ok(response))
     }
 }
 
 #[tokio::test]
-async fn what_the_service_says_of_limits_stays() {
-    let behind =
-        Answering(|| Response::builder().header("ratelimit", "\"behind\";r=3;t=5").body(Vec::new()).unwrap());
+async fn rate_limit_headers_of_the_service_are_kept() {
+    let behind = RespondWith(|| {
+        Response::builder().header("ratelimit", "\"behind\";r=3;t=5").body(Vec::new()).unwrap()
+    });
     let mut service = RateLimitLayer::new(limits(|limits| limits.fields(Fields::Draft11))).layer(behind);
     let response = send(&mut service, request()).await;
     let both: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
@@ -237,7 +236,7 @@ async fn what_the_service_says_of_limits_stays() {
 }
 
 #[tokio::test]
-async fn callers_of_grpc_get_a_status_of_grpc() {
+async fn grpc_clients_get_a_grpc_status() {
     let grpc = || Request::post("/").header("content-type", "application/grpc+proto").body(()).unwrap();
     let response = refused(&limits(|limits| limits), grpc()).await; // HD-12
     assert_eq!((response.status(), response.body().len()), (StatusCode::OK, 0));
@@ -264,7 +263,7 @@ async fn callers_of_grpc_get_a_status_of_grpc() {
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_not_sent_back() {
+async fn impossible_cost_is_refused_without_retry_after() {
     let limits = limits(|limits| limits.cost(|head| if head.method == Method::PUT { 2 } else { 1 }));
     let response = refused(&limits, Request::put("/").body(()).unwrap()).await;
     assert_eq!(response.status(), 429);
@@ -272,7 +271,7 @@ async fn what_can_never_pass_is_not_sent_back() {
 }
 
 #[tokio::test]
-async fn a_head_gets_no_body_and_a_browser_a_page() {
+async fn head_request_gets_no_body_and_a_browser_gets_a_page() {
     let limits = || limits(|limits| limits.page("<p>Later.</p>"));
     let head = refused(&limits(), Request::head("/").body(()).unwrap()).await;
     assert_eq!((head.status(), head.body().len()), (StatusCode::TOO_MANY_REQUESTS, 0));
@@ -298,12 +297,11 @@ async fn a_head_gets_no_body_and_a_browser_a_page() {
 }
 
 #[tokio::test]
-async fn a_closure_replaces_everything() {
+async fn answer_closure_replaces_the_whole_response() {
     let limits = limits(|limits| {
         limits.status(StatusCode::IM_A_TEAPOT).answer(|head, refusal| {
-            let words =
-                format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
-            Response::builder().status(refusal.status).body(words.into_bytes()).unwrap()
+            let text = format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
+            Response::builder().status(refusal.status).body(text.into_bytes()).unwrap()
         })
     });
     let response = refused(&limits, request()).await;
@@ -312,7 +310,7 @@ async fn a_closure_replaces_everything() {
 }
 
 #[tokio::test]
-async fn jitter_sends_them_back_later_never_earlier() {
+async fn jitter_only_lengthens_retry_after() {
     let limits = limits(|limits| limits.jitter(20).fields(Fields::Draft11)); // HD-04
     for _ in 0..100 {
         let seconds: u64 = {
@@ -327,17 +325,17 @@ async fn jitter_sends_them_back_later_never_earlier() {
 }
 
 #[tokio::test]
-async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
+async fn shadow_rule_never_refuses_and_counts_its_outcomes() {
     let policy = Policy::builder()
-        .rule("tried out", Quota::per_hour(2))
-        .rule("in force", Quota::per_hour(5))
+        .rule("trial", Quota::per_hour(2))
+        .rule("enforced", Quota::per_hour(5))
         .build()
         .unwrap()
         .with_clock(ManualClock::new());
     let limits = Limits::over(policy)
-        .rule("tried out", by::global())
+        .rule("trial", by::global())
         .shadow()
-        .rule("in force", by::global())
+        .rule("enforced", by::global())
         .fields(Fields::Draft11)
         .build()
         .unwrap();
@@ -345,7 +343,10 @@ async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
     let mut statuses = Vec::new();
     for _ in 0..7 {
         let response = send(&mut service, request()).await;
-        assert!(!format!("{:?}", response.headers()).contains("tried out"), "clients do not hear of it");
+        assert!(
+            !format!("{:?}", response.headers()).contains("trial"),
+            "a shadow rule is not reported to clients"
+        );
         statuses.push(response.status().as_u16());
     }
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
@@ -358,13 +359,13 @@ async fn a_shadow_never_refuses_and_counts_what_it_would_have_done() {
     assert_eq!(
         send(&mut service, request()).await.status(),
         200,
-        "it lacks the key of a rule that is only tried out"
+        "a missing key of a shadow rule does not refuse the request"
     );
     assert_eq!(missing.stats()[0].would_refuse, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_excess_waits_for_as_long_as_it_may() {
+async fn excess_requests_wait_up_to_the_configured_time() {
     let clock = TokioClock::new();
     let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
     let limits = Limits::over(limiter)
@@ -391,13 +392,13 @@ async fn the_excess_waits_for_as_long_as_it_may() {
     assert_eq!(
         ends,
         [(200, 0), (200, 100), (200, 200), (429, 0)],
-        "the last would have waited 300 ms: refused at once"
+        "the last would wait 300 ms: refused immediately"
     );
     assert_eq!(send(&mut service, request()).await.status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_spreads_requests_delays_them() {
+async fn pacing_rule_delays_requests() {
     let pacer = tidegate::Pacer::new(Quota::per_second(10)).with_clock(TokioClock::new());
     let limits = Limits::over(pacer).rule("pace", by::global()).timer(TokioClock::new()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
@@ -409,26 +410,26 @@ async fn a_rule_that_spreads_requests_delays_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_in_vain_is_served_elsewhere_too() {
+async fn timed_out_wait_is_served_by_the_fallback() {
     let limiter = tidegate::ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
     let limits = Limits::over(limiter.clone())
-        .rule("at once", by::global())
+        .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(1))
         .build()
         .unwrap();
-    let layer = RateLimitLayer::new(limits).fallback(Answering(|| Response::new(b"yesterday's".to_vec())));
+    let layer = RateLimitLayer::new(limits).fallback(RespondWith(|| Response::new(b"yesterday's".to_vec())));
     let _held = limiter.try_acquire().unwrap();
     let degraded = send(&mut layer.layer(Counting::default()), request()).await;
     assert_eq!(
         (text(&degraded), &degraded.headers()["x-rule"]),
-        ("yesterday's", &"at once".parse().unwrap())
+        ("yesterday's", &"concurrency".parse().unwrap())
     );
 }
 
 #[tokio::test]
-async fn those_who_are_refused_are_served_elsewhere() {
-    let limits = limits(|limits| limits.answer(|_, _| panic!("nobody is to be told of the refusal")));
-    let layer = RateLimitLayer::new(limits).fallback(Answering(|| Response::new(b"yesterday's".to_vec())));
+async fn refused_requests_are_served_by_the_fallback() {
+    let limits = limits(|limits| limits.answer(|_, _| panic!("the fallback answers instead")));
+    let layer = RateLimitLayer::new(limits).fallback(RespondWith(|| Response::new(b"yesterday's".to_vec())));
     let counting = Counting::default();
     let mut service = layer.layer(counting.clone());
     assert_eq!(text(&send(&mut service, request()).await), "served");
@@ -440,13 +441,13 @@ async fn those_who_are_refused_are_served_elsewhere() {
     assert_eq!(counting.count(), 1);
 }
 
-/// A gate whose answers come later, as those of Redis do.
-struct Far(Limiter<tidegate::TokenBucket, ManualClock>, Arc<AtomicUsize>);
+/// A gate that answers asynchronously, as Redis does.
+struct AsyncGate(Limiter<tidegate::TokenBucket, ManualClock>, Arc<AtomicUsize>);
 
-impl Gate for Far {
+impl Gate for AsyncGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> tidegate::Answer<'a> {
         tidegate::Answer::Pending(Box::pin(async move {
-            self.1.fetch_add(1, Ordering::SeqCst); // it is on its way
+            self.1.fetch_add(1, Ordering::SeqCst); // the query is sent
             tokio::task::yield_now().await;
             self.0.decide(request).wait().await
         }))
@@ -454,9 +455,9 @@ impl Gate for Far {
 }
 
 #[tokio::test]
-async fn a_shadow_is_one_with_a_gate_that_answers_later_too() {
-    let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), Arc::default());
-    let limits = Limits::over(far).rule("tried out", by::global()).shadow().build().unwrap();
+async fn shadow_rule_never_refuses_with_an_asynchronous_gate() {
+    let gate = AsyncGate(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), Arc::default());
+    let limits = Limits::over(gate).rule("trial", by::global()).shadow().build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     for _ in 0..3 {
         assert_eq!(send(&mut service, request()).await.status(), 200);
@@ -466,17 +467,17 @@ async fn a_shadow_is_one_with_a_gate_that_answers_later_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
+async fn shadow_rule_is_neither_waited_for_nor_named_when_the_queue_is_full() {
     let policy = Policy::builder()
-        .rule("tried out", Quota::per_hour(1))
-        .rule("in force", Quota::per_second(1).burst(1))
+        .rule("trial", Quota::per_hour(1))
+        .rule("enforced", Quota::per_second(1).burst(1))
         .build()
         .unwrap()
         .with_clock(TokioClock::new());
     let limits = Limits::over(policy)
-        .rule("tried out", by::global())
+        .rule("trial", by::global())
         .shadow()
-        .rule("in force", by::global())
+        .rule("enforced", by::global())
         .wait_at_most(Duration::from_secs(5))
         .max_waiting(1)
         .build()
@@ -486,7 +487,7 @@ async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
     let waiting = service.call(request());
     let third = send(&mut service, request()).await;
     assert_eq!(
-        (third.status(), text(&third).contains("\"in force\"")),
+        (third.status(), text(&third).contains("\"enforced\"")),
         (StatusCode::SERVICE_UNAVAILABLE, true)
     );
     assert_eq!(waiting.await.unwrap().status(), 200);
@@ -496,12 +497,12 @@ async fn a_shadow_is_neither_waited_for_nor_blamed_for_a_line_that_is_full() {
 }
 
 #[tokio::test]
-async fn a_gate_that_answers_later_is_asked_in_the_call() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let far = Far(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), asked.clone());
-    let mut service = in_front(&Limits::on(far, by::global()).unwrap(), &Counting::default());
+async fn asynchronous_gate_is_queried_during_the_call() {
+    let queries = Arc::new(AtomicUsize::new(0));
+    let gate = AsyncGate(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), queries.clone());
+    let mut service = in_front(&Limits::on(gate, by::global()).unwrap(), &Counting::default());
     drop(service.call(request()));
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "a client that has gone was asked for");
+    assert_eq!(queries.load(Ordering::SeqCst), 1, "a dropped call was queried");
     assert_eq!(send(&mut service, request()).await.status(), 200);
     assert_eq!(send(&mut service, request()).await.status(), 429);
 }

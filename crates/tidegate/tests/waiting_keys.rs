@@ -1,4 +1,4 @@
-//! Waiting for a rate of one's own: each key has its line, also where there is no room for it.
+//! Waiting for a keyed rate: each key has its own queue, also when the table has no room for the key.
 
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
@@ -6,32 +6,33 @@ mod waits;
 use std::time::Duration;
 
 use tidegate::{KeyedLimiter, ManualClock, OnFull, Quota, Source, TokenBucket, WaitRefused};
-use waits::{MS, Waits, look, ms, retry};
+use waits::{MS, WaitFuture, ms, poll_once, retry};
 
 #[test]
-fn plans_wait_behind_what_is_promised() {
+fn per_call_quotas_wait_behind_promised_instants() {
     const FREE: Quota = Quota::per_second(10).burst(1);
     const PAID: Quota = Quota::per_second(20).burst(2);
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64, _>::with(tidegate::PerCallBucket::new(FREE)).with_clock(clock.clone());
     assert!(limiter.check(&7).is_allowed());
-    let mut wait: Waits<'_> = Box::pin(limiter.acquire(&7));
-    assert!(look(&mut wait).is_none());
-    assert_eq!(limiter.quota(PAID).check(&7).retry_after().expect("held back"), ms(100));
-    let _ = limiter.quota(PAID).force(&7); // cannot be done again by another plan: what was promised counts from here on
+    let mut wait: WaitFuture<'_> = Box::pin(limiter.acquire(&7));
+    assert!(poll_once(&mut wait).is_none());
+    assert_eq!(limiter.quota(PAID).check(&7).retry_after().expect("denied"), ms(100));
+    // A charge by another quota cannot be replayed: the promised wait is final from here on.
+    let _ = limiter.quota(PAID).force(&7);
     assert_eq!(retry(limiter.check(&7)), 200 * MS);
-    drop(wait); // two are owed, at twenty a second
+    drop(wait); // two tokens in debt, at twenty per second
     assert_eq!(retry(limiter.check(&7)), 200 * MS);
     clock.advance(ms(200));
     assert!(limiter.check(&7).is_allowed());
 }
 
 #[test]
-fn a_change_to_another_layout_keeps_promises_of_keys() {
+fn change_to_another_state_layout_keeps_reservations_of_keys() {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
     assert!(limiter.check("a").is_allowed() && limiter.check("b").is_allowed());
-    let turn = limiter.reserve("a").expect("promised");
+    let reservation = limiter.reserve("a").expect("reserved");
     let wide = TokenBucket::new(Quota::per_second(999_983).burst(1));
     limiter.change(wide);
     assert!(!limiter.check("a").is_allowed());
@@ -39,31 +40,31 @@ fn a_change_to_another_layout_keeps_promises_of_keys() {
     assert!(limiter.check("b").is_allowed());
     assert_eq!(retry(limiter.check("a")), MS + 2, "the reservation first");
     clock.advance(ms(1));
-    turn.keep();
+    reservation.keep();
     clock.advance(Duration::from_micros(2));
     assert!(limiter.check("a").is_allowed());
 }
 
 #[test]
-fn each_key_has_a_line_of_its_own() {
+fn each_key_has_its_own_queue() {
     let clock = ManualClock::new();
     let limiter =
         KeyedLimiter::<str>::new(Quota::per_second(10).burst(1)).max_waiting(1).with_clock(clock.clone());
     for key in ["alice", "bob"] {
         assert!(limiter.check(key).is_allowed());
     }
-    let mut alice: Waits<'_> = Box::pin(limiter.acquire("alice"));
-    assert!(look(&mut alice).is_none());
-    let refused = limiter.acquire_blocking("alice").expect_err("one may wait");
+    let mut alice: WaitFuture<'_> = Box::pin(limiter.acquire("alice"));
+    assert!(poll_once(&mut alice).is_none());
+    let refused = limiter.acquire_blocking("alice").expect_err("one waiter is the limit");
     assert_eq!(refused, WaitRefused::LineFull { max_waiting: 1 });
-    let turn = limiter.reserve("bob").expect("another line");
+    let reservation = limiter.reserve("bob").expect("another queue");
     assert!(limiter.check("carol").is_allowed());
     assert_eq!(retry(limiter.check("carol")), 100 * MS);
     assert_eq!((retry(limiter.check("alice")), retry(limiter.check("bob"))), (200 * MS, 200 * MS));
-    turn.cancel();
+    reservation.cancel();
     assert_eq!((retry(limiter.check("alice")), retry(limiter.check("bob"))), (200 * MS, 100 * MS));
     clock.advance(ms(100));
-    assert!(look(&mut alice).expect("its turn").is_ok());
+    assert!(poll_once(&mut alice).expect("ready").is_ok());
     assert!(limiter.check("bob").is_allowed());
 }
 
@@ -71,62 +72,63 @@ fn room_for_one(clock: &ManualClock) -> KeyedLimiter<u64, TokenBucket, ManualClo
     KeyedLimiter::new(Quota::per_second(10).burst(1)).max_keys(1).with_clock(clock.clone())
 }
 
-/// It waits by the cells that it shares. What is given back there stays used: nobody can tell whose it was.
+/// The key waits by the sketch cells that it shares. A cancelled reservation stays charged there, because a
+/// cell does not record which key charged it.
 #[test]
-fn a_key_without_room_waits_by_the_sketch() {
+fn key_without_room_waits_by_the_sketch() {
     let clock = ManualClock::new();
     let limiter = room_for_one(&clock);
-    let _ = limiter.cost(100).force(&1); // the room is taken for long
+    let _ = limiter.cost(100).force(&1); // the only entry is taken for long
     assert!(limiter.check(&2).is_allowed());
-    let turn = limiter.reserve(&2).expect("promised");
-    assert_eq!((turn.wait().duration(), turn.decision().source), (ms(100), Source::Sketch));
+    let reservation = limiter.reserve(&2).expect("reserved");
+    assert_eq!((reservation.wait().duration(), reservation.decision().source), (ms(100), Source::Sketch));
     assert_eq!(retry(limiter.check(&2)), 200 * MS);
     clock.advance(ms(100));
-    turn.keep();
+    reservation.keep();
     assert_eq!(retry(limiter.check(&2)), 100 * MS);
-    limiter.reserve(&2).expect("promised").cancel();
-    assert_eq!(retry(limiter.check(&2)), 200 * MS, "as if it had been used");
+    limiter.reserve(&2).expect("reserved").cancel();
+    assert_eq!(retry(limiter.check(&2)), 200 * MS, "the cancelled reservation stays charged");
     clock.advance(ms(200));
     assert!(limiter.check(&2).is_allowed());
 }
 
 #[test]
-fn there_is_no_line_for_a_key_without_room() {
+fn key_without_room_is_refused_while_the_other_key_is_not_idle() {
     let clock = ManualClock::new();
     let limiter = room_for_one(&clock).on_full(OnFull::Refuse);
     assert!(limiter.check(&1).is_allowed());
     let refused = limiter.acquire_blocking(&2).expect_err("no room");
     assert!(matches!(refused, WaitRefused::TooManyKeys { .. }), "{refused:?}");
-    let turn = limiter.reserve(&1).expect("has a place");
+    let reservation = limiter.reserve(&1).expect("key 1 is in the table");
     clock.advance(ms(150));
     assert!(
         matches!(limiter.acquire_blocking(&2), Err(WaitRefused::TooManyKeys { .. })),
-        "what was kept is not idle"
+        "a key with a reservation is not idle"
     );
-    turn.keep();
+    reservation.keep();
     clock.advance(ms(50));
     assert!(limiter.acquire_blocking(&2).is_ok());
 }
 
 #[test]
-fn a_key_whose_reservation_is_given_back_makes_room_when_it_is_idle() {
+fn key_with_a_cancelled_reservation_makes_room_when_idle() {
     let clock = ManualClock::new();
     let limiter = room_for_one(&clock).on_full(OnFull::Refuse);
     assert!(limiter.check(&1).is_allowed());
-    let turn = limiter.reserve(&1).expect("promised");
+    let reservation = limiter.reserve(&1).expect("reserved");
     assert_eq!(retry(limiter.check(&2)), 200 * MS, "no room before the first key is idle");
-    turn.cancel();
+    reservation.cancel();
     clock.advance(ms(100));
     assert!(limiter.check(&2).is_allowed());
 }
 
 #[test]
-fn a_kept_reservation_holds_up_others_only_until_its_instant() {
+fn kept_reservation_delays_later_checks_only_until_its_instant() {
     let clock = ManualClock::new();
     let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
     for key in 0..100 {
         assert!(limiter.check(&key).is_allowed());
-        limiter.reserve(&key).expect("promised").keep();
+        limiter.reserve(&key).expect("reserved").keep();
     }
     clock.advance(ms(150));
     assert_eq!(retry(limiter.check(&7)), 50 * MS);

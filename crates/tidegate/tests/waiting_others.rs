@@ -1,4 +1,4 @@
-//! What others do meanwhile, to what is promised: they force, refund and reset, and change the setting.
+//! Forced charges, refunds, resets and rule changes while waits and reservations are pending.
 
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
 mod waits;
@@ -6,127 +6,128 @@ mod waits;
 use std::sync::Arc;
 
 use tidegate::{Limiter, ManualClock, Micros, Quota, SlidingLog, TokenBucket, WaitRefused};
-use waits::{Calls, MS, Waits, begun, look, ms, retry, used_up, wait};
+use waits::{MS, WaitFuture, WakeCount, exhausted, ms, pending_wait, poll_once, retry, wait};
 
 #[test]
-fn forced_costs_stand_behind_what_is_promised() {
-    let (limiter, clock) = used_up();
-    let mut one = begun(&limiter, 1);
-    let two = begun(&limiter, 1);
+fn forced_charges_count_after_promised_instants() {
+    let (limiter, clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1);
+    let two = pending_wait(&limiter, 1);
     let _ = limiter.cost(3).force(); // as of 200 ms
     assert_eq!(retry(limiter.check()), 600 * MS);
     drop(two); // the debt stays where it was
     assert_eq!(retry(limiter.check()), 500 * MS);
     limiter.cost(3).refund();
     clock.advance(ms(100));
-    assert!(look(&mut one).expect("its turn").is_ok(), "neither moved it");
+    assert!(poll_once(&mut one).expect("ready").is_ok(), "neither the charge nor the refund moved it");
 }
 
 #[test]
-fn however_many_act_meanwhile_promises_are_kept_and_memory_is_bounded() {
-    let (limiter, clock) = used_up();
-    let mut one = begun(&limiter, 1);
+fn thousands_of_charges_and_refunds_do_not_move_a_wait() {
+    let (limiter, clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1);
     for _ in 0..10_000 {
         let _ = limiter.cost(1).force();
         limiter.cost(1).refund();
     }
     assert_eq!(retry(limiter.check()), 200 * MS);
     clock.advance(ms(100));
-    assert!(look(&mut one).expect("its turn").is_ok());
+    assert!(poll_once(&mut one).expect("ready").is_ok());
     clock.advance(ms(100));
     assert!(limiter.check().is_allowed());
 }
 
-/// One more entry in a full log leaves the very same words, and still it happened.
+/// One more entry in a full log leaves the same state words, and must still count.
 #[test]
-fn what_is_forced_into_a_full_log_is_remembered_when_a_wait_before_it_is_dropped() {
+fn charge_forced_into_a_full_log_counts_after_an_earlier_wait_is_dropped() {
     let limiter = Limiter::with(SlidingLog::new(Quota::per_second(4))).with_clock(ManualClock::new());
     assert!(limiter.cost(4).check().is_allowed());
-    let wait = begun(&limiter, 4);
+    let wait = pending_wait(&limiter, 4);
     let _ = limiter.cost(4).force(); // as of one second
     drop(wait);
     assert_eq!(retry(limiter.check()), 2_000 * MS);
 }
 
 #[test]
-fn reset_lets_waiters_pass_and_keeps_what_was_promised() {
-    let (limiter, _clock) = used_up();
-    let mut one = begun(&limiter, 1);
-    let turn = limiter.reserve().expect("promised");
+fn reset_lets_waiters_pass_and_keeps_reservations() {
+    let (limiter, _clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1);
+    let reservation = limiter.reserve().expect("reserved");
     limiter.reset();
-    assert!(look(&mut one).expect("nothing is used any more").is_ok());
-    assert_eq!(turn.ready_at(), Micros::new(200 * MS));
+    assert!(poll_once(&mut one).expect("ready after the reset").is_ok());
+    assert_eq!(reservation.ready_at(), Micros::new(200 * MS));
     assert_eq!(retry(limiter.check()), 300 * MS);
 }
 
-/// A turn that was promised for good is used at its instant, so it counts, also after a reset.
+/// A reservation is used at its instant, so it counts, also after a reset.
 #[test]
-fn a_reset_forgets_no_promise() {
-    for deeds in [0, 100] {
-        let (limiter, clock) = used_up();
-        let turn = limiter.reserve().expect("promised"); // at 100 ms
-        let kept = limiter.reserve().expect("promised"); // at 200 ms
+fn reset_keeps_future_reservations() {
+    for mutations in [0, 100] {
+        let (limiter, clock) = exhausted();
+        let reservation = limiter.reserve().expect("reserved"); // at 100 ms
+        let kept = limiter.reserve().expect("reserved"); // at 200 ms
         kept.keep();
-        for _ in 0..deeds {
-            limiter.cost(0).refund(); // more than are remembered one by one
+        for _ in 0..mutations {
+            limiter.cost(0).refund(); // more mutations than are stored one by one
             let _ = limiter.cost(1).force();
             limiter.cost(1).refund();
         }
         clock.advance(ms(50));
         limiter.reset();
-        assert_eq!(retry(limiter.check()), 250 * MS, "after both, with {deeds} deeds: at 300 ms");
+        assert_eq!(retry(limiter.check()), 250 * MS, "after both, with {mutations} mutations: at 300 ms");
         clock.advance(ms(250));
         assert!(limiter.check().is_allowed());
-        drop(turn);
+        drop(reservation);
     }
 }
 
 #[test]
-fn a_change_judges_waiters_anew_and_keeps_reservations() {
-    let (limiter, clock) = used_up();
-    let mut one = begun(&limiter, 1);
-    let turn = limiter.reserve().expect("promised for 200 ms");
-    let mut last: Waits<'_> = Box::pin(limiter.acquire_timeout(ms(300)));
-    assert!(look(&mut last).is_none());
+fn change_reschedules_waiters_and_keeps_reservations() {
+    let (limiter, clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1);
+    let reservation = limiter.reserve().expect("reserved for 200 ms");
+    let mut last: WaitFuture<'_> = Box::pin(limiter.acquire_timeout(ms(300)));
+    assert!(poll_once(&mut last).is_none());
     limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
     assert!(
-        matches!(look(&mut last), Some(Err(WaitRefused::TooLong { .. }))),
-        "it would be later than 300 ms now"
+        matches!(poll_once(&mut last), Some(Err(WaitRefused::TooLong { .. }))),
+        "it would be ready after 300 ms now"
     );
     clock.advance(ms(199));
-    assert!(look(&mut one).is_none(), "one used is worth 200 ms now");
+    assert!(poll_once(&mut one).is_none(), "one used token takes 200 ms now");
     clock.advance(ms(1));
-    assert!(look(&mut one).expect("its turn").is_ok());
-    assert_eq!(turn.ready_at(), Micros::new(200 * MS));
-    turn.keep();
-    assert_eq!(retry(limiter.check()), 400 * MS, "two left at 200 ms by a limit of one: one is debt");
+    assert!(poll_once(&mut one).expect("ready").is_ok());
+    assert_eq!(reservation.ready_at(), Micros::new(200 * MS));
+    reservation.keep();
+    assert_eq!(retry(limiter.check()), 400 * MS, "two charges at 200 ms with a burst of one: one is debt");
 }
 
 #[test]
-fn after_a_change_a_reservation_can_still_be_given_back() {
-    let (limiter, _clock) = used_up();
-    let turn = limiter.reserve().expect("promised");
+fn reservation_can_be_cancelled_after_a_change() {
+    let (limiter, _clock) = exhausted();
+    let reservation = limiter.reserve().expect("reserved");
     limiter.change(TokenBucket::new(Quota::per_second(20).burst(1)));
-    turn.cancel();
+    reservation.cancel();
     assert_eq!(retry(limiter.check()), 50 * MS);
 }
 
 #[test]
-fn who_does_nothing_meanwhile_is_not_remembered() {
-    let (limiter, _clock) = used_up();
-    let one = begun(&limiter, 1);
+fn forced_charges_of_cost_0_do_not_make_a_wait_final() {
+    let (limiter, _clock) = exhausted();
+    let one = pending_wait(&limiter, 1);
     for _ in 0..100 {
         let _ = limiter.cost(0).force();
     }
     drop(one);
-    assert_eq!(retry(limiter.check()), 100 * MS, "it could still be given back");
+    assert_eq!(retry(limiter.check()), 100 * MS, "the wait was given back");
 }
 
-/// More deeds than are remembered one by one: what was promised before them counts, once, whatever becomes of it.
+/// With more mutations than are stored one by one, the waits before them are final: they count once, even
+/// when dropped.
 #[test]
-fn what_others_have_built_upon_counts_once() {
-    let (limiter, _clock) = used_up();
-    let (one, two) = (begun(&limiter, 1), begun(&limiter, 1));
+fn waits_before_many_mutations_count_exactly_once() {
+    let (limiter, _clock) = exhausted();
+    let (one, two) = (pending_wait(&limiter, 1), pending_wait(&limiter, 1));
     for _ in 0..100 {
         let _ = limiter.cost(1).force();
         limiter.cost(1).refund();
@@ -138,68 +139,68 @@ fn what_others_have_built_upon_counts_once() {
 }
 
 #[test]
-fn a_reset_forgets_what_was_kept_and_used_and_no_turn_that_is_waited_for() {
-    let (limiter, clock) = used_up();
-    let mut one = begun(&limiter, 1); // 100 ms
-    limiter.reserve().expect("promised").keep(); // 200 ms
+fn reset_clears_due_kept_reservations_but_no_pending_wait() {
+    let (limiter, clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1); // 100 ms
+    limiter.reserve().expect("reserved").keep(); // 200 ms
     clock.advance(ms(150));
     limiter.reset();
-    assert_eq!(retry(limiter.check()), 150 * MS, "both are to come");
+    assert_eq!(retry(limiter.check()), 150 * MS, "both are still pending");
     clock.advance(ms(50));
     limiter.reset();
-    assert!(limiter.check().is_allowed(), "the kept one is over");
-    assert!(look(&mut one).expect("its turn").is_ok());
+    assert!(limiter.check().is_allowed(), "the kept reservation is used and cleared");
+    assert!(poll_once(&mut one).expect("ready").is_ok());
 }
 
 #[test]
-fn a_reset_forgets_no_turn_that_has_come_and_is_still_waited_for() {
-    let (limiter, clock) = used_up();
-    let mut one = begun(&limiter, 1); // 100 ms
+fn reset_keeps_a_due_wait_that_was_not_polled() {
+    let (limiter, clock) = exhausted();
+    let mut one = pending_wait(&limiter, 1); // 100 ms
     clock.advance(ms(150));
     limiter.reset();
     assert_eq!(retry(limiter.check()), 50 * MS);
-    assert!(look(&mut one).expect("its turn").is_ok());
+    assert!(poll_once(&mut one).expect("ready").is_ok());
 }
 
 #[test]
-fn who_waits_is_woken_by_a_change_to_learn_what_became_of_it() {
-    let (limiter, _clock) = used_up();
-    let (moved, refused) = (Arc::<Calls>::default(), Arc::<Calls>::default());
+fn change_wakes_waiters_that_move_or_are_refused() {
+    let (limiter, _clock) = exhausted();
+    let (moved, refused) = (Arc::<WakeCount>::default(), Arc::<WakeCount>::default());
     let mut first = wait(&limiter, 1);
-    let mut last: Waits<'_> = Box::pin(limiter.acquire_timeout(ms(200)));
-    moved.await_turn(&mut first);
-    refused.await_turn(&mut last);
+    let mut last: WaitFuture<'_> = Box::pin(limiter.acquire_timeout(ms(200)));
+    moved.poll_pending(&mut first);
+    refused.poll_pending(&mut last);
     limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
     assert_eq!((moved.count(), refused.count()), (1, 1));
-    assert!(matches!(look(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
+    assert!(matches!(poll_once(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
 }
 
-/// Whether it has looked yet or not, and whatever happens until it does.
+/// This holds before the refused waiter is polled, and through drops and a reset until then.
 #[test]
-fn who_is_refused_by_a_change_takes_nothing() {
-    let (limiter, _clock) = used_up();
-    let (one, two) = (begun(&limiter, 1), begun(&limiter, 1));
-    let mut last: Waits<'_> = Box::pin(limiter.acquire_timeout(ms(300)));
-    assert!(look(&mut last).is_none());
+fn waiter_refused_by_a_change_is_not_charged() {
+    let (limiter, _clock) = exhausted();
+    let (one, two) = (pending_wait(&limiter, 1), pending_wait(&limiter, 1));
+    let mut last: WaitFuture<'_> = Box::pin(limiter.acquire_timeout(ms(300)));
+    assert!(poll_once(&mut last).is_none());
     limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
-    assert_eq!(retry(limiter.check()), 600 * MS, "two are in line");
+    assert_eq!(retry(limiter.check()), 600 * MS, "two waiters are in the queue");
     drop(two);
-    assert_eq!(retry(limiter.check()), 400 * MS, "one is");
+    assert_eq!(retry(limiter.check()), 400 * MS, "one waiter is in the queue");
     limiter.reset();
-    assert_eq!(retry(limiter.check()), 200 * MS, "it may pass now");
+    assert_eq!(retry(limiter.check()), 200 * MS, "the remaining waiter is ready now");
     drop(one);
-    assert!(matches!(look(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
+    assert!(matches!(poll_once(&mut last), Some(Err(WaitRefused::TooLong { .. }))));
 }
 
 #[test]
-fn who_is_refused_by_a_change_is_in_nobodys_way() {
+fn waiter_refused_by_a_change_delays_no_other_request() {
     let limiter = Limiter::new(Quota::per_second(10).burst(2)).with_clock(ManualClock::new());
     assert!(limiter.cost(2).check().is_allowed());
-    let _large = begun(&limiter, 2); // 200 ms
+    let _large = pending_wait(&limiter, 2); // 200 ms
     limiter.change(TokenBucket::new(Quota::per_second(20).burst(1)));
     assert_eq!(
         retry(limiter.check()),
         100 * MS,
-        "two used, of one at once: 50 ms of debt, and 50 ms for itself"
+        "two used of a burst of one: 50 ms of debt, and 50 ms for the request"
     );
 }

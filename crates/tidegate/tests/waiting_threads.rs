@@ -1,7 +1,7 @@
-//! Threads that wait, reserve, change their minds and check, all at once, on a clock that the test moves on.
+//! Threads that wait, reserve, cancel and check concurrently, on a manual clock.
 //!
-//! Everything that was admitted, at the instant it was admitted for, is asked again of an oracle that shares no code
-//! with the limiters. If it lets all of it pass, nobody was admitted too many.
+//! Every admitted request, at the instant it was admitted for, is replayed by an oracle that shares no code
+//! with the limiters. If the oracle allows all of them, no request was admitted beyond the limit.
 
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
@@ -32,14 +32,14 @@ fn quota() -> Quota {
     Quota::per(LIMIT, Duration::from_micros(100)).burst(LIMIT)
 }
 
-/// Something that was admitted: for which key, how much, and the word on it.
+/// An admitted request: its key, its cost, and its decision.
 type Admitted = (u64, u32, Decision);
 
-/// The same four things, of a limiter and of a key.
+/// The same four operations, for a limiter and for a keyed limiter.
 trait Subject: Sync {
     fn check(&self, key: u64, cost: u32) -> Decision;
     fn wait(&self, key: u64, cost: u32, within: Duration) -> Result<Decision, WaitRefused>;
-    fn begin_and_drop(&self, key: u64, cost: u32) -> Option<Decision>;
+    fn poll_and_drop(&self, key: u64, cost: u32) -> Option<Decision>;
     fn reserve(&self, key: u64, cost: u32, keeps: bool) -> Option<Decision>;
 }
 
@@ -59,18 +59,18 @@ impl<A: Algorithm + Send + Sync> Subject for Limiter<A, ManualClock> {
         self.cost(cost).acquire_blocking_timeout(within)
     }
 
-    fn begin_and_drop(&self, _: u64, cost: u32) -> Option<Decision> {
+    fn poll_and_drop(&self, _: u64, cost: u32) -> Option<Decision> {
         poll_once(self.cost(cost).acquire())
     }
 
     fn reserve(&self, _: u64, cost: u32, keeps: bool) -> Option<Decision> {
-        let turn = self.cost(cost).reserve().ok()?;
-        let decision = turn.decision();
-        if !keeps && turn.wait().as_micros() > 0 {
-            turn.cancel();
-            return None; // perhaps too late, and then it counts though it was not admitted
+        let reservation = self.cost(cost).reserve().ok()?;
+        let decision = reservation.decision();
+        if !keeps && reservation.wait().as_micros() > 0 {
+            reservation.cancel();
+            return None; // a late cancel still counts as used, although not admitted
         }
-        turn.keep();
+        reservation.keep();
         Some(decision)
     }
 }
@@ -84,24 +84,24 @@ impl<A: Algorithm + Send + Sync> Subject for KeyedLimiter<u64, A, ManualClock> {
         self.cost(cost).acquire_blocking_timeout(&key, within)
     }
 
-    fn begin_and_drop(&self, key: u64, cost: u32) -> Option<Decision> {
+    fn poll_and_drop(&self, key: u64, cost: u32) -> Option<Decision> {
         poll_once(self.cost(cost).acquire(&key))
     }
 
     fn reserve(&self, key: u64, cost: u32, keeps: bool) -> Option<Decision> {
-        let turn = self.cost(cost).reserve(&key).ok()?;
-        let decision = turn.decision();
-        if !keeps && turn.wait().as_micros() > 0 {
-            turn.cancel();
+        let reservation = self.cost(cost).reserve(&key).ok()?;
+        let decision = reservation.decision();
+        if !keeps && reservation.wait().as_micros() > 0 {
+            reservation.cancel();
             return None;
         }
-        turn.keep();
+        reservation.keep();
         Some(decision)
     }
 }
 
-/// A day of one thread.
-fn day(subject: &dyn Subject, thread: usize) -> Vec<Admitted> {
+/// The operations of one thread.
+fn run_thread(subject: &dyn Subject, thread: usize) -> Vec<Admitted> {
     let mut random = Random::seeded(thread as u64);
     let mut admitted = Vec::new();
     for _ in 0..ROUNDS {
@@ -109,7 +109,7 @@ fn day(subject: &dyn Subject, thread: usize) -> Vec<Admitted> {
         let decision = match random.below(5) {
             0 => subject.wait(key, cost, Duration::from_micros(random.below(300))).ok(),
             1 => subject.wait(key, cost, Duration::from_secs(1)).ok(),
-            2 => subject.begin_and_drop(key, cost),
+            2 => subject.poll_and_drop(key, cost),
             3 => subject.reserve(key, cost, random.one_in(4)),
             _ => Some(subject.check(key, cost)).filter(Decision::is_allowed),
         };
@@ -118,15 +118,15 @@ fn day(subject: &dyn Subject, thread: usize) -> Vec<Admitted> {
     admitted
 }
 
-/// All threads at once, while the clock moves on.
-fn all_days(subject: &dyn Subject, clock: &ManualClock) -> Vec<Admitted> {
+/// Runs all threads in parallel, while the clock advances.
+fn run_threads(subject: &dyn Subject, clock: &ManualClock) -> Vec<Admitted> {
     let over = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let over = &over;
-        let days: Vec<_> = (0..THREADS)
+        let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
                 scope.spawn(move || {
-                    let admitted = day(subject, thread);
+                    let admitted = run_thread(subject, thread);
                     over.fetch_add(1, Ordering::Relaxed);
                     admitted
                 })
@@ -136,13 +136,13 @@ fn all_days(subject: &dyn Subject, clock: &ManualClock) -> Vec<Admitted> {
             clock.advance(Duration::from_micros(3));
             std::thread::yield_now();
         }
-        days.into_iter().flat_map(|day| day.join().expect("a day that ends")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
     })
 }
 
-/// Asks the oracle about each, in the order of their instants.
-fn assert_none_too_many<O: Oracle + Clone>(oracle: &O, mut admitted: Vec<Admitted>, keys: u64) {
-    assert!(admitted.len() > 500, "a run that proves something: {}", admitted.len());
+/// Replays the admitted requests with the oracle, in the order of their instants.
+fn assert_within_limit<O: Oracle + Clone>(oracle: &O, mut admitted: Vec<Admitted>, keys: u64) {
+    assert!(admitted.len() > 500, "too few requests to mean something: {}", admitted.len());
     admitted.sort_by_key(|(_, _, decision)| decision.at());
     for key in 0..keys {
         let mut oracle = oracle.clone();
@@ -153,31 +153,37 @@ fn assert_none_too_many<O: Oracle + Clone>(oracle: &O, mut admitted: Vec<Admitte
     }
 }
 
-fn none_too_many<A: Algorithm + Clone + Send + Sync, O: Oracle + Clone>(algorithm: A, oracle: O) {
+fn assert_threads_stay_within_limit<A: Algorithm + Clone + Send + Sync, O: Oracle + Clone>(
+    algorithm: A,
+    oracle: O,
+) {
     let clock = ManualClock::new();
     let limiter = Limiter::with(algorithm.clone()).with_clock(clock.clone());
-    assert_none_too_many(&oracle, all_days(&limiter, &clock), 1);
+    assert_within_limit(&oracle, run_threads(&limiter, &clock), 1);
     let clock = ManualClock::new();
     let keyed = KeyedLimiter::<u64, A>::with(algorithm).max_keys(16).with_clock(clock.clone());
-    assert_none_too_many(&oracle, all_days(&keyed, &clock), KEYS);
+    assert_within_limit(&oracle, run_threads(&keyed, &clock), KEYS);
 }
 
 #[test]
-fn none_too_many_pass_a_bucket() {
-    none_too_many(TokenBucket::new(quota()), Bucket::new(quota(), ClockKind::Monotonic));
+fn token_bucket_admits_no_more_than_its_limit() {
+    assert_threads_stay_within_limit(TokenBucket::new(quota()), Bucket::new(quota(), ClockKind::Monotonic));
 }
 
 #[test]
-fn none_too_many_pass_a_window() {
-    none_too_many(FixedWindow::new(quota()), Window::aligned(quota(), Duration::ZERO));
+fn fixed_window_admits_no_more_than_its_limit() {
+    assert_threads_stay_within_limit(FixedWindow::new(quota()), Window::aligned(quota(), Duration::ZERO));
 }
 
 #[test]
-fn none_too_many_pass_a_log() {
-    none_too_many(SlidingLog::new(quota()), Log::new(quota(), LIMIT));
+fn sliding_log_admits_no_more_than_its_limit() {
+    assert_threads_stay_within_limit(SlidingLog::new(quota()), Log::new(quota(), LIMIT));
 }
 
 #[test]
-fn none_too_many_pass_a_sliding_window() {
-    none_too_many(SlidingWindow::new(quota(), 5), CellCounts::new(quota(), 5, Oldest::InFull));
+fn sliding_window_admits_no_more_than_its_limit() {
+    assert_threads_stay_within_limit(
+        SlidingWindow::new(quota(), 5),
+        CellCounts::new(quota(), 5, Oldest::InFull),
+    );
 }

@@ -83,7 +83,7 @@ struct Curve {
     /// The interval: the cost of a permit when warm.
     warm: u64,
     /// The amount that a permit takes from the store.
-    worth: u64,
+    token_value: u64,
     /// The level of the store from which permits cost more; `full` is its maximum.
     threshold: u64,
     full: u64,
@@ -181,7 +181,7 @@ impl WarmUp {
         let (free, here) = (read(state), parts_at(now, self.parts()));
         let idle = u64::try_from(here.saturating_sub(free)).unwrap_or(u64::MAX);
         let stored = self.curve.full - state.get(2).saturating_sub(idle).min(self.curve.full);
-        let taken = u128::from(permits) * u128::from(self.curve.worth);
+        let taken = u128::from(permits) * u128::from(self.curve.token_value);
         let left = stored - u64::try_from(taken).unwrap_or(u64::MAX).min(stored);
         let due = free.max(here) + self.cost(stored, permits);
         write(state, due.min(parts_at(Micros::MAX, self.parts())));
@@ -200,7 +200,7 @@ impl WarmUp {
         if stored == 0 {
             return all;
         }
-        let taken = u128::from(permits) * u128::from(self.curve.worth);
+        let taken = u128::from(permits) * u128::from(self.curve.token_value);
         match u128::from(stored).checked_sub(taken) {
             Some(left) => self.area(u128::from(stored)) - self.area(left),
             // More than is stored: the missing permits cost as much as when warm. The level part of the curve continues
@@ -254,12 +254,12 @@ impl Curve {
         let (p, q) = (quota.p() as u128, quota.q() as u128);
         let (cold, one) = (cold.numerator(), cold.denominator());
         // With these, every length of the curve is whole.
-        let (parts, warm, worth) = (q * (cold + 5 * one), p * (cold + 5 * one), 2 * p * (cold + one));
+        let (parts, warm, token_value) = (q * (cold + 5 * one), p * (cold + 5 * one), 2 * p * (cold + one));
         let (below, beyond) = (q * (cold + one), q * 4 * one);
-        let common = gcd_of([parts, warm, worth, below, beyond]);
+        let common = gcd_of([parts, warm, token_value, below, beyond]);
         let mut finer = 2; // at least 2: half of the whole area lies below the threshold
         let mut found = None;
-        while let Some(curve) = Curve::scaled([parts, warm, worth, below], common, finer, warm_up)
+        while let Some(curve) = Curve::scaled([parts, warm, token_value, below], common, finer, warm_up)
             && curve.is_exact(cold, one)
         {
             if curve.parts >= FINE && found.is_some() {
@@ -272,20 +272,21 @@ impl Curve {
     }
 
     const fn scaled(lengths: [u128; 4], common: u128, finer: u128, warm_up: u128) -> Option<Self> {
-        let [parts, warm, worth, below] = lengths;
+        let [parts, warm, token_value, below] = lengths;
         if warm_up >= MAX {
             return None;
         }
-        let (parts, warm, worth) = (parts / common * finer, warm / common * finer, worth / common * finer);
+        let (parts, warm, token_value) =
+            (parts / common * finer, warm / common * finer, token_value / common * finer);
         let below = below / common * finer;
-        if parts >= MAX || warm >= MAX || worth >= MAX || parts * warm_up >= MAX {
+        if parts >= MAX || warm >= MAX || token_value >= MAX || parts * warm_up >= MAX {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "all were just checked to be below 2⁶²")]
         Some(Curve {
             parts: parts as u64,
             warm: warm as u64,
-            worth: worth as u64,
+            token_value: token_value as u64,
             threshold: (below * warm_up) as u64,
             full: (parts * warm_up) as u64,
         })

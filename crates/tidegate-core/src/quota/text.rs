@@ -288,7 +288,7 @@ mod tests {
     use std::string::{String, ToString};
 
     #[test]
-    fn reads_what_people_write() {
+    fn common_spellings_are_parsed() {
         let seconds = Duration::from_secs;
         assert_eq!(quota("100/s"), Quota::per_second(100));
         assert_eq!(quota("5/min burst 10"), Quota::per_minute(5).burst(10));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_it_reads() {
+    fn the_display_of_a_quota_parses_back() {
         for text in
             ["100/s", "5/min burst 10", "1 per 200ms", "300 per 20s", "1000/day", "2/week", "9 per 1500ns"]
         {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn points_at_the_character_and_says_what_was_expected() {
+    fn errors_name_the_position_and_what_was_expected() {
         let table = [
             ("", "at character 1: the text ends, expected a number, as in 100/s"),
             ("-5/s", "at character 1: found '-', expected a number, as in 100/s"),

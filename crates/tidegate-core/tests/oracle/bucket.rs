@@ -1,42 +1,42 @@
-//! A bucket as everybody draws it: so many tokens, and when they were counted. Tokens are places in a leaky queue, which
-//! is then a bucket in which a request waits until few enough places are taken.
+//! A token bucket in its simplest form: a number of tokens, and when they were counted. A leaky queue is a
+//! bucket with one token per queue slot, in which a request waits until few enough slots are taken.
 //!
-//! A token comes every period/limit. Tokens are counted in fractions of one over the period in nanoseconds, so
-//! that one microsecond brings a whole number of fractions and nothing is ever rounded.
+//! A token refills every period/limit. Tokens are counted in fractions of one over the period in nanoseconds,
+//! so that one microsecond refills a whole number of fractions and nothing is ever rounded.
 
 use super::{Model, Time, ceil_div};
 use tidegate_core::{ClockKind, Quota};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// So many fractions make a token.
+    /// The fractions of a token.
     token: i128,
-    /// So many fractions come in a microsecond.
+    /// The fractions that refill in a microsecond.
     pace: i128,
-    /// So many fractions fill the bucket.
+    /// The fractions of a full bucket.
     full: i128,
-    /// Who leaves no more than so many missing passes at once.
+    /// A request that leaves no more than this missing passes without waiting.
     free: i128,
-    /// What is in the bucket, in fractions. Less than nothing is debt.
+    /// The content of the bucket, in fractions. A negative content is debt.
     tokens: i128,
     counted: Time,
-    /// The instant that the clock stepped back from, far, and that has not come again.
+    /// The latest instant before a far step back, until the clock has caught up with it.
     high: Option<Time>,
     clock: ClockKind,
 }
 
-/// However deep in debt.
-const NOBODY_WAITS: i128 = i128::MAX / 2;
+/// Requests pass without waiting, whatever the debt.
+const NO_WAIT: i128 = i128::MAX / 2;
 
 impl Bucket {
     pub(crate) fn new(quota: Quota, clock: ClockKind) -> Self {
         let token = i128::try_from(quota.period().as_nanos()).expect("a period that fits");
         let full = i128::from(quota.max_burst()) * token;
         let pace = i128::from(quota.limit()) * 1_000;
-        Bucket { token, pace, full, free: NOBODY_WAITS, tokens: full, counted: 0, high: None, clock }
+        Bucket { token, pace, full, free: NO_WAIT, tokens: full, counted: 0, high: None, clock }
     }
 
-    /// A queue of so many, of whom some need not wait, and nobody longer than `max_wait`.
+    /// A queue of so many requests, of which `delay` need not wait, and none longer than `max_wait`.
     pub(crate) fn queue(quota: Quota, queue: u32, delay: u32, max_wait: Time, clock: ClockKind) -> Self {
         let it = Bucket::new(quota, clock);
         let free = (i128::from(delay.min(queue)) + 1) * it.token;
@@ -44,8 +44,8 @@ impl Bucket {
         Bucket { full, free, tokens: full, ..it }
     }
 
-    /// What the bucket holds at `now`. An earlier instant than the last takes away what the time between has brought. Time that
-    /// had passed before the clock stepped back brings nothing when it comes again.
+    /// The content of the bucket at `now`. An instant earlier than the last one takes away the refill of the
+    /// time between. Time that had passed before the clock stepped back refills nothing when it comes again.
     fn at(&self, now: Time) -> i128 {
         let passed = match self.high {
             Some(high) if now >= high => now - high,
@@ -54,8 +54,8 @@ impl Bucket {
         (self.tokens + passed * self.pace).min(self.full)
     }
 
-    /// How long a wait is, of which nothing counts from now until the clock has come again to where it stepped back from.
-    fn told(&self, wait: Time) -> Time {
+    /// The length of a wait, of which nothing counts from now until the clock has caught up.
+    fn wait_with_gap(&self, wait: Time) -> Time {
         match self.high {
             Some(high) if self.counted + wait >= high => wait + (high - self.counted),
             _ => wait,
@@ -78,9 +78,10 @@ impl Model for Bucket {
         self.full / self.token
     }
 
-    /// So far back that less than nothing would be left: the bucket is as it was when it last lacked a whole number of
-    /// tokens, debt and all, and remembers when that was. From then on every visit counts, also one that is refused. On a clock that never steps back an earlier instant is a late reader's, and nothing is to be
-    /// corrected.
+    /// After a step so far back that less than nothing would be left, the bucket is as it was when it last
+    /// lacked a whole number of tokens, debt and all, and remembers when that was. From then on every request
+    /// counts, also a refused one. On a clock that never steps back an earlier instant is a late reading, and
+    /// nothing is to be corrected.
     fn forgive(&mut self, now: Time) {
         let (lacking, whole) = self.lacking();
         let back = (self.counted - now) * self.pace > whole - lacking;
@@ -105,11 +106,11 @@ impl Model for Bucket {
     }
 
     fn wait(&self, cost: i128) -> Time {
-        self.told(self.time_until(cost * self.token))
+        self.wait_with_gap(self.time_until(cost * self.token))
     }
 
     fn until_full(&self) -> Time {
-        self.told(self.time_until(self.capacity() * self.token))
+        self.wait_with_gap(self.time_until(self.capacity() * self.token))
     }
 
     fn spend(&mut self, cost: i128) {

@@ -1,14 +1,14 @@
-//! A sliding window as a table: of how many cells before the newest one, and what was counted in it.
+//! A sliding window as a table: how many cells before the newest one a cell is, and what was counted in it.
 //!
-//! With `n` cells in a period, cell `c` is the stretch from c·period/n up to (c+1)·period/n, as real numbers. An
-//! instant lies in the cell it lies in; no boundary is ever rounded to a microsecond here.
+//! With `n` cells in a period, cell `c` is the stretch from c·period/n up to (c+1)·period/n, as real numbers.
+//! An instant lies in the cell it lies in; no boundary is ever rounded to a microsecond here.
 
 use std::collections::BTreeMap;
 
 use super::{Model, Time, ceil_div, first_of_two};
 use tidegate_core::{Micros, Quota};
 
-/// What the oldest cell counts for, of which a part has left the window.
+/// What the oldest cell counts for, part of which has left the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Oldest {
     InFull,
@@ -22,12 +22,12 @@ pub(crate) struct CellCounts {
     period: Time,
     cells: i128,
     oldest: Oldest,
-    /// By how many cells before `newest` they were counted.
+    /// The counts, by how many cells before `newest` they were counted.
     counts: BTreeMap<i128, i128>,
     newest: i128,
-    /// The cell that the clock stepped back from, far, and that has not come again.
+    /// The latest cell before a far step back, until the clock has caught up with it.
     high: Option<i128>,
-    /// The furthest ahead of the newest cell that one is remembered.
+    /// The furthest ahead of the newest cell that `high` can be remembered.
     furthest: i128,
     now: Time,
 }
@@ -45,7 +45,7 @@ impl CellCounts {
             furthest: 0,
             now: 0,
         };
-        // The number of a cell and the way ahead share 64 bits.
+        // The number of a cell and the distance ahead share 64 bits.
         let numbers = it.cell_of(i128::from(Micros::MAX.get())) + 1;
         let mut furthest: i128 = 1 << 64;
         while furthest * numbers > 1 << 64 {
@@ -63,7 +63,7 @@ impl CellCounts {
         ceil_div(cell * self.period, self.cells)
     }
 
-    /// How many cells count from the newest one until `when`: none before it, and none up to where the clock stepped back from.
+    /// How many cells count from the newest one until `when`: none before it, and none up to `high`.
     fn counted(&self, when: Time) -> i128 {
         match self.high {
             Some(high) if self.cell_of(when) >= high => self.cell_of(when) - high,
@@ -71,8 +71,8 @@ impl CellCounts {
         }
     }
 
-    /// How much of the window's reach into a cell is left at `when`, in parts of which a whole cell has `period`. The cell was
-    /// so many before the newest one.
+    /// How much of a cell is still in the window at `when`, in parts of which a whole cell has `period`. The
+    /// cell is so many before the newest one.
     fn parts(&self, before: i128, when: Time) -> i128 {
         let age = before + self.counted(when);
         if age < self.cells {
@@ -84,8 +84,8 @@ impl CellCounts {
         match self.oldest {
             Oldest::InFull => self.period,
             Oldest::NotAtAll => 0,
-            // As much of it is left as is left of the current cell; n parts are a microsecond. While the clock is a little
-            // behind, the current cell has just begun.
+            // As much of it is left as is left of the current cell; n parts are a microsecond. While the
+            // clock is a little behind, the current cell has just begun.
             Oldest::InProportion => {
                 let when = when.max(self.start(self.newest));
                 (self.cell_of(when) + 1) * self.period - when * self.cells
@@ -98,10 +98,10 @@ impl CellCounts {
         self.counts.iter().map(|(&before, count)| count * self.parts(before, when)).sum()
     }
 
-    /// How long until that holds. Below the cell that the clock stepped back from counts leave, and there they are back.
+    /// How long until that holds. Below `high` counts leave the window, and at `high` they are back.
     fn time_until(&self, passes: impl Fn(Time) -> bool) -> Time {
         let high = self.high.map(|high| self.start(high));
-        // Everything is gone two periods after it came, however few cells there are.
+        // Every count has left two periods after it was made, however few cells there are.
         let latest = self.now.max(self.start(self.newest)).max(high.unwrap_or(0)) + 2 * self.period + 1;
         first_of_two(self.now, high, latest, passes) - self.now
     }
@@ -112,9 +112,9 @@ impl Model for CellCounts {
         self.limit
     }
 
-    /// Once the clock has come again, the newest cell is the one that it stepped back from. After a far step back it is the
-    /// current one, but no earlier than a period after time began. In proportion it is the next one, at whose start all of the
-    /// oldest cell counts. A small step back changes nothing.
+    /// Once the clock has caught up, the newest cell is `high`. After a far step back it is the current one,
+    /// but no earlier than a period after time began. In proportion it is the next one, at the start of which
+    /// all of the oldest cell counts. A small step back changes nothing.
     fn forgive(&mut self, now: Time) {
         let current = self.cell_of(now);
         let next = i128::from(self.oldest == Oldest::InProportion);
@@ -144,8 +144,8 @@ impl Model for CellCounts {
         self.time_until(|when| self.used(when) == 0)
     }
 
-    /// What is too old to count is forgotten when something new is written down, not before: should the clock step
-    /// back meanwhile, it counts again.
+    /// Counts that are too old are dropped when something new is written, not before: should the clock step
+    /// back meanwhile, they count again.
     fn spend(&mut self, cost: i128) {
         if cost == 0 {
             return;
@@ -157,7 +157,7 @@ impl Model for CellCounts {
         *self.counts.entry(0).or_default() += cost;
     }
 
-    /// Whole units, from the oldest cell that still counts for something.
+    /// Refunds whole units, from the oldest cell that still counts for something.
     fn give_back(&mut self, cost: i128) {
         let mut owed = cost;
         let counting: Vec<i128> =

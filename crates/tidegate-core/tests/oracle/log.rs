@@ -1,4 +1,5 @@
-//! A log as a list of ages: one for each unit, the oldest first, as of the instant at which the newest was made.
+//! A log as a list of ages: one for each unit, the oldest first, as of the instant at which the newest was
+//! made.
 
 use super::{Model, Time, first_of_two};
 use tidegate_core::Quota;
@@ -12,7 +13,7 @@ pub(crate) struct Log {
     ages: Vec<Time>,
     /// When the newest entry was made.
     written: Time,
-    /// The instant that the clock stepped back from, far, and that has not come again.
+    /// The latest instant before a far step back, until the clock has caught up with it.
     high: Option<Time>,
     now: Time,
 }
@@ -30,7 +31,7 @@ impl Log {
         }
     }
 
-    /// How much time counts from the newest entry until `when`: none before it, and none up to where the clock stepped back from.
+    /// How much time counts from the newest entry until `when`: none before it, and none up to `high`.
     fn counted(&self, when: Time) -> Time {
         match self.high {
             Some(high) if when >= high => when - high,
@@ -38,13 +39,13 @@ impl Log {
         }
     }
 
-    /// How many entries count at `when`. One that is exactly a period old has left.
+    /// How many entries count at `when`. An entry that is exactly a period old has left.
     fn used(&self, when: Time) -> i128 {
         let counted = self.counted(when);
         self.ages.iter().filter(|&&age| age + counted < self.period).count() as i128
     }
 
-    /// How long until that holds. Below the instant that the clock stepped back from entries leave, and there they are back.
+    /// How long until that holds. Below `high` entries leave, and at `high` they are back.
     fn time_until(&self, passes: impl Fn(Time) -> bool) -> Time {
         let latest = self.now.max(self.written).max(self.high.unwrap_or(0)) + self.period;
         first_of_two(self.now, self.high, latest, passes) - self.now
@@ -56,8 +57,9 @@ impl Model for Log {
         self.limit
     }
 
-    /// Once the clock has come again, the newest entry is as if made there. After a far step back it is as if made now, but
-    /// not earlier than a period after time began. In both cases all ages stay. A small step back changes nothing.
+    /// Once the clock has caught up, the newest entry is as if made at `high`. After a far step back it is as
+    /// if made now, but not earlier than a period after time began. In both cases all ages stay. A small step
+    /// back changes nothing.
     fn forgive(&mut self, now: Time) {
         let back_to = now.max(self.period);
         if let Some(high) = self.high.filter(|&high| now >= high) {
@@ -88,7 +90,7 @@ impl Model for Log {
         self.time_until(|when| self.used(when) == 0)
     }
 
-    /// What there is no room for is forgotten, the oldest first.
+    /// Entries without room are dropped, the oldest first.
     fn spend(&mut self, cost: i128) {
         if cost == 0 {
             return;
@@ -107,7 +109,7 @@ impl Model for Log {
         self.ages.drain(..beyond);
     }
 
-    /// The oldest first: the others must not leave earlier than what they stand for.
+    /// Refunds the oldest entries first: the others must not leave earlier than their own age.
     fn give_back(&mut self, cost: i128) {
         let returned = usize::try_from(cost).expect("a cost that fits").min(self.ages.len());
         self.ages.drain(..returned);

@@ -1,11 +1,12 @@
-//! What each algorithm promises, worked out the slow way.
+//! The behaviour of each algorithm, computed the slow way.
 //!
-//! The code under test packs its state into bits and takes short cuts. Here nothing is packed and nothing is
-//! short: a bucket is a number of tokens, a log is a list, and every number is an exact fraction in 128 bits. Both
-//! are asked the same questions; whoever differs is wrong, and it is easy to see that it is not this one.
+//! The code under test packs its state into bits and takes fast paths. Here nothing is packed and nothing is
+//! fast: a bucket is a number of tokens, a log is a list, and every number is an exact fraction in 128 bits.
+//! Both get the same requests; where they differ one of them is wrong, and it is easy to see that it is not
+//! this one.
 //!
-//! A [`Model`] knows how its kind of limit behaves. The verbs are the same for all and are written once, in
-//! [`Oracle`].
+//! A [`Model`] knows how its kind of limit behaves. The operations are the same for all and are written once,
+//! in [`Oracle`].
 
 mod bucket;
 mod cells;
@@ -43,40 +44,41 @@ pub(crate) struct Answer {
     pub(crate) rule: u16,
 }
 
-/// How one kind of limit behaves, as it is described to a user.
+/// How one kind of limit behaves, as its documentation says.
 pub(crate) trait Model: Clone {
-    /// The most that can pass at once.
+    /// The largest cost that can pass in one request.
     fn capacity(&self) -> i128;
 
-    /// Corrects what cannot be true at `now`, because the clock stepped back. Nothing else changes.
+    /// Corrects a state that cannot be true at `now`, because the clock stepped back. Nothing else changes.
     fn forgive(&mut self, now: Time);
 
-    /// Lets time pass until `now`, which is not before anything that is remembered.
+    /// Lets time pass until `now`, which is not before anything in the state.
     fn advance(&mut self, now: Time);
 
     /// How much would pass, at the instant last advanced to.
     fn left(&self) -> i128;
 
-    /// How long after that instant `cost` will pass.
+    /// How long after that instant `cost` passes.
     fn wait(&self, cost: i128) -> Time;
 
-    /// How long after that instant everything is there again.
+    /// How long after that instant the quota is full again.
     fn until_full(&self) -> Time;
 
-    /// Charges `cost`, whether or not it is there.
+    /// Charges `cost`, whether or not it is available.
     fn spend(&mut self, cost: i128);
 
-    /// How long after that instant what was charged last has its turn. Only who lets requests wait has turns.
+    /// How long after that instant the last charge may proceed. Only a queue lets requests wait.
     fn turn(&self) -> Time {
         0
     }
 
     fn give_back(&mut self, cost: i128);
 
-    /// Whether there is nothing to give back, at the instant last advanced to.
+    /// Whether there is nothing to refund, at the instant last advanced to.
     fn owes_nothing(&self) -> bool;
 
-    /// Gives back at an instant before that of the charges, if the model only waits for that one to come. Tells whether it did.
+    /// Refunds at an instant before that of the charges, if the model only waits for that instant. Returns
+    /// whether it did.
     fn give_back_early(&mut self, _now: Time, _cost: i128) -> bool {
         false
     }
@@ -84,7 +86,7 @@ pub(crate) trait Model: Clone {
     fn forget(&mut self);
 }
 
-/// The verbs of a limit.
+/// The operations of a limit.
 pub(crate) trait Oracle {
     fn peek(&self, now: Time, cost: i128) -> Answer;
     fn force(&mut self, now: Time, cost: i128) -> Answer;
@@ -120,14 +122,14 @@ impl<M: Model> Oracle for M {
     fn force(&mut self, now: Time, cost: i128) -> Answer {
         let mut view = seen_at(self, now);
         let answer = charged(&mut view, cost);
-        // Asking for nothing is only asking: what is remembered stays as it was, even after a step back.
+        // A cost of 0 only queries: the state stays as it was, even after a step back.
         if cost > 0 {
             *self = view;
         }
         answer
     }
 
-    /// Nothing changes for a key that owes nothing; one that has everything back was never seen.
+    /// Nothing changes for a key that owes nothing; a fully refunded key is as if never seen.
     fn refund(&mut self, now: Time, cost: i128) {
         let mut view = seen_at(self, now);
         if cost == 0 || view.owes_nothing() || self.give_back_early(now, cost) {
@@ -204,7 +206,7 @@ fn first_instant(from: Time, latest: Time, passes: impl Fn(Time) -> bool) -> Tim
     late
 }
 
-/// As [`first_instant`], where `passes` may hold before `from_anew` and no longer there.
+/// Like [`first_instant`], where `passes` may hold before `from_anew` and no longer there.
 fn first_of_two(from: Time, from_anew: Option<Time>, latest: Time, passes: impl Fn(Time) -> bool) -> Time {
     match from_anew {
         Some(anew) if from < anew && passes(anew - 1) => first_instant(from, anew - 1, passes),

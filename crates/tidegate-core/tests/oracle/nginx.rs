@@ -1,14 +1,16 @@
-//! A zone as nginx keeps it: thousandths of a request that are owed, and the millisecond they were written in.
+//! A zone as nginx keeps it: thousandths of a request that are owed, and the millisecond they were written
+//! in.
 //!
-//! Nothing is worked off between two visits. Each works off what has leaked out since the last one that wrote, cut to a
-//! whole number; so it is what was written that tells when there will be room, and not what a look in between has cut.
+//! Nothing leaks between two requests. Each request subtracts what has leaked since the last write, truncated
+//! to a whole number; so the written value determines when there is room, and not what a peek in between has
+//! truncated.
 
 use super::{Model, Time, ceil_div};
 use tidegate_core::Quota;
 
 const REQUEST: i128 = 1_000;
 const MILLI: i128 = 1_000;
-/// A step back by more than so many milliseconds is believed, and counts as one millisecond forward.
+/// A step back by more than so many milliseconds is accepted, and counts as one millisecond forward.
 const FAR_BACK: i128 = 60_000;
 
 #[derive(Clone, Debug)]
@@ -20,7 +22,7 @@ pub(crate) struct Zone {
     owed: i128,
     /// The millisecond it was written in; 0 if nothing is owed.
     written: i128,
-    /// The clock stepped back far, just now.
+    /// Whether the clock has just stepped back far.
     far_back: bool,
     now: Time,
 }
@@ -43,7 +45,7 @@ impl Zone {
         (self.owed - self.rate * self.passed() / 1_000).max(0)
     }
 
-    /// How long until so much of what was written has leaked out.
+    /// How long until so much of the written value has leaked.
     fn time_until_leaked(&self, thousandths: i128) -> Time {
         let instant = (self.written + ceil_div(thousandths * 1_000, self.rate)) * MILLI;
         (instant - self.now).max(0)

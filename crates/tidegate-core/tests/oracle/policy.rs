@@ -1,4 +1,4 @@
-//! Several limits and one answer: all are asked, and only when all agree is any of them charged.
+//! Several limits and one answer: all decide, and any of them is charged only if all allow the request.
 
 use std::cmp::Reverse;
 

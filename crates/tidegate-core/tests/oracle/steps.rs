@@ -1,4 +1,4 @@
-//! A bucket that is filled in lots: whole tokens, and the step they were counted in.
+//! A bucket that refills in steps: whole tokens, and the step they were counted in.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tidegate_core::Quota;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
-    lot: i128,
+    refill: i128,
     period: Time,
     offset: Time,
     burst: i128,
-    /// Less than nothing is debt.
+    /// A negative number is debt.
     tokens: i128,
     step: i128,
     now: Time,
@@ -21,7 +21,7 @@ impl Steps {
     pub(crate) fn new(quota: Quota, offset: Duration) -> Self {
         let burst = i128::from(quota.max_burst());
         Steps {
-            lot: i128::from(quota.limit()),
+            refill: i128::from(quota.limit()),
             period: i128::try_from(quota.period().as_micros()).expect("a period that fits"),
             offset: i128::try_from(offset.as_micros()).expect("an offset that fits"),
             burst,
@@ -36,11 +36,11 @@ impl Steps {
     }
 
     fn time_until(&self, tokens: i128) -> Time {
-        let lots = ceil_div(tokens - self.tokens, self.lot);
-        if lots <= 0 {
+        let steps = ceil_div(tokens - self.tokens, self.refill);
+        if steps <= 0 {
             return 0;
         }
-        (self.step + lots) * self.period + self.offset - self.now
+        (self.step + steps) * self.period + self.offset - self.now
     }
 }
 
@@ -55,7 +55,7 @@ impl Model for Steps {
 
     fn advance(&mut self, now: Time) {
         let step = self.step_of(now);
-        self.tokens = (self.tokens + (step - self.step) * self.lot).min(self.burst);
+        self.tokens = (self.tokens + (step - self.step) * self.refill).min(self.burst);
         self.step = step;
         self.now = now;
     }

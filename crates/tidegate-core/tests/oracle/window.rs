@@ -1,4 +1,4 @@
-//! A fixed window as a tally sheet: when it was begun, and how many strokes are on it.
+//! A fixed window as a counter: when the window began, and how much was counted in it.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ pub(crate) struct Window {
     limit: i128,
     period: Time,
     begins: Begins,
-    /// The sheet: the first instant of its window, and the count. No strokes, no sheet.
-    sheet: Option<(Time, i128)>,
+    /// The first instant of the window, and its count. `None` without a count.
+    counter: Option<(Time, i128)>,
     now: Time,
 }
 
@@ -33,10 +33,10 @@ impl Window {
 
     fn new(quota: Quota, begins: Begins) -> Self {
         let period = i128::try_from(quota.period().as_micros()).expect("a period that fits");
-        Window { limit: i128::from(quota.limit()), period, begins, sheet: None, now: 0 }
+        Window { limit: i128::from(quota.limit()), period, begins, counter: None, now: 0 }
     }
 
-    /// The first instant of a window that `now` is the first to ask for.
+    /// The first instant of the window that a request at `now` opens.
     fn start_for(&self, now: Time) -> Time {
         match self.begins {
             Begins::ByTheClock { offset } => offset + (now - offset).div_euclid(self.period) * self.period,
@@ -45,11 +45,11 @@ impl Window {
     }
 
     fn count(&self) -> i128 {
-        self.sheet.map_or(0, |(_, count)| count)
+        self.counter.map_or(0, |(_, count)| count)
     }
 
     fn end(&self) -> Time {
-        self.sheet.map_or(self.now, |(start, _)| start + self.period)
+        self.counter.map_or(self.now, |(start, _)| start + self.period)
     }
 }
 
@@ -58,16 +58,16 @@ impl Model for Window {
         self.limit
     }
 
-    /// A sheet of a window that has not begun is taken for the current one.
+    /// The count of a window that has not begun is taken for that of the current one.
     fn forgive(&mut self, now: Time) {
         let current = self.start_for(now);
-        self.sheet = self.sheet.map(|(start, count)| (start.min(current), count));
+        self.counter = self.counter.map(|(start, count)| (start.min(current), count));
     }
 
     fn advance(&mut self, now: Time) {
         self.now = now;
         if self.end() <= now {
-            self.sheet = None;
+            self.counter = None;
         }
     }
 
@@ -85,21 +85,21 @@ impl Model for Window {
 
     fn spend(&mut self, cost: i128) {
         if cost > 0 {
-            let (start, count) = self.sheet.unwrap_or((self.start_for(self.now), 0));
-            self.sheet = Some((start, count + cost));
+            let (start, count) = self.counter.unwrap_or((self.start_for(self.now), 0));
+            self.counter = Some((start, count + cost));
         }
     }
 
     fn give_back(&mut self, cost: i128) {
-        let less = self.sheet.map(|(start, count)| (start, count - cost));
-        self.sheet = less.filter(|&(_, count)| count > 0);
+        let less = self.counter.map(|(start, count)| (start, count - cost));
+        self.counter = less.filter(|&(_, count)| count > 0);
     }
 
     fn owes_nothing(&self) -> bool {
-        self.sheet.is_none()
+        self.counter.is_none()
     }
 
     fn forget(&mut self) {
-        self.sheet = None;
+        self.counter = None;
     }
 }

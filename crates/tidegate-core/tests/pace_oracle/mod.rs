@@ -1,13 +1,14 @@
-//! What a pacer promises, worked out the slow way: permits in store, the instant the next one is free, and nothing
+//! The waits of a pacer, computed the slow way: stored permits, the instant the next one is free, and nothing
 //! packed.
 //!
-//! The books are those of the textbook: reading at `now` turns the time since `next_free` into permits in store; a
-//! request waits for the old `next_free`, takes what it can from the store, and moves `next_free` on by what that
-//! costs and by an interval for each permit that was not there. The code under test keeps neither of the two numbers.
+//! The method is the textbook's: reading at `now` turns the time since `next_free` into stored permits; a
+//! request waits for the old `next_free`, takes what it can from the store, and moves `next_free` on by what
+//! that costs and by an interval for each permit that was not stored. The code under test keeps neither of
+//! the two numbers.
 //!
-//! The bursty books are exact fractions. Those of the warm-up cannot be, because a square is taken of what was
-//! squared before; they are kept in doubles, counted from when the story began, which is good to a thousandth of a
-//! microsecond.
+//! The bursty oracle uses exact fractions. The warm-up oracle cannot, because it squares numbers that were
+//! squared before; it uses doubles, counted from the start of the episode, which are good to a thousandth of
+//! a microsecond.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Div, Mul, Sub};
@@ -22,11 +23,11 @@ pub(crate) struct Fraction {
     below: i128,
 }
 
-/// A pacer that is asked what the code is asked.
+/// A pacer with the same operations as the code under test.
 pub(crate) trait Pacer: Clone {
     /// How long a request at `now` would wait, in microseconds; not rounded.
     fn wait(&self, now: u64) -> f64;
-    /// The same rounded up, where the books are exact.
+    /// The same rounded up, where the oracle is exact.
     fn wait_up(&self, now: u64) -> Option<u64>;
     fn charge(&mut self, now: u64, permits: u64);
     fn set_rate(&mut self, now: u64, quota: Quota);
@@ -93,15 +94,15 @@ impl Pacer for Bursty {
         self.next_free = self.next_free + (permits - from_store) * self.interval;
     }
 
-    /// The store keeps its proportion to the most there can be. One thing is not exact: the instant up to which all is
-    /// spent is rounded up to a part of a microsecond in which the new interval is whole.
+    /// The store keeps its proportion to its maximum. One thing is not exact: the instant up to which
+    /// everything is spent is rounded up to a part of a microsecond in which the new interval is whole.
     fn set_rate(&mut self, now: u64, quota: Quota) {
         self.read_at(now);
         let proportion =
             if self.max_burst.above == 0 { Fraction::whole(0) } else { self.stored / self.most() };
         self.interval = interval(quota);
-        let time_put_by = proportion * self.most() * self.interval;
-        let spent = (self.next_free - time_put_by).rounded_up_to(self.interval.below);
+        let stored_time = proportion * self.most() * self.interval;
+        let spent = (self.next_free - stored_time).rounded_up_to(self.interval.below);
         if self.next_free > spent {
             self.stored = (self.next_free - spent) / self.interval;
         } else {
@@ -134,7 +135,7 @@ impl WarmUp {
         self.threshold() + 2.0 * self.warm_up / (self.interval + self.cold * self.interval)
     }
 
-    /// The time that one permit takes while so many are in store.
+    /// The time that one permit takes while so many are stored.
     fn height(&self, stored: f64) -> f64 {
         let slope = (self.cold * self.interval - self.interval) / (self.most() - self.threshold());
         self.interval + (stored - self.threshold()).max(0.0) * slope

@@ -1,4 +1,4 @@
-//! A source of chance that is the same on every run, so that a failure found once is found again.
+//! A random number generator that is the same on every run, so that a failure is reproducible.
 
 /// Sebastiano Vigna's splitmix64: a few lines, and every seed is a good one.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
-//! A walk: random questions at random instants, put to an algorithm and to its oracle, until they differ.
+//! A walk: random requests at random instants, sent to an algorithm and to its oracle, until they differ.
 //!
-//! Chance alone rarely hits an edge, so half of the questions are aimed: at the very instant that was promised, one
-//! microsecond before it, at exactly what is left and one more. A tally proves that the walk was no stroll: every
-//! outcome must have been met often.
+//! Chance alone rarely hits an edge, so half of the requests are aimed: at the exact end of a reported wait,
+//! one microsecond before it, at exactly what is left and one more. Counters prove that the walk covers
+//! enough: every outcome must be frequent.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,13 +12,13 @@ use tidegate_core::{Algorithm, Decision, Micros, Outcome, Quota, Wait};
 use crate::oracle::{Answer, Oracle, Time, Verdict};
 use crate::random::Random;
 
-/// Each walk has so many steps, unless the environment says otherwise.
+/// The number of steps of each walk, unless the environment sets another.
 const STEPS: u64 = 1_000_000;
 /// After so many steps another quota is drawn.
 const EPISODE: u64 = 500;
-/// A report tells so many of the last steps.
+/// A report shows so many of the last steps.
 const REMEMBERED: usize = 8;
-/// No episode goes on beyond this instant: what happens at the end of the time line is not the matter here.
+/// No episode goes on beyond this instant: the end of the time line is tested elsewhere.
 const LAST: u64 = 1 << 52;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ enum Verb {
     Reset,
 }
 
-/// What the steps of a walk are measured in.
+/// The units of the steps of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     capacity: u64,
@@ -45,20 +45,20 @@ pub(crate) struct Scale {
     period: u64,
 }
 
-/// What happened on a walk.
+/// Counts of what happened on a walk.
 #[derive(Debug, Default)]
 struct Tally {
     steps: u64,
     allowed: u64,
     refused: u64,
     never: u64,
-    aimed_at_a_promise: u64,
+    aimed_at_a_wait: u64,
     back: u64,
     back_after_a_refund: u64,
-    come_again: u64,
+    returned: u64,
 }
 
-/// One step, and what was said to it.
+/// One step, with both answers.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     verb: Verb,
@@ -68,7 +68,7 @@ struct Exchange {
     want: Answer,
 }
 
-/// An algorithm, its oracle, and where they stand.
+/// An algorithm, its oracle, and the current instant.
 struct Episode<'a, A: ?Sized> {
     about: String,
     algorithm: &'a A,
@@ -77,7 +77,7 @@ struct Episode<'a, A: ?Sized> {
     scale: Scale,
     clock: Clock,
     now: u64,
-    /// Where the clock last stepped back from.
+    /// The instant before the last step back of the clock.
     left: u64,
     last: Answer,
     history: VecDeque<Exchange>,
@@ -91,7 +91,7 @@ pub(crate) fn walk(clock: Clock, seed: u64, mut episode: impl FnMut(&mut Random,
     while walk.tally.steps < steps {
         episode(&mut random, &mut walk);
     }
-    walk.tally.assert_that_it_was_no_stroll(clock);
+    walk.tally.assert_that_every_outcome_is_frequent(clock);
 }
 
 fn steps() -> u64 {
@@ -105,7 +105,7 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// Goes some steps with one algorithm. `about` says which, should it be needed.
+    /// Takes some steps with one algorithm. `about` names it in a failure.
     pub(crate) fn go<A: Algorithm + ?Sized>(
         &mut self,
         random: &mut Random,
@@ -153,8 +153,8 @@ impl<A: Algorithm + ?Sized> Episode<'_, A> {
     fn next_instant(&mut self, random: &mut Random, tally: &mut Tally) -> u64 {
         let back = self.clock == Clock::SometimesBack && random.one_in(12);
         if back && self.now < self.left && random.one_in(2) {
-            // A clock that flickers: there, and back again.
-            tally.come_again += 1;
+            // A clock that flickers: it returns to the instant before the step back.
+            tally.returned += 1;
             return (self.left + random.below(3)).saturating_sub(1);
         }
         let refunded = matches!(self.history.back(), Some(Exchange { verb: Verb::Refund, .. }));
@@ -201,8 +201,8 @@ impl<A: Algorithm + ?Sized> Episode<'_, A> {
     }
 
     fn report(&self) -> ! {
-        let way: String = self.history.iter().map(Exchange::to_string).collect();
-        panic!("{}\n{way}  state now {:?}", self.about, self.state);
+        let steps: String = self.history.iter().map(Exchange::to_string).collect();
+        panic!("{}\n{steps}  state now {:?}", self.about, self.state);
     }
 }
 
@@ -214,12 +214,12 @@ impl fmt::Display for Exchange {
     }
 }
 
-/// Decides, and where there is a short cut goes that way too.
+/// Decides, and compares with the fast path where there is one.
 fn decide_both_ways<A: Algorithm + ?Sized>(limit: &A, state: &mut [u64], now: Micros, cost: u32) -> Decision {
-    let short_cut = if state.len() == 1 { limit.decide_word(state[0], now, cost) } else { None };
+    let fast_path = if state.len() == 1 { limit.decide_word(state[0], now, cost) } else { None };
     let decision = limit.decide(state, now, cost);
-    if let Some(short) = short_cut {
-        assert_eq!(short, (state[0], decision), "the short cut leads elsewhere, at {now} with {cost}");
+    if let Some(fast) = fast_path {
+        assert_eq!(fast, (state[0], decision), "the fast path differs, at {now} with {cost}");
     }
     decision
 }
@@ -235,9 +235,9 @@ fn draw_verb(random: &mut Random) -> Verb {
     }
 }
 
-/// A decision as an answer of the oracle's kind.
+/// Converts a decision into an answer of the oracle.
 fn plain(decision: Decision, now: Micros) -> Answer {
-    assert_eq!(decision.at(), now, "a decision tells the instant it was made at");
+    assert_eq!(decision.at(), now, "a decision has the instant it was made at");
     let micros = |wait: Wait| Time::from(wait.as_micros());
     let verdict = match (decision.outcome, decision.retry_after()) {
         (Outcome::Allowed, None) => Verdict::Allowed,
@@ -286,13 +286,13 @@ impl Scale {
         }
     }
 
-    /// To the promised instant, one microsecond before it, or to where everything is there again.
+    /// Moves to the end of the wait, one microsecond before it, or to where the quota is full again.
     fn aim(&self, random: &mut Random, last: &Answer, tally: &mut Tally) -> u64 {
         let Verdict::RetryAfter(wait) = last.verdict else {
             let edge = u64::try_from(last.reset_after).expect("a reset that fits");
             return (edge + random.below(3)).saturating_sub(1).min(self.period.saturating_mul(1_000));
         };
-        tally.aimed_at_a_promise += 1;
+        tally.aimed_at_a_wait += 1;
         let wait = u64::try_from(wait).expect("a wait that fits");
         (wait + random.below(3)).saturating_sub(2).min(self.period.saturating_mul(1_000))
     }
@@ -330,7 +330,7 @@ impl Scale {
         u32::try_from(cost).unwrap_or(u32::MAX)
     }
 
-    /// Debts of any size are another test's matter; here they must be paid while the walk lasts.
+    /// Debts of any size are tested elsewhere; here they must be paid while the walk lasts.
     fn most_forced(&self, found: &Answer) -> u32 {
         if found.remaining == 0 { 3 } else { u32::try_from(self.capacity * 2).unwrap_or(u32::MAX) }
     }
@@ -346,13 +346,13 @@ impl Tally {
         }
     }
 
-    fn assert_that_it_was_no_stroll(&self, clock: Clock) {
+    fn assert_that_every_outcome_is_frequent(&self, clock: Clock) {
         assert!(self.allowed > self.steps / 5, "{self:?}");
         assert!(self.refused > self.steps / 8, "{self:?}");
         assert!(self.never > self.steps / 100, "{self:?}");
-        assert!(self.aimed_at_a_promise > self.steps / 50, "{self:?}");
+        assert!(self.aimed_at_a_wait > self.steps / 50, "{self:?}");
         assert_eq!(clock == Clock::SometimesBack, self.back > self.steps / 20, "{self:?}");
         assert_eq!(clock == Clock::SometimesBack, self.back_after_a_refund > self.steps / 100, "{self:?}");
-        assert_eq!(clock == Clock::SometimesBack, self.come_again > self.steps / 200, "{self:?}");
+        assert_eq!(clock == Clock::SometimesBack, self.returned > self.steps / 200, "{self:?}");
     }
 }

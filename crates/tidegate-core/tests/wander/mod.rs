@@ -1,4 +1,4 @@
-//! Walks of a limit through states that really occur, for laws that are true of all of them.
+//! Walks of a limit through states that really occur, for laws that hold in all of them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, RuleId};
 
 use crate::random::Random;
 
-/// Rules of every kind, each with the longest time in microseconds that it can refuse a key that has no debt.
+/// Rules of every kind, each with the longest time in microseconds that it can refuse a key without debt.
 pub(crate) const RULES: [(&str, u64); 25] = [
     ("token_bucket 10/s burst 3", 300_000),
     ("token_bucket 3/s burst 1", 333_334),
@@ -48,7 +48,7 @@ pub(crate) fn rule(text: &str) -> Rule {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// All of them as they are made, for any clock, and as they are for a clock that never steps back.
+/// All rules for any clock, and the buckets and queues for a clock that never steps back.
 pub(crate) fn rules() -> impl Iterator<Item = Rule> {
     let as_made = RULES.iter().map(|(text, _)| rule(text));
     as_made
@@ -63,7 +63,7 @@ pub(crate) fn policies() -> impl Iterator<Item = Vec<Rule>> {
     POLICIES.iter().map(|texts| texts.iter().map(|text| rule(text)).collect())
 }
 
-/// Where a walk stands: a state that is honest at `now`, and chance to ask it something.
+/// One step of a walk: a state that is valid at `now`, and a random number generator.
 pub(crate) struct Remaining<'a> {
     pub(crate) state: &'a [u64],
     pub(crate) now: Micros,
@@ -72,7 +72,7 @@ pub(crate) struct Remaining<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verbs {
-    /// What was not there was not taken.
+    /// Nothing is forced, so there is no debt.
     WithoutDebt,
     All,
 }
@@ -127,7 +127,7 @@ pub(crate) fn pause<A: Algorithm + ?Sized>(
     }
 }
 
-/// Each rule's own answer, as found.
+/// Each rule's own decision, before any charge.
 pub(crate) fn shown<A: Algorithm + ?Sized>(
     limit: &A,
     state: &[u64],
@@ -152,7 +152,7 @@ pub(crate) fn draw_cost<A: Algorithm + ?Sized>(limit: &A, it: &mut Remaining<'_>
     u32::try_from(it.random.between(1, most)).expect("a cost")
 }
 
-/// In every stretch no more passed than `bound` says of its length.
+/// In every stretch no more passed than `bound` says for its length.
 pub(crate) fn assert_bound(about: &impl Debug, passed: &[(u64, u64)], bound: impl Fn(u64) -> u64) {
     for (first, &(from, _)) in passed.iter().enumerate() {
         let mut sum = 0;

@@ -15,6 +15,18 @@
 //! ```text
 //!   sent ── Redis reserves ── received ── wait ── from: claim ── Redis grants ── a grant
 //! ```
+//!
+//! Reserved tokens could also be granted in advance, to be spent from a later instant on. That saves only the
+//! claim, and it was tried. It broke two guarantees. In an outage such tokens came on top of what the local
+//! shares of other nodes admitted in the same time, and after Redis had lost its data they came on top of its
+//! fresh burst. A reservation must be claimed when its tokens have refilled, so without Redis, or with a
+//! Redis that has forgotten it, none of it can be spent. A claim also reserves the next tokens, so there is
+//! still one call per grant.
+//!
+//! The charge of a reservation refills like any other. If the claim comes late, that part of the reservation
+//! lapses. The script evaluates this at every instant at which a grant expires, too; otherwise a grant that
+//! is spent at the last moment would count as the charge of a reservation. The random walk against the script
+//! found that case, and the exhaustive search covers it.
 
 use tidegate::Micros;
 

@@ -46,7 +46,7 @@ fn expired_tokens_are_counted_once() {
     assert_eq!(account.spend(1, at(900 + 6_300)), Spend::Ask);
     assert_eq!((account.take_expired(), account.take_expired()), (3, 0));
     let mut account = with(grant(1, 5));
-    assert!(account.close(at(900 + 6_300)).is_empty(), "expired tokens do not go back");
+    assert!(account.close(at(900 + 6_300)).is_empty(), "expired tokens are not returned");
     assert_eq!(account.take_expired(), 5);
 }
 
@@ -68,22 +68,26 @@ fn reserved_tokens_are_claimed_before_they_are_spent() {
     assert_eq!(account.spend(1, at(1_500)), Spend::Wait);
     account.granted(GrantReply { claimed: 4, ..reserve(2, 6, 700) }, &order, 0, at(1_600));
     assert_eq!(account.spend(4, at(1_600)), Spend::Spent { left: 0, ask: false });
-    assert_eq!(account.spend(1, at(1_600)), Spend::NotBefore(at(2_300)), "the next are reserved already");
+    assert_eq!(
+        account.spend(1, at(1_600)),
+        Spend::NotBefore(at(2_300)),
+        "the next tokens are reserved already"
+    );
 }
 
 #[test]
-fn a_claim_without_an_answer_grants_nothing() {
+fn a_claim_without_a_reply_grants_nothing() {
     let mut account = with(reserve(1, 5, 500));
     assert_eq!(account.spend(1, at(1_500)), Spend::Ask);
     let order = account.order(1, &TERMS, at(1_500));
     assert!(order.claim.is_some());
     account.failed();
     assert_eq!(account.spend(1, at(1_600)), Spend::Ask);
-    assert_eq!(account.order(1, &TERMS, at(1_600)).claim, None, "it is not claimed twice");
+    assert_eq!(account.order(1, &TERMS, at(1_600)).claim, None, "a reservation is not claimed twice");
 }
 
 #[test]
-fn one_request_asks_and_the_others_wait() {
+fn one_request_asks_for_a_grant_and_the_others_wait() {
     let mut account = Account::new(at(0));
     assert_eq!([account.spend(1, at(0)), account.spend(1, at(0))], [Spend::Ask, Spend::Wait]);
     account.failed();
@@ -91,7 +95,7 @@ fn one_request_asks_and_the_others_wait() {
 }
 
 #[test]
-fn after_nothing_was_granted_there_is_a_pause() {
+fn after_an_empty_grant_requests_pause_for_the_reported_wait() {
     let mut account = Account::new(at(0));
     assert_eq!(account.spend(1, at(0)), Spend::Ask);
     let order = account.order(1, &TERMS, at(0));
@@ -111,7 +115,7 @@ fn while_other_nodes_hold_the_whole_stock_redis_decides() {
 }
 
 #[test]
-fn lots_grow_and_shrink_with_the_demand() {
+fn grants_grow_and_shrink_with_the_demand() {
     let mut account = Account::new(at(0));
     let mut wants = |times: &[u64]| -> Vec<u32> {
         times.iter().map(|time| account.order(1, &TERMS, at(*time)).want).collect()
@@ -125,7 +129,7 @@ fn lots_grow_and_shrink_with_the_demand() {
 }
 
 #[test]
-fn lots_that_are_spent_quickly_are_larger_and_shorter() {
+fn a_grant_spent_quickly_makes_the_next_lease_shorter() {
     let claims = |empty_at: u64| {
         let mut account = with(reserve(1, 32, 500));
         let order = account.order(1, &TERMS, at(2_500));
@@ -140,7 +144,7 @@ fn lots_that_are_spent_quickly_are_larger_and_shorter() {
 }
 
 #[test]
-fn the_next_lot_is_asked_for_before_the_last_is_spent() {
+fn the_next_grant_is_requested_before_the_last_one_is_spent() {
     let mut account = Account::new(at(0));
     let sizes = [1, 2, 4];
     for (n, size) in (0_u8..).zip(sizes) {
@@ -166,27 +170,30 @@ fn tokens_that_were_reported_spent_are_not_put_back() {
     let mut account = with(grant(1, 10));
     assert!(matches!(account.spend(4, at(1_000)), Spend::Spent { left: 6, .. }));
     account.put_back(1, at(1_000));
-    assert!(matches!(account.spend(1, at(1_000)), Spend::Spent { left: 6, .. }), "it was there again");
+    assert!(matches!(account.spend(1, at(1_000)), Spend::Spent { left: 6, .. }), "the token was put back");
     let Order { older, .. } = account.order(1, &TERMS, at(1_100));
     assert_eq!(older, [([1; 16], 6)]);
     account.put_back(3, at(1_100));
-    assert!(matches!(account.spend(6, at(1_100)), Spend::Spent { left: 0, .. }), "and is not now");
+    assert!(
+        matches!(account.spend(6, at(1_100)), Spend::Spent { left: 0, .. }),
+        "reported tokens are not put back"
+    );
 }
 
 #[test]
-fn a_spent_lot_is_reported_until_redis_has_answered() {
+fn a_spent_grant_is_reported_until_redis_has_replied() {
     let mut account = with(grant(1, 2));
     assert!(matches!(account.spend(2, at(1_000)), Spend::Spent { .. }));
-    let outage = account.order(1, &TERMS, at(1_100));
+    let unanswered = account.order(1, &TERMS, at(1_100));
     account.failed();
-    let heard = account.order(1, &TERMS, at(1_200));
-    assert_eq!((&outage.older[..], &heard.older[..]), (&[([1; 16], 0)][..], &[([1; 16], 0)][..]));
-    account.granted(grant(2, 3), &heard, 0, at(1_300));
+    let answered = account.order(1, &TERMS, at(1_200));
+    assert_eq!((&unanswered.older[..], &answered.older[..]), (&[([1; 16], 0)][..], &[([1; 16], 0)][..]));
+    account.granted(grant(2, 3), &answered, 0, at(1_300));
     assert_eq!(account.order(1, &TERMS, at(1_400)).older, [([2; 16], 3)]);
 }
 
 #[test]
-fn idle_tokens_and_reservations_go_back() {
+fn idle_tokens_and_reservations_are_returned() {
     let mut account = with(GrantReply { amount: 5, ..reserve(1, 7, 500) });
     assert!(account.idle(1_000, at(1_200)).is_empty(), "a request came at 900");
     let closed = account.idle(1_000, at(1_900));

@@ -10,6 +10,17 @@
 //!                             ▲
 //!   shard:   empty (next filling, 0 tokens) ── write until ── fill
 //! ```
+//!
+//! Several grants, a request in flight and a few instants must change together, so an account is behind a
+//! lock. On a hot key two threads that contended for that lock decided no faster than one. But nearly every
+//! decision only takes one token of one grant, and that needs one word. A thread that locks the account first
+//! takes the tokens out of the cache and puts them back at the end, so everything else stays as simple as a
+//! lock makes it. The cache contains only what can be spent before the next grant has to be requested; a
+//! thread that finds it empty locks the account and does what is due.
+//!
+//! Without the number of the filling, a thread that has read the expiry of one grant could take a token of
+//! the next, which expires sooner. A model of all interleavings finds that. Together with the thread-local
+//! cache and the striped counters, one cache line moves between processors on a hot key, and not five.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};

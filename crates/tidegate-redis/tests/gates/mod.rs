@@ -1,4 +1,4 @@
-//! Gates as tests make them, and what tests wait for.
+//! Gates for tests, and helpers that wait for a condition.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::support::until;
 /// The first rule.
 pub(crate) const FIRST: RuleId = RuleId(0);
 
-/// A gate that has been seen to limit.
+/// A gate that is known to enforce its limits.
 pub(crate) fn ready(builder: Builder) -> RedisGate {
     let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
     enforced(&gate);
     gate
 }
 
-/// One that has all the time in the world: for tests on a busy machine that are not about deadlines.
+/// A gate with a very long deadline: for tests on a busy machine that are not about deadlines.
 pub(crate) fn patient(builder: Builder) -> RedisGate {
     ready(builder.deadline(Duration::from_secs(20)))
 }
@@ -31,10 +31,10 @@ pub(crate) fn enforced(gate: &RedisGate) {
     });
 }
 
-/// Asks until there is an answer, but not for ever: what is waited for is done by another process or task.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls until there is an answer, but not for ever: the condition depends on another process or task.
+pub(crate) async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..3_000 {
-        if let Some(answer) = ask().await {
+        if let Some(answer) = poll().await {
             return answer;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -42,7 +42,8 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
     panic!("{what}: not after many tries");
 }
 
-/// What Redis decides on a unit for this key: on a busy machine its answer may come too late, and is asked for again.
+/// Redis's decision on a cost of 1 for this key. On a busy machine a reply may be late; then the check is
+/// repeated.
 pub(crate) async fn strict_for(gate: &RedisGate, key: &str) -> Decision {
     eventually(&format!("Redis decides on {key}, {gate:?}"), async || {
         let decision = gate.check(&one(key)).await.expect("a request").decision;
@@ -51,34 +52,34 @@ pub(crate) async fn strict_for(gate: &RedisGate, key: &str) -> Decision {
     .await
 }
 
-/// The same, from when limits are enforced on.
+/// The same for one key, after limits are enforced.
 pub(crate) async fn strict(gate: &RedisGate) -> Decision {
     enforced(gate);
     strict_for(gate, "alice").await
 }
 
-/// A unit of the first rule.
+/// A request with a cost of 1 under the first rule.
 pub(crate) fn one(key: &str) -> [Part<'_>; 1] {
     [Part::of(FIRST).key(key)]
 }
 
 /// How many of so many checks pass.
-pub(crate) async fn passed(gate: &RedisGate, key: &str, asked: usize) -> usize {
+pub(crate) async fn passed(gate: &RedisGate, key: &str, checks: usize) -> usize {
     let mut passed = 0;
-    for _ in 0..asked {
+    for _ in 0..checks {
         passed += usize::from(gate.check(&one(key)).await.expect("a request").is_allowed());
     }
     passed
 }
-
+/// The results of so many concurrent checks.
 /// What comes of so many checks at once.
-pub(crate) async fn together(gate: &RedisGate, asked: usize) -> Vec<Admission> {
+pub(crate) async fn together(gate: &RedisGate, checks: usize) -> Vec<Admission> {
     let check = |_| {
         let gate = gate.clone();
         tokio::spawn(async move { gate.check(&one("alice")).await.expect("a request") })
     };
-    let tasks: Vec<_> = (0..asked).map(check).collect();
-    let mut done = Vec::with_capacity(asked);
+    let tasks: Vec<_> = (0..checks).map(check).collect();
+    let mut done = Vec::with_capacity(checks);
     for task in tasks {
         done.push(task.await.expect("no panic"));
     }

@@ -1,4 +1,4 @@
-//! Leased gates of tests.
+//! Leased gates for tests.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tidegate_redis::{Builder, Lease, Leased, RedisGate};
 use crate::gates;
 use crate::support::Server;
 
-/// It outlasts every test.
+/// A lease that outlasts every test.
 pub(crate) const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
 
 pub(crate) fn ready(builder: Builder) -> Leased {
@@ -18,7 +18,7 @@ pub(crate) fn ready(builder: Builder) -> Leased {
     gate.leased()
 }
 
-/// Nothing refills while a test runs.
+/// An hourly limit: nothing refills while a test runs.
 pub(crate) fn hourly(server: &Server, limit: u64, lease: Lease) -> Leased {
     ready(RedisGate::builder(server.url()).rule("user", Quota::per_hour(limit)).lease(lease))
 }

@@ -1,7 +1,7 @@
-//! Tasks that ask one gate all the time, whatever happens to Redis, and write down what they are told.
+//! Tasks that send requests to one gate all the time, whatever happens to Redis, and record the decisions.
 //!
-//! What happens is divided into phases by whoever makes it happen. A decision belongs to a phase if it was asked for
-//! and made in it; those that were under way when one phase ended and another began belong to neither.
+//! The test divides time into phases. A decision belongs to a phase if its request was sent and decided in
+//! it; decisions under way when one phase ended and another began belong to neither.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::collections::BTreeSet;
@@ -14,23 +14,23 @@ use tidegate_redis::RedisGate;
 use tokio::task::JoinHandle;
 
 use crate::gates::eventually;
-use crate::told::{Asked, Told};
+use crate::told::{Exchange, PartSpec};
 
-/// Between two askings of a task, so that one that is answered at once leaves the machine to others.
+/// The pause between two requests of a task, so that a task with fast replies leaves the machine to others.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a task was told, and in which phase.
+/// A request with its decision, and the phase it belongs to.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct Entry {
     pub(crate) phase: Option<usize>,
-    pub(crate) told: Told,
+    pub(crate) exchange: Exchange,
 }
 
-/// What all tasks were told.
+/// The decisions of all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    pub(crate) heard: Vec<Heard>,
-    /// Why Redis did not decide, each reason once.
+    pub(crate) entries: Vec<Entry>,
+    /// The reasons why Redis did not decide, each once.
     pub(crate) troubles: BTreeSet<String>,
 }
 
@@ -44,16 +44,16 @@ pub(crate) struct Load {
 #[derive(Debug)]
 struct State {
     gate: RedisGate,
-    /// Each task asks for one of so many keys after the other.
+    /// Each task cycles through so many keys.
     keys: usize,
     phase: AtomicUsize,
-    /// How many decisions were made since the phase began.
+    /// The number of decisions since the phase began.
     made: AtomicUsize,
     stopped: AtomicBool,
 }
 
 impl Load {
-    /// In phase 0.
+    /// Starts in phase 0.
     pub(crate) fn start(gate: &RedisGate, tasks: usize, keys: usize) -> Self {
         let state = Arc::new(State {
             gate: gate.clone(),
@@ -62,7 +62,7 @@ impl Load {
             made: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
         });
-        let tasks = (0..tasks).map(|task| tokio::spawn(state.clone().ask(task))).collect();
+        let tasks = (0..tasks).map(|task| tokio::spawn(state.clone().send_requests(task))).collect();
         Load { state, tasks }
     }
 
@@ -77,13 +77,13 @@ impl Load {
         eventually(&format!("{many} decisions are made, {:?}", self.state.gate), made).await;
     }
 
-    /// Stops, and tells what was heard. No task has panicked.
+    /// Stops the tasks and returns their record. No task has panicked.
     pub(crate) async fn stop(self) -> Record {
         self.state.stopped.store(true, Ordering::SeqCst);
         let mut all = Record::default();
         for task in self.tasks {
             let record = task.await.expect("no panic");
-            all.heard.extend(record.heard);
+            all.entries.extend(record.entries);
             all.troubles.extend(record.troubles);
         }
         all
@@ -91,43 +91,46 @@ impl Load {
 }
 
 impl State {
-    async fn ask(self: Arc<Self>, task: usize) -> Record {
+    async fn send_requests(self: Arc<Self>, task: usize) -> Record {
         let mut record = Record::default();
-        let mut turn = task;
+        let mut number = task;
         while !self.stopped.load(Ordering::SeqCst) {
             let before = self.phase.load(Ordering::SeqCst);
-            let told = self.told(turn % self.keys).await;
+            let exchange = self.check(number % self.keys).await;
             let phase = Some(before).filter(|phase| *phase == self.phase.load(Ordering::SeqCst));
-            if told.decision.source != Source::Strict {
+            if exchange.decision.source != Source::Strict {
                 record.troubles.extend(self.gate.health().last_trouble.map(|trouble| trouble.to_string()));
             }
-            record.heard.push(Heard { phase, told });
+            record.entries.push(Entry { phase, exchange });
             self.made.fetch_add(1, Ordering::SeqCst);
-            turn += 1;
+            number += 1;
             tokio::time::sleep(PAUSE).await;
         }
         record
     }
 
-    async fn told(&self, key: usize) -> Told {
-        let parts = vec![Asked::of(0, format!("k{key}"), 1)];
-        let request: Vec<Part<'_>> = parts.iter().map(Asked::part).collect();
+    async fn check(&self, key: usize) -> Exchange {
+        let parts = vec![PartSpec::of(0, format!("k{key}"), 1)];
+        let request: Vec<Part<'_>> = parts.iter().map(PartSpec::part).collect();
         let decision = self.gate.check(&request).await.expect("a request").decision;
-        Told { parts, decision }
+        Exchange { parts, decision }
     }
 }
 
 impl Record {
-    pub(crate) fn in_phase(&self, phase: usize) -> impl Iterator<Item = &Told> {
-        self.heard.iter().filter(move |heard| heard.phase == Some(phase)).map(|heard| &heard.told)
+    pub(crate) fn in_phase(&self, phase: usize) -> impl Iterator<Item = &Exchange> {
+        self.entries.iter().filter(move |entry| entry.phase == Some(phase)).map(|entry| &entry.exchange)
     }
 
-    /// What Redis decided, in whichever phase.
-    pub(crate) fn strict(&self) -> impl Iterator<Item = &Told> {
-        self.heard.iter().map(|heard| &heard.told).filter(|told| told.decision.source == Source::Strict)
+    /// The decisions made by Redis, in any phase.
+    pub(crate) fn strict(&self) -> impl Iterator<Item = &Exchange> {
+        self.entries
+            .iter()
+            .map(|entry| &entry.exchange)
+            .filter(|exchange| exchange.decision.source == Source::Strict)
     }
 
     pub(crate) fn made_by(&self, source: Source) -> u64 {
-        self.heard.iter().filter(|heard| heard.told.decision.source == source).count() as u64
+        self.entries.iter().filter(|entry| entry.exchange.decision.source == source).count() as u64
     }
 }

@@ -1,12 +1,13 @@
-//! What Redis was asked and what it said, put in order and asked again of somebody who is never in a hurry.
+//! Sorts the requests and replies of Redis, and replays them on an oracle.
 //!
-//! Redis decides on one request at a time and says when, to the microsecond; a script takes longer than one. So
-//! however many processes asked, their requests have one order, and in that order the oracle of the core, which shares
-//! no code with the script, must give every answer: who passes, which rule was the strictest, what remains, how long
-//! to wait, and when all is there again. If it does, nobody passed too many and nobody was refused who could have
-//! passed.
+//! Redis decides one request at a time and reports the instant of each decision in microseconds; a script
+//! takes longer than one. So however many processes sent them, the requests have one order, and in that order
+//! the oracle of the core, which shares no code with the script, must give every answer: which requests pass,
+//! which rule is the strictest, what remains, how long to wait, and when the quota is full again. If it does,
+//! no request passed in excess of the limit and none was refused that could have passed.
 //!
-//! Where some requests were charged and never answered, only half of that can be asked: see [`Replay::never_too_many`].
+//! Where some requests were charged but their replies were lost, only half of that can be checked: see
+//! [`Replay::never_too_many`].
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
@@ -20,16 +21,16 @@ use std::time::Duration;
 use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Steps, Time, Verdict, Window};
 use tidegate::{Algorithm, ClockKind, Decision, Micros, Outcome, Quota, Rule};
 
-use crate::told::{Asked, Told};
+use crate::told::{Exchange, PartSpec};
 
-/// A rule as a gate is given it, and what is right for it.
+/// A rule as text for a gate, and the oracle for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Right {
+pub(crate) struct OracleRule {
     pub(crate) text: &'static str,
     oracle: fn() -> Box<dyn Oracle>,
 }
 
-/// How many passed, and how many did not, by the rule that was the strictest.
+/// How many requests passed and how many did not, by the rule that was the strictest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -43,55 +44,64 @@ const fn every(limit: u64, millis: u64) -> Quota {
 const CLOCK: ClockKind = ClockKind::MayStepBack;
 const ANY_WAIT: Time = 1 << 53;
 
-pub(crate) const BUCKETS: &[Right] = &[
-    Right { text: "61/s burst 20", oracle: || Box::new(Bucket::new(Quota::per_second(61).burst(20), CLOCK)) },
-    Right { text: "37/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)) },
+pub(crate) const BUCKETS: &[OracleRule] = &[
+    OracleRule {
+        text: "61/s burst 20",
+        oracle: || Box::new(Bucket::new(Quota::per_second(61).burst(20), CLOCK)),
+    },
+    OracleRule {
+        text: "37/s burst 7",
+        oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)),
+    },
 ];
 
-pub(crate) const EACH: &[Right] = &[
-    Right { text: "37/s burst 7", oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)) },
-    Right {
+pub(crate) const EACH: &[OracleRule] = &[
+    OracleRule {
+        text: "37/s burst 7",
+        oracle: || Box::new(Bucket::new(Quota::per_second(37).burst(7), CLOCK)),
+    },
+    OracleRule {
         text: "leaky_queue 35/s queue 9 delay 2",
         oracle: || Box::new(Bucket::queue(Quota::per_second(35), 9, 2, ANY_WAIT, CLOCK)),
     },
-    Right {
+    OracleRule {
         text: "leaky_queue 35/s queue 9 delay 2 nginx",
         oracle: || Core::boxed("leaky_queue 35/s queue 9 delay 2 nginx"),
     },
-    Right {
+    OracleRule {
         text: "stepped_bucket 9 per 270ms burst 20",
         oracle: || Box::new(Steps::new(every(9, 270).burst(20), Duration::ZERO)),
     },
-    Right {
+    OracleRule {
         text: "fixed_window 20 per 540ms",
         oracle: || Box::new(Window::aligned(every(20, 540), Duration::ZERO)),
     },
-    Right {
+    OracleRule {
         text: "fixed_window 20 per 540ms from first hit",
         oracle: || Box::new(Window::from_first_hit(every(20, 540))),
     },
-    Right { text: "sliding_log 20 per 540ms", oracle: || Box::new(Log::new(every(20, 540), 0)) },
-    Right {
+    OracleRule { text: "sliding_log 20 per 540ms", oracle: || Box::new(Log::new(every(20, 540), 0)) },
+    OracleRule {
         text: "sliding_window 20 per 540ms cells 6",
         oracle: || Box::new(CellCounts::new(every(20, 540), 6, Oldest::InFull)),
     },
-    Right {
+    OracleRule {
         text: "sliding_window 20 per 541ms cells 7 interpolated",
         oracle: || Box::new(CellCounts::new(every(20, 541), 7, Oldest::InProportion)),
     },
-    Right {
+    OracleRule {
         text: "sliding_window 20 per 540ms cells 3 plain",
         oracle: || Box::new(CellCounts::new(every(20, 540), 3, Oldest::NotAtAll)),
     },
 ];
 
-/// nginx's arithmetic has no oracle but itself, in the core.
+/// nginx's arithmetic has no oracle but the implementation in the core.
 struct Core {
     rule: Rule,
     words: Vec<u64>,
 }
 
-/// What was told, as an answer of the oracle's.
+/// Converts a decision into an answer of the oracle.
 fn answered(decision: &Decision) -> Answer {
     let verdict = match decision.outcome {
         Outcome::Allowed => Verdict::Allowed,
@@ -109,53 +119,58 @@ fn answered(decision: &Decision) -> Answer {
     }
 }
 
-/// In the order in which Redis decided. No two at the same instant: then nobody could tell their order.
-pub(crate) fn sorted(mut told: Vec<Told>) -> Vec<Told> {
-    told.sort_by_key(Told::at);
-    let same = told.windows(2).find(|pair| pair[0].at() == pair[1].at());
+/// Sorts into the order in which Redis decided. No two have the same instant: their order would be unknown.
+pub(crate) fn sorted(mut exchanges: Vec<Exchange>) -> Vec<Exchange> {
+    exchanges.sort_by_key(Exchange::at);
+    let same = exchanges.windows(2).find(|pair| pair[0].at() == pair[1].at());
     assert!(same.is_none(), "two at one instant, though a script takes longer than a microsecond: {same:?}");
-    told
+    exchanges
 }
 
-/// The same rules, here.
+/// The oracles of the same rules, by rule and key.
 pub(crate) struct Replay {
-    rules: &'static [Right],
+    rules: &'static [OracleRule],
     states: HashMap<(u16, String), Box<dyn Oracle>>,
 }
 
 impl Replay {
-    pub(crate) fn of(rules: &'static [Right]) -> Self {
+    pub(crate) fn of(rules: &'static [OracleRule]) -> Self {
         Replay { rules, states: HashMap::new() }
     }
 
-    /// Every answer must be the oracle's, and nothing else was charged. Tells how often each rule was the strictest.
-    pub(crate) fn exactly(mut self, told: &[Told]) -> Vec<Tally> {
+    /// Every answer must be the oracle's, and nothing else was charged. Returns how often each rule was the
+    /// strictest.
+    pub(crate) fn exactly(mut self, exchanges: &[Exchange]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); self.rules.len()];
-        for told in told {
-            let right = self.decide(told);
-            assert_eq!(right, answered(&told.decision), "the oracle's answer, and what was told: {told:?}");
+        for exchange in exchanges {
+            let right = self.decide(exchange);
+            assert_eq!(
+                right,
+                answered(&exchange.decision),
+                "the oracle's answer, and that of Redis: {exchange:?}"
+            );
             let tally = &mut tallies[usize::from(right.rule)];
-            *(if told.decision.is_allowed() { &mut tally.passed } else { &mut tally.refused }) += 1;
+            *(if exchange.decision.is_allowed() { &mut tally.passed } else { &mut tally.refused }) += 1;
         }
         tallies
     }
 
-    /// Whoever passed could pass by what is known to have been charged. More may have been: by requests whose answer
-    /// was lost.
-    pub(crate) fn never_too_many(mut self, told: &[Told]) {
-        for told in told.iter().filter(|told| told.decision.is_allowed()) {
-            let right = self.decide(told);
-            assert!(passes(&right), "too many: {told:?}; the oracle says {right:?}");
+    /// Every request that passed is allowed by what is known to have been charged. More may have been
+    /// charged, by requests without a reply.
+    pub(crate) fn never_too_many(mut self, exchanges: &[Exchange]) {
+        for exchange in exchanges.iter().filter(|exchange| exchange.decision.is_allowed()) {
+            let right = self.decide(exchange);
+            assert!(passes(&right), "too many: {exchange:?}; the oracle says {right:?}");
         }
     }
 
-    /// All parts are asked, and charged only if all agree.
-    fn decide(&mut self, told: &Told) -> Answer {
-        let at = Time::from(told.at().get());
+    /// Peeks at all parts, and charges them only if all allow the request.
+    fn decide(&mut self, exchange: &Exchange) -> Answer {
+        let at = Time::from(exchange.at().get());
         let answers: Vec<Answer> =
-            told.parts.iter().map(|part| self.state(part).peek(at, part.cost.into())).collect();
+            exchange.parts.iter().map(|part| self.state(part).peek(at, part.cost.into())).collect();
         let all = answers.iter().all(passes);
-        for part in &told.parts {
+        for part in &exchange.parts {
             let state = self.state(part);
             if all {
                 state.force(at, part.cost.into());
@@ -163,10 +178,10 @@ impl Replay {
                 state.repair(at);
             }
         }
-        strictest(&told.parts, answers)
+        strictest(&exchange.parts, answers)
     }
 
-    fn state(&mut self, part: &Asked) -> &mut dyn Oracle {
+    fn state(&mut self, part: &PartSpec) -> &mut dyn Oracle {
         let fresh = self.rules[usize::from(part.rule)].oracle;
         self.states.entry((part.rule, part.key.clone())).or_insert_with(fresh).as_mut()
     }
@@ -176,13 +191,13 @@ fn passes(answer: &Answer) -> bool {
     answer.verdict < Verdict::RetryAfter(0)
 }
 
-/// By its own number, and not by its place in the request.
-fn strictest(parts: &[Asked], answers: Vec<Answer>) -> Answer {
+/// The strictest answer, with its rule's own number instead of its position in the request.
+fn strictest(parts: &[PartSpec], answers: Vec<Answer>) -> Answer {
     let numbered = parts.iter().zip(answers).map(|(part, answer)| Answer { rule: part.rule, ..answer });
-    let by_place = numbered
+    let by_position = numbered
         .enumerate()
-        .max_by_key(|(place, it)| (it.verdict, Reverse(it.remaining), it.reset_after, Reverse(*place)));
-    by_place.expect("a request has parts").1
+        .max_by_key(|(position, it)| (it.verdict, Reverse(it.remaining), it.reset_after, Reverse(*position)));
+    by_position.expect("a request has parts").1
 }
 
 impl Core {

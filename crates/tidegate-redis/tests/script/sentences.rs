@@ -1,4 +1,4 @@
-//! # What is wrong with a request is said, and nothing is written
+//! # An invalid request is an error that names the mistake, and nothing is written
 
 use redis::Connection;
 
@@ -24,7 +24,7 @@ impl Plain {
         let error = answer.expect_err(sentence);
         assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
         let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("an answer");
-        assert_eq!(keys, 0, "written by a request that is wrong: {sentence}");
+        assert_eq!(keys, 0, "written by an invalid request: {sentence}");
     }
 }
 
@@ -38,7 +38,7 @@ fn also(cost: &str, letter: u8, numbers: &[u64]) -> Ask {
 }
 
 #[test]
-fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
+fn every_wrong_argument_is_named_with_its_value_and_the_expected_one() {
     let mut plain = Plain::start();
     let bucket = |cost| ask(cost, b'b', &[1, 1, 5]);
     let arguments =
@@ -98,7 +98,7 @@ fn every_wrong_rule_is_named() {
 }
 
 #[test]
-fn places_want_an_id() {
+fn permits_require_an_id_of_sixteen_bytes() {
     let mut plain = Plain::start();
     let places = ask("1", b'n', &[1, 5]);
     let id = "the id of who holds the places or the grant, as the last argument";
@@ -119,7 +119,7 @@ fn places_want_an_id() {
 }
 
 #[test]
-fn a_key_of_somebody_else_is_left_alone() {
+fn a_key_with_a_foreign_value_is_an_error_and_left_alone() {
     let mut plain = Plain::start();
     let asks = [ask("1", b'b', &[1, 1, 5])];
     for foreign in ["hello", "", "1"] {

@@ -1,21 +1,22 @@
 /*
  * A wall clock that a test can move.
  *
- * Loaded into a server before the C library, it answers in the library's place when the server asks what time it is.
- * Only the wall clock is moved: the steady clock, by which servers measure how long something takes, is left alone,
- * as it is when somebody sets the clock of a machine.
+ * Loaded into a server before the C library, it answers in the library's place when the server reads the
+ * time. Only the wall clock is moved: the monotonic clock, by which servers measure durations, is left alone,
+ * as it is when an administrator sets the clock of a machine.
  *
- * What to answer stands in a file that the test writes and we have mapped, named by TIDEGATE_CLOCK:
+ * The setting is in a file that the test writes and the shim has mapped, named by TIDEGATE_CLOCK:
  *
  *     offset, held, offset, held      each 8 bytes; microseconds
  *
- * The clock is ahead by `offset`, or stands still at `held` if that is not zero. The pair is there twice, for it can
- * be read while it is being written: the writer writes the first and then the second, we read the second and then the
- * first, and what is the same in both is whole.
+ * The clock is ahead by `offset`, or stands still at `held` if that is not zero. The pair is stored twice,
+ * because it can be read while it is being written: the writer writes the first and then the second, the shim
+ * reads the second and then the first, and a value that is the same in both is complete.
  *
- * Valkey reads the processor's own counter where it can, asks for the wall clock once in a millisecond only, and adds
- * what the counter says has passed since: a clock that is held would seem to run, and a step would be seen late. It
- * learns of the counter from /proc/cpuinfo, so that is not there. Then it asks each time.
+ * Valkey reads the processor's own counter where it can, reads the wall clock only once per millisecond, and
+ * adds the time that has passed since according to the counter: a held clock would seem to run, and a step
+ * would be seen late. Valkey learns of the counter from /proc/cpuinfo, so the shim hides that file. Then
+ * Valkey reads the clock each time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,7 +37,7 @@ struct setting {
 
 static const volatile struct setting *settings;
 
-/* Before the server's main, while there is only one thread. A clock that nobody could move would be no test. */
+/* Runs before the server's main, while there is only one thread. Aborts if the clock could not be moved. */
 __attribute__((constructor)) static void map_settings(void) {
     const char *path = getenv("TIDEGATE_CLOCK");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -58,7 +59,7 @@ static struct setting setting(void) {
     return first;
 }
 
-/* The system's clock, asked for without the library whose place we take; in nanoseconds, moved. */
+/* The system's clock, read without the library that the shim replaces; in nanoseconds, moved. */
 static int64_t moved(clockid_t clock) {
     struct timespec real;
     syscall(SYS_clock_gettime, clock, &real);

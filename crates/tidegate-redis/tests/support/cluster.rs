@@ -1,9 +1,9 @@
-//! A real cluster: three primaries, each with a replica, that notice within a second or so when one is gone.
+//! A real cluster: three primaries, each with a replica, that detect a failed node within a second or so.
 //!
 //! ```text
 //!   node      0 ◄─┐     1 ◄─┐     2 ◄─┐
 //!   slots     a   │     b   │     c   │     a third of the 16,384 slots each
-//!   node      3 ──┘     4 ──┘     5 ──┘     copies what the one above has, and takes over when it is gone
+//!   node      3 ──┘     4 ──┘     5 ──┘     replicates the node above, and takes over when it fails
 //! ```
 
 use super::poll::until;
@@ -13,7 +13,7 @@ use super::server::{Kind, Server};
 
 const PRIMARIES: usize = 3;
 const NODES: usize = 2 * PRIMARIES;
-/// The first slot of each third, and the end of the last.
+/// The first slot of each third, and the end of the last one.
 const THIRDS: [u32; PRIMARIES + 1] = [0, 5_461, 10_923, 16_384];
 
 const SETTINGS: &[&str] = &[
@@ -28,32 +28,32 @@ const SETTINGS: &[&str] = &[
     "0",
     "--cluster-announce-ip",
     "127.0.0.1",
-    // Replicas stay with their primary, and copy it without waiting for company.
+    // Replicas stay with their primary, and replicate without waiting for other replicas.
     "--cluster-allow-replica-migration",
     "no",
     "--repl-diskless-sync-delay",
     "0",
 ];
 
-/// Six nodes that know one another.
+/// Six nodes that form one cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
 }
 
 impl Cluster {
-    /// A cluster in which every node answers for every slot, and every replica has its copy.
+    /// Starts a cluster and waits until every slot is served and every replica is in sync.
     pub(crate) fn start() -> Self {
         let nodes = (0..NODES).map(|_| Server::start(Kind::Redis, SETTINGS)).collect();
         let cluster = Cluster { nodes };
-        cluster.deal_slots();
-        cluster.introduce();
-        cluster.pair();
-        until("every node is content", || cluster.nodes.iter().all(is_content).then_some(()));
+        cluster.assign_slots();
+        cluster.meet();
+        cluster.replicate();
+        until("every node is in sync", || cluster.nodes.iter().all(is_in_sync).then_some(()));
         cluster
     }
 
-    /// The addresses of all nodes, as clients are told.
+    /// The URLs of all nodes, as clients take them.
     pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }
@@ -62,40 +62,42 @@ impl Cluster {
         &self.nodes[index]
     }
 
-    /// A node to kill, pause or restart. Restarted, it comes back into the cluster as a replica of whoever took over.
+    /// A node to kill, pause or restart. Restarted, it rejoins the cluster as a replica of the node that took
+    /// over.
     pub(crate) fn node_mut(&mut self, index: usize) -> &mut Server {
         &mut self.nodes[index]
     }
 
-    /// Ends a node without a farewell.
+    /// Kills a node without a shutdown.
     pub(crate) fn kill(&mut self, index: usize) {
         self.nodes[index].kill();
     }
 
-    /// A network that fails, before one node: from now on the others tell clients to go there. Among themselves the
-    /// nodes speak as before, but the node's replica copies through it.
+    /// Puts a failing network in front of one node: from now on the other nodes redirect clients to the
+    /// proxy. The nodes still talk to each other directly, but the node's replica replicates through the
+    /// proxy.
     pub(crate) fn put_proxy_before(&self, index: usize) -> Proxy {
         let proxy = Proxy::start(self.nodes[index].port());
         let port = proxy.port().to_string();
         self.nodes[index].cli(&["CONFIG", "SET", "cluster-announce-port", &port]);
-        let is_told = |node: &Server| node.cli(&["CLUSTER", "SLOTS"]).lines().any(|line| line == port);
-        until("every node tells of it", || self.nodes.iter().all(is_told).then_some(()));
-        until("every node is content", || self.nodes.iter().all(is_content).then_some(()));
+        let announces = |node: &Server| node.cli(&["CLUSTER", "SLOTS"]).lines().any(|line| line == port);
+        until("every node announces the proxy", || self.nodes.iter().all(announces).then_some(()));
+        until("every node is in sync", || self.nodes.iter().all(is_in_sync).then_some(()));
         proxy
     }
 
-    /// The node that decides for `key`, in the eyes of the first node that is alive. Until the others have noticed
-    /// that one is dead it can be that one; ask again with [`until`].
+    /// The node that owns the slot of `key`, according to the first node that is alive. Until the cluster has
+    /// detected the failure of a node, the answer can be that node; repeat it with [`until`].
     pub(crate) fn primary_of(&mut self, key: &str) -> usize {
         let witness = self.nodes.iter_mut().position(Server::is_alive).expect("a node is alive");
         let slot = number(&self.nodes[witness].cli(&["CLUSTER", "KEYSLOT", key]));
         let nodes = self.nodes[witness].cli(&["CLUSTER", "NODES"]);
-        let owner = nodes.lines().find(|line| owns(line, slot)).expect("somebody has every slot");
+        let owner = nodes.lines().find(|line| owns(line, slot)).expect("every slot has an owner");
         let bus = bus_port_of(owner);
-        self.nodes.iter().position(|node| node.port() + BUS == bus).expect("it is one of ours")
+        self.nodes.iter().position(|node| node.port() + BUS == bus).expect("the owner is a node of ours")
     }
 
-    fn deal_slots(&self) {
+    fn assign_slots(&self) {
         for (index, node) in self.nodes[..PRIMARIES].iter().enumerate() {
             let (first, last) = (THIRDS[index].to_string(), (THIRDS[index + 1] - 1).to_string());
             node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
@@ -103,15 +105,15 @@ impl Cluster {
         }
     }
 
-    /// One node meets all others; from there they hear of one another.
-    fn introduce(&self) {
+    /// The first node meets all others; gossip connects the rest.
+    fn meet(&self) {
         for node in &self.nodes[1..] {
             self.nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
         }
         until("every node knows every other", || self.nodes.iter().all(knows_all).then_some(()));
     }
 
-    fn pair(&self) {
+    fn replicate(&self) {
         for (primary, replica) in self.nodes[..PRIMARIES].iter().zip(&self.nodes[PRIMARIES..]) {
             replica.cli(&["CLUSTER", "REPLICATE", &primary.cli(&["CLUSTER", "MYID"])]);
         }
@@ -124,7 +126,7 @@ fn knows_all(node: &Server) -> bool {
 }
 
 /// All slots are served, the replicas are known as such, and a replica has all that its primary has.
-fn is_content(node: &Server) -> bool {
+fn is_in_sync(node: &Server) -> bool {
     let replicas = node.cli(&["CLUSTER", "NODES"]).lines().filter(|line| line.contains("slave")).count();
     let replication = node.cli(&["INFO", "replication"]);
     let has_copy = replication.contains("role:master") || replication.contains("master_link_status:up");
@@ -132,8 +134,8 @@ fn is_content(node: &Server) -> bool {
     replicas == NODES - PRIMARIES && has_copy && served
 }
 
-/// Whether a line of `CLUSTER NODES` is that of the primary of a slot. After eight words come its slots: `7` or
-/// `0-5460`.
+/// Whether a line of `CLUSTER NODES` describes the primary of a slot. Its slots follow after eight words: `7`
+/// or `0-5460`.
 fn owns(line: &str, slot: u32) -> bool {
     line.split_whitespace().skip(8).any(|slots| {
         let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
@@ -141,7 +143,8 @@ fn owns(line: &str, slot: u32) -> bool {
     })
 }
 
-/// From the second word of a line of `CLUSTER NODES`, `127.0.0.1:7000@17000,name`: where clients go may be a proxy's.
+/// Reads the bus port from the second word of a line of `CLUSTER NODES`, `127.0.0.1:7000@17000,name`: the
+/// client port may be a proxy's.
 fn bus_port_of(line: &str) -> u16 {
     let address = line.split_whitespace().nth(1).and_then(|address| address.split('@').nth(1));
     let port = address.and_then(|address| address.split(',').next());

@@ -1,23 +1,23 @@
-//! Waiting for what another process does, without a guess at how long it takes: ask again and again, but not for
-//! ever.
+//! Waits for what another process does, without a guess at how long it takes: polls again and again, but not
+//! for ever.
 
 use std::thread;
 use std::time::Duration;
 
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
-/// So many that only what will never happen runs out of them, on a slow machine too.
+/// Enough tries that a slow machine does not run out of them either, only a condition that never holds.
 const TRIES: usize = 3_000;
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 ///
 /// # Panics
 ///
-/// If there is none after many tries; the message says what was waited for.
+/// If there is none after many tries; the message names the condition.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     for _ in 0..TRIES {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         thread::sleep(PAUSE);

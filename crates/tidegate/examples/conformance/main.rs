@@ -7,10 +7,10 @@
 //! Runs vector files against the library and prints a table of what differs. The format of the files is
 //! described in `conformance/README.md`.
 //!
-//! Ends with 0 if everything is as the files say, 1 if something differs, 2 if a file cannot be read or
-//! holds a mistake.
+//! Exits with 0 if all results match the files, 1 if something differs, 2 if a file cannot be read or
+//! contains a mistake.
 
-#[expect(dead_code, reason = "how a rule is written matters to those who hand it on")]
+#[expect(dead_code, reason = "only other users of this module need the text of a rule")]
 mod format;
 mod line;
 mod mistake;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ended(&report.text, report.status())
 }
 
-/// Prints and ends. Nobody may be left to read, as after `| head`; that does not change what was found.
+/// Prints the text and returns the exit code. A closed pipe, as after `| head`, does not change the status.
 fn ended(text: &str, status: Status) -> ExitCode {
     let _ = io::stdout().write_all(text.as_bytes());
     ExitCode::from(status as u8)

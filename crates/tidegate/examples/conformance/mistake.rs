@@ -1,11 +1,11 @@
 //! # A mistake in a vector file
 //!
-//! Whoever writes a vector file has only its documentation, so a mistake must teach: where it is, what stands there
-//! and what should. All mistakes of a file are told at once; nobody should have to run it ten times to find ten.
+//! The author of a vector file has only its documentation, so the message must teach: where the mistake is,
+//! what the file says there and what it should say. All mistakes of a file are reported in one run.
 
 use std::fmt;
 
-/// Where a file is not what it should be.
+/// A mistake and its position in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mistake {
     /// Counted from 1, as editors do.

@@ -4,9 +4,9 @@
 //!   at  [every STEP] [xN]  acquire N [within WAIT] | reserve N | peek    [outcome]
 //! ```
 //!
-//! Whoever acquires waits, and the next row begins when the wait is over. So the instant of a row is known only when
-//! the case is run: `+1s` is a second after the caller is back, and an instant that has passed by then means *at
-//! once*.
+//! A caller that acquires waits, and the next row begins when the wait is over. So the instant of a row is
+//! known only when the case is run: `+1s` is one second after the wait ends, and an instant that has passed
+//! by then means *immediately*.
 
 use tidegate::{InvalidQuota, Micros, Pacing, Quota};
 
@@ -16,7 +16,7 @@ use super::mistake::Mistake;
 use super::row::{self, Columns, Expected};
 use super::time;
 
-/// What is asked of a pacer, and what is expected.
+/// A request to a pacer, and the expected outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct PaceRow {
     pub(crate) begins: Begins,
@@ -28,7 +28,7 @@ pub(crate) struct PaceRow {
     pub(crate) want: Option<Expected>,
 }
 
-/// When a row begins, seen from the one before.
+/// When a row begins, relative to the one before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Begins {
     At(Micros),
@@ -37,11 +37,11 @@ pub(crate) enum Begins {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PaceVerb {
-    /// Waits, at most so many microseconds.
+    /// Waits, at most `within` microseconds.
     Acquire { within: Option<u64> },
-    /// Is charged, and does not wait here.
+    /// Charges, and does not wait.
     Reserve,
-    /// Asks how long the wait would be.
+    /// Queries how long the wait would be.
     Peek,
 }
 
@@ -67,7 +67,7 @@ fn parsed<T: std::str::FromStr<Err = InvalidQuota>>(line: &mut Line<'_>) -> Resu
     text.parse().map_err(|error| invalid_rule(error, number, text, column))
 }
 
-/// When a row begins.
+/// Parses when a row begins.
 pub(crate) fn begins(line: &mut Line<'_>) -> Result<Begins, Mistake> {
     if line.takes("+") {
         return time::span(line).map(Begins::After);
@@ -78,17 +78,17 @@ pub(crate) fn begins(line: &mut Line<'_>) -> Result<Begins, Mistake> {
     time::instant(line, Micros::ZERO).map(Begins::At)
 }
 
-/// Reads the rest of a row, of which it is known when it begins.
+/// Parses the rest of a row, after its instant.
 pub(crate) fn row(line: &mut Line<'_>, begins: Begins, mistakes: &mut Vec<Mistake>) -> Option<PaceRow> {
     let before = mistakes.len();
     let mut columns = Columns::new(line, mistakes);
     let (times, every) = columns.repeat();
-    let (verb, permits) = columns.column(asked)?;
+    let (verb, permits) = columns.column(request)?;
     let want = columns.column(outcome).flatten();
     (mistakes.len() == before).then_some(PaceRow { begins, times, every, verb, permits, want })
 }
 
-fn asked(line: &mut Line<'_>) -> Result<(PaceVerb, u64), Mistake> {
+fn request(line: &mut Line<'_>) -> Result<(PaceVerb, u64), Mistake> {
     if line.takes("peek") {
         return Ok((PaceVerb::Peek, 0));
     }

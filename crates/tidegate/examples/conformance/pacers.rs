@@ -1,7 +1,7 @@
-//! # Pacers put to the test
+//! # Pacers under test
 //!
-//! The bare steps, and the pacer that threads share, on a clock that moves on by each wait as a caller who sleeps
-//! would see it. To test another one, implement [`Paced`] and add a line to [`PACERS`].
+//! The bare algorithm, and the pacer that threads share, on a clock that advances by each wait, as a
+//! sleeping caller sees it. To test another one, implement [`Paced`] and add a line to [`PACERS`].
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -12,7 +12,8 @@ use super::pace::{Begins, PaceRow, PaceVerb};
 use super::row::Expected;
 use super::run::{Difference, difference, outcome_fits, outcome_said};
 
-/// A pacer just made at instant zero. Each verb happens at an instant, and none is before the last.
+/// A new pacer at instant zero. Each operation happens at an instant, and none is earlier than the one
+/// before.
 pub(crate) trait Paced {
     /// Charges, if the wait is at most `within`.
     fn charge(&mut self, at: Micros, permits: u64, within: Wait) -> Result<Wait, TooLong>;
@@ -20,14 +21,14 @@ pub(crate) trait Paced {
     fn set_rate(&mut self, at: Micros, quota: Quota);
 }
 
-/// How a pacer is made.
+/// How a pacer is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacerKind {
     pub(crate) name: &'static str,
     pub(crate) make: fn(Pacing) -> Box<dyn Paced>,
 }
 
-/// Everything that is tested.
+/// All pacers that are tested.
 pub(crate) const PACERS: &[PacerKind] = &[
     PacerKind { name: "pacing", make: |pacing| Box::new(Core { pacing, state: [0; 3] }) },
     PacerKind { name: "pacer", make: Memory::boxed },
@@ -48,7 +49,7 @@ pub(crate) fn run(case: &Case, pacing: Pacing, kind: &PacerKind) -> Vec<Differen
 struct Run<'a> {
     case: &'a Case,
     pacer: Box<dyn Paced>,
-    /// When the caller is back from the last row.
+    /// The instant at which the wait of the last row ends.
     now: Micros,
     differences: Vec<Difference>,
 }
@@ -61,7 +62,7 @@ impl Run<'_> {
                 self.begin(*begins);
                 self.pacer.set_rate(self.now, *quota);
             }
-            Act::Ask(_) | Act::Change { .. } => {} // rules have subjects of their own
+            Act::Ask(_) | Act::Change { .. } => {} // rules are run elsewhere
         }
     }
 
@@ -86,20 +87,20 @@ impl Run<'_> {
         self.compare(step, row, passed, wrong);
     }
 
-    /// Asks once, and waits if that is what the row is about.
+    /// Performs one request, and waits if the row is an `acquire`.
     fn ask(&mut self, row: &PaceRow) -> Outcome {
         let (within, waits) = match row.verb {
             PaceVerb::Acquire { within } => (Wait::micros(within.unwrap_or(u64::MAX)), true),
             PaceVerb::Reserve | PaceVerb::Peek => (Wait::micros(u64::MAX), false),
         };
-        let told = match row.verb {
+        let answer = match row.verb {
             PaceVerb::Peek => self.pacer.peek(self.now),
             _ => self.pacer.charge(self.now, row.permits, within),
         };
-        if let (Ok(wait), true) = (told, waits) {
+        if let (Ok(wait), true) = (answer, waits) {
             self.now = self.now.plus(wait.as_micros());
         }
-        outcome(told, within)
+        outcome(answer, within)
     }
 
     fn compare(&mut self, step: &Step, row: &PaceRow, passed: u32, wrong: Option<(u32, Outcome)>) {
@@ -122,17 +123,17 @@ impl Run<'_> {
     }
 }
 
-/// In the words of a row. A refusal ends when the rest of the wait is no longer than the caller would wait.
-fn outcome(told: Result<Wait, TooLong>, within: Wait) -> Outcome {
-    match told {
+/// Converts the answer to an outcome. A refusal ends when the rest of the wait is no longer than `within`.
+fn outcome(answer: Result<Wait, TooLong>, within: Wait) -> Outcome {
+    match answer {
         Ok(wait) if wait == Wait::micros(0) => Outcome::Allowed,
         Ok(wait) => Outcome::AllowedAfter(wait),
-        Err(refused) if refused.wait <= within => Outcome::Never, // however long one waited
+        Err(refused) if refused.wait <= within => Outcome::Never, // no wait is long enough
         Err(refused) => Outcome::RetryAfter(Wait::micros(refused.wait.as_micros() - within.as_micros())),
     }
 }
 
-/// The bare steps and their words.
+/// The bare algorithm and its state words.
 struct Core {
     pacing: Pacing,
     state: [u64; 3],
@@ -148,7 +149,7 @@ impl Paced for Core {
     }
 
     fn set_rate(&mut self, _: Micros, quota: Quota) {
-        // A rate that a warm-up cannot keep exactly is refused, and the old one stays in force.
+        // A rate that a warm-up cannot represent exactly is refused, and the old rate stays.
         if let Ok(next) = self.pacing.with_quota(quota) {
             let from = self.state;
             next.migrate_from(&self.pacing, &from, &mut self.state);

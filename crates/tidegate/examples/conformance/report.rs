@@ -1,6 +1,6 @@
 //! # The report on some files
 //!
-//! What is printed and how it ends, apart from printing and ending, so that a test can ask for both.
+//! Builds the output and the exit status without printing or exiting, so that tests can inspect both.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,35 +13,35 @@ use super::run::{Difference, run};
 use super::subject::Kind;
 use super::table::table;
 
-/// What was found in all files together.
+/// The results of all files together.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// What a person is to read.
+    /// The text to print.
     pub(crate) text: String,
     cases: usize,
     rows: usize,
     differences: usize,
     unreadable: usize,
-    /// How many cases were left out whole, and how many rows of others, by the reason.
+    /// The numbers of skipped cases, and of skipped rows of other cases, by reason.
     skipped: BTreeMap<&'static str, (usize, usize)>,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) differences: Vec<Difference>,
-    /// How many steps were played: those from here on were not.
+    /// The number of steps that were run; the later ones were skipped.
     pub(crate) steps: usize,
-    /// Why not.
+    /// Why they were skipped.
     pub(crate) because: &'static str,
 }
 
-/// How the program ends.
+/// The exit status of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Equal = 0,
     Different = 1,
-    /// A file cannot be read or is malformed; whatever else was found.
+    /// A file cannot be read or is malformed; takes precedence over differences.
     Malformed = 2,
 }
 
@@ -56,7 +56,7 @@ impl Report {
         self.played(path, content, |case| Played::whole(case, differences(case, subjects)));
     }
 
-    /// As [`Report::content`], for those who play cases in their own way.
+    /// As [`Report::content`], with a custom way to run a case.
     pub(crate) fn played(
         &mut self,
         path: &str,
@@ -103,7 +103,7 @@ impl Report {
         }
     }
 
-    /// The last lines: what was run, what came of it, and what was not run.
+    /// Adds the last lines: what was run, the results, and what was skipped.
     pub(crate) fn summary(&mut self) {
         let Report { cases, rows, differences, unreadable, .. } = *self;
         let counted =
@@ -134,13 +134,14 @@ impl Report {
 }
 
 impl Played {
-    /// All of it.
+    /// The result of a case that was run completely.
     pub(crate) fn whole(case: &format::Case, differences: Vec<Difference>) -> Self {
         Played { differences, steps: case.steps.len(), because: "" }
     }
 }
 
-/// The differences of one case, those of several subjects told as one: nearly always it is all of them.
+/// The differences of one case. Equal differences of several subjects are merged: nearly always all
+/// subjects agree.
 fn differences(case: &format::Case, subjects: &[Kind]) -> Vec<Difference> {
     let runs = runs(case, subjects);
     let runners = runs.len();
@@ -155,11 +156,14 @@ fn differences(case: &format::Case, subjects: &[Kind]) -> Vec<Difference> {
     }
     merged.sort_by_key(|(difference, _)| difference.line);
     let all = |names: &[&str]| names.len() == runners;
-    let told = |names: Vec<&str>| if all(&names) { "all".to_owned() } else { names.join(" + ") };
-    merged.into_iter().map(|(difference, names)| Difference { subject: told(names), ..difference }).collect()
+    let subject_names = |names: Vec<&str>| if all(&names) { "all".to_owned() } else { names.join(" + ") };
+    merged
+        .into_iter()
+        .map(|(difference, names)| Difference { subject: subject_names(names), ..difference })
+        .collect()
 }
 
-/// What came of a case, for everybody who can run it.
+/// Runs a case against every subject that can run it.
 pub(crate) fn runs(case: &format::Case, subjects: &[Kind]) -> Vec<(&'static str, Vec<Difference>)> {
     if let Some(pacing) = case.pacing {
         return PACERS.iter().map(|kind| (kind.name, pacers::run(case, pacing, kind))).collect();

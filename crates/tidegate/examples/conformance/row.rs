@@ -1,11 +1,11 @@
-//! # One row: what is asked at an instant, and what is expected
+//! # One row: a request at an instant, and the expected result
 //!
 //! ```text
 //!   at  [every STEP] [xN]  [verb] cost   [outcome  [remaining  [reset]]]  [rule NAME] [limit N]
 //! ```
 //!
-//! The columns are read from left to right. After a mistake in one of them reading goes on in the next, so that
-//! a row with two mistakes reports two.
+//! The columns are parsed from left to right. After a mistake in one column parsing continues with the
+//! next, so that a row with two mistakes reports two.
 
 use tidegate::Micros;
 
@@ -13,7 +13,7 @@ use super::line::{Kind, Line};
 use super::mistake::Mistake;
 use super::time;
 
-/// What is asked, how often, and what is expected.
+/// A request, its repetitions, and the expected result.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) times: u32,
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
     Take,
 }
 
-/// What is expected; what is `None` is not checked.
+/// The expected result; a `None` is not checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Want {
     pub(crate) outcome: Option<Expected>,
@@ -50,11 +50,11 @@ pub(crate) enum Expected {
     Allow,
     After(Within),
     Retry(Within),
-    /// A refusal that a wait of any length ends.
+    /// A denial with a wait of any length.
     Refuse,
     Never,
     Took(u32),
-    /// Of the requests of the row so many pass.
+    /// The number of requests of the row that are allowed.
     Pass {
         fewest: u32,
         most: u32,
@@ -75,14 +75,14 @@ pub(crate) struct Within {
     pub(crate) most: u64,
 }
 
-/// The rules a row is about, as far as its columns refer to them.
+/// The rules that the columns of a row can refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules<'a> {
     /// Their names in order; `None` if a mistake in the rules leaves open what they are.
     pub(crate) names: Option<&'a [Option<String>]>,
 }
 
-/// So many requests in one row are a slip of the finger.
+/// More requests in one row are a typing error.
 const MOST_TIMES: u32 = 1_000_000;
 
 const VERBS: [(&str, Verb); 6] = [
@@ -107,7 +107,7 @@ const EVERY_NEEDS_TIMES: &str = "x and a number of requests after 'every', as in
 const PASS_NEEDS_TIMES: &str = "a row of several requests, as in x16, for 'pass' to count";
 const NOTHING_MORE: &str = "'rule' and a name, 'limit' and a number, or nothing more";
 
-/// Reads the rest of a row, whose instant has been read.
+/// Parses the rest of a row, after its instant.
 pub(crate) fn row(line: &mut Line<'_>, rules: Rules<'_>, mistakes: &mut Vec<Mistake>) -> Option<Row> {
     let before = mistakes.len();
     let mut columns = Columns { rules, ..Columns::new(line, mistakes) };
@@ -129,7 +129,7 @@ impl<'a, 'l> Columns<'a, 'l> {
         Columns { line, rules: Rules { names: None }, mistakes }
     }
 
-    /// Reads one column; after a mistake in it goes on with the next.
+    /// Parses one column; after a mistake continues with the next.
     pub(crate) fn column<T>(&mut self, read: impl FnOnce(&mut Line<'l>) -> Result<T, Mistake>) -> Option<T> {
         match read(self.line) {
             Ok(value) => Some(value),
@@ -141,7 +141,7 @@ impl<'a, 'l> Columns<'a, 'l> {
         }
     }
 
-    /// How many requests, and how far apart.
+    /// The number of requests, and the time between them.
     pub(crate) fn repeat(&mut self) -> (u32, u64) {
         let mut every = None;
         if self.line.takes("every") {
@@ -166,7 +166,7 @@ impl<'a, 'l> Columns<'a, 'l> {
             self.line.next_of(Kind::Word);
             return verb;
         }
-        // An outcome here means that the cost was left out, which the next column will say.
+        // An outcome here means that the cost is missing, which the next column reports.
         if !OUTCOMES.contains(&word.text) {
             self.column(|line| Err::<(), _>(line.mistake(A_VERB)));
         }
@@ -177,7 +177,7 @@ impl<'a, 'l> Columns<'a, 'l> {
         if self.line.peek().is_none_or(|token| token.kind != Kind::Word) {
             return self.column(|line| count::<u32>(line, A_COST)).unwrap_or(0);
         }
-        // Nothing is passed over: a word belongs to the next column.
+        // Nothing is skipped: a word belongs to the next column.
         self.mistakes.push(self.line.mistake(A_COST));
         0
     }
@@ -213,7 +213,7 @@ impl<'a, 'l> Columns<'a, 'l> {
             return None;
         }
         if self.line.peek().is_some_and(|token| token.kind == Kind::Number) {
-            // The outcome was left out; what stands here is probably what remains.
+            // The outcome is missing; this is probably the remaining column.
             let expected = if has_no_outcome(verb) { NO_OUTCOME } else { AN_OUTCOME };
             self.mistakes.push(self.line.mistake(expected));
             return None;
@@ -236,7 +236,7 @@ fn has_no_outcome(verb: Verb) -> bool {
     matches!(verb, Verb::Refund | Verb::Reset)
 }
 
-/// What should stand in place of an outcome that cannot be that of `verb`.
+/// The expected text in place of an outcome that `verb` cannot have.
 fn misplaced(outcome: Expected, verb: Verb, times: u32) -> Option<&'static str> {
     match (verb, outcome) {
         (verb, _) if has_no_outcome(verb) => Some(NO_OUTCOME),
@@ -267,7 +267,7 @@ pub(crate) fn outcome(line: &mut Line<'_>) -> Result<Expected, Mistake> {
     })
 }
 
-/// `pass 3`, or `pass 989..990` where both are right.
+/// `pass 3`, or `pass 989..990` where both counts are correct.
 fn pass(line: &mut Line<'_>) -> Result<Expected, Mistake> {
     let mark = line.mark();
     let fewest = count(line, A_COUNT)?;
@@ -364,7 +364,7 @@ impl Within {
 impl Rules<'_> {
     /// The position of the rule that the line names, by its name or its number from 1.
     ///
-    /// `None` if it cannot be known, because the rules themselves are mistaken.
+    /// `None` if it is unknown, because the rules themselves have mistakes.
     pub(crate) fn position(self, line: &mut Line<'_>) -> Result<Option<usize>, Mistake> {
         let mark = line.mark();
         let token = line.next_of(Kind::Number).or_else(|| line.next_of(Kind::Word));
@@ -376,7 +376,7 @@ impl Rules<'_> {
         position.map(Some).ok_or_else(|| line.mistake_at(mark, self.choices()))
     }
 
-    /// Which rules there are to choose from, in words.
+    /// The available rules, as text.
     pub(crate) fn choices(self) -> String {
         let names = self.names.unwrap_or_default().iter().flatten().map(String::as_str);
         let count = self.names.unwrap_or_default().len();

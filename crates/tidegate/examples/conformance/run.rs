@@ -1,10 +1,11 @@
 //! # Running a case
 //!
-//! A case is told to a subject line by line, and each answer is held against what the file expects. The whole
-//! case is run even after a difference: the rows that follow often show what kind of mistake it is.
+//! A case is run against a subject line by line, and each answer is compared with what the file expects.
+//! The whole case is run even after a difference: the rows that follow often show what kind of mistake it
+//! is.
 //!
-//! The outcome is expected of every request of a row; what remains, the reset and the rule are those after the last.
-//! A subject that panics has answered wrongly, and is asked no more.
+//! The expected outcome applies to every request of a row; remaining, reset and rule are compared after the
+//! last one. A subject that panics counts as a difference, and its case ends there.
 
 use std::fmt::{self, Debug};
 use std::panic::{self, AssertUnwindSafe};
@@ -16,12 +17,12 @@ use super::format::{Act, Case, Step};
 use super::row::{self, Expected, Row, Values, Verb, Within};
 use super::subject::{Answer, Kind, Subject};
 
-/// Something that did not come out as the file says.
+/// A result that differs from what the file expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) line: usize,
     pub(crate) case: String,
-    /// Who it was; filled in once it is known who else.
+    /// The subject's name; filled in when equal differences of several subjects are merged.
     pub(crate) subject: String,
     pub(crate) row: String,
     pub(crate) column: String,
@@ -34,12 +35,12 @@ pub(crate) fn run(case: &Case, kind: &Kind) -> Vec<Difference> {
     run_on(case, &case.steps, (kind.make)(&case.rules).as_mut())
 }
 
-/// Runs the first steps of a case, perhaps all of them, on a fresh subject.
+/// Runs the given first steps of a case on a fresh subject.
 pub(crate) fn run_on(case: &Case, steps: &[Step], subject: &mut dyn Subject) -> Vec<Difference> {
     let mut run = Run { case, rules: case.rules.clone(), differences: Vec::new() };
     for step in steps {
-        let told = panic::catch_unwind(AssertUnwindSafe(|| run.step(subject, step)));
-        if told.is_err() {
+        let result = panic::catch_unwind(AssertUnwindSafe(|| run.step(subject, step)));
+        if result.is_err() {
             run.differs(step, "answer", "a panic", "an answer");
             break;
         }
@@ -61,14 +62,14 @@ impl Run<'_> {
                 self.rules[*position] = *rule;
                 subject.change(step.at, &self.rules);
             }
-            Act::Pace(_) | Act::SetRate { .. } => {} // pacers have a run of their own
+            Act::Pace(_) | Act::SetRate { .. } => {} // pacers are run elsewhere
         }
     }
 
     fn ask(&mut self, subject: &mut dyn Subject, step: &Step, row: &Row) {
         let (mut passed, mut wrong) = (0, None);
         for index in 0..row.times {
-            let answer = tell(subject, row, row::instant_of(step.at, row.every, index));
+            let answer = apply(subject, row, row::instant_of(step.at, row.every, index));
             passed += u32::from(answer.decision.is_allowed());
             if wrong.is_none() && !fits(row.want.outcome, &answer) {
                 wrong = Some((index, said(&answer)));
@@ -80,7 +81,7 @@ impl Run<'_> {
         self.outcomes(step, row, passed, wrong);
     }
 
-    /// The verdicts on all requests of a row; of those that differ the first is shown.
+    /// Compares the outcomes of all requests of a row, and reports the first difference.
     fn outcomes(&mut self, step: &Step, row: &Row, passed: u32, wrong: Option<(u32, String)>) {
         match (row.want.outcome, wrong) {
             (Some(Expected::Pass { fewest, most }), _) if !(fewest..=most).contains(&passed) => {
@@ -98,7 +99,7 @@ impl Run<'_> {
         }
     }
 
-    /// All columns but the outcome.
+    /// Compares all columns except the outcome.
     fn compare(&mut self, step: &Step, row: &Row, answer: &Answer) {
         let want = &row.want;
         self.values(step, "remaining", answer, want.remaining.as_ref(), Decision::remaining, u64::eq);
@@ -159,7 +160,7 @@ impl Run<'_> {
     }
 }
 
-/// That a column of a step is not as the file says.
+/// The difference in one column of a step.
 pub(crate) fn difference(
     case: &Case,
     step: &Step,
@@ -178,7 +179,7 @@ pub(crate) fn difference(
     }
 }
 
-fn tell(subject: &mut dyn Subject, row: &Row, at: Micros) -> Answer {
+fn apply(subject: &mut dyn Subject, row: &Row, at: Micros) -> Answer {
     match row.verb {
         Verb::Check => subject.check(at, row.cost),
         Verb::Peek => subject.peek(at, row.cost),
@@ -235,7 +236,7 @@ impl Within {
 }
 
 impl Debug for Within {
-    /// As a length of time is shown; an interval by its ends.
+    /// Formats a length of time; an interval by its ends.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", Duration::from_micros(self.least))?;
         if self.most > self.least {

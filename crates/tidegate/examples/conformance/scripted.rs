@@ -1,15 +1,17 @@
 //! # The script as a subject
 //!
-//! The script is not a part of this program, and whoever runs it brings a server and a clock that the vectors set. What
-//! is common to all of them is here: how it is asked, how its numbers are read, and what it cannot know.
+//! The script is not a part of this program: the caller provides a server, and a clock that the vectors
+//! set. This module has the common part: how the script is called, how its numbers are decoded, and what it
+//! cannot know.
 //!
-//! Others are told of a change of rules in the instant it is made. The script learns of it with the next request, and
-//! has of the past what lies in the key: a new pace counts from when that was last written, and cells are counted anew
-//! when somebody asks. So in the instant of a change it is asked for what changes nothing but is written down: under
-//! the old rule a unit that is given back, under the new one more than there is.
+//! Other subjects learn of a rule change at its instant. The script learns of it with the next request, and
+//! knows of the past only what is stored in the key: a new rate counts from the last write, and cells are
+//! recounted at the next request. So at the instant of a change the script is called with operations that
+//! change nothing but are written: a charge and a refund of one unit under the old rule, and a cost above
+//! the remaining quota under the new one.
 //!
-//! Even so it does not know how much of a token, or of a step, had come back under the old pace: it counts whole ones,
-//! and the time since. [`LEFT_OUT`] has the cases that are about nothing else.
+//! Even so the script does not know which fraction of a token, or of a step, had refilled at the old rate:
+//! it counts whole ones, and the time since. [`LEFT_OUT`] lists the cases that only test this.
 
 use tidegate::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Wait};
 
@@ -18,21 +20,21 @@ use super::report::Played;
 use super::run::{Difference, run_on};
 use super::subject::{Answer, Subject};
 
-/// Cases of which the script does not know enough.
+/// Cases that the script lacks the information for.
 pub(crate) const LEFT_OUT: [&str; 3] = [
     "other steps: what was used comes back at theirs",
     "fractions survive a change",
     "what does not come out even in a change is rounded against the key",
 ];
 
-/// The script, on a server, by a clock that can be set.
+/// The script, on a server, with a clock that can be set.
 pub(crate) trait Script {
-    /// Asks by a verb of `WIRE.md`, at an instant, for a cost under each rule, whose state has this name. Answers with
-    /// the script's numbers; with none if there was trouble.
+    /// Calls an operation of `WIRE.md` at an instant, with the state name, the rule and the cost of each
+    /// part. Returns the script's numbers, or none after an error.
     fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64>;
 }
 
-/// Plays a case, if it is one for the script, with a key never seen.
+/// Runs a case with a new key, if the script supports the case.
 pub(crate) fn play(case: &Case, script: &mut dyn Script, key: u64) -> Played {
     match reason_to_skip(case) {
         Some(because) => Played { differences: Vec::new(), steps: 0, because },
@@ -40,7 +42,7 @@ pub(crate) fn play(case: &Case, script: &mut dyn Script, key: u64) -> Played {
     }
 }
 
-/// What comes out otherwise than the case says, whether or not it is one for the script.
+/// The differences of a case, whether or not the script supports it.
 pub(crate) fn differences(case: &Case, script: &mut dyn Script, key: u64) -> Vec<Difference> {
     let mut subject = Scripted { script, rules: case.rules.clone(), key };
     let named = |difference| Difference { subject: "script".to_owned(), ..difference };
@@ -82,7 +84,7 @@ impl Scripted<'_> {
         format!("{}:{index}", self.key)
     }
 
-    /// Has written down how the old rule stands.
+    /// Makes the script write its state under the old rule.
     fn before_change(&mut self, at: Micros, index: usize, old: &Rule) {
         if matches!(old, Rule::TokenBucket(_) | Rule::LeakyQueue(_) | Rule::SteppedBucket(_)) {
             for verb in ['f', 'r'] {
@@ -91,7 +93,7 @@ impl Scripted<'_> {
         }
     }
 
-    /// Has written down what the new rule makes of it.
+    /// Makes the script write its state under the new rule.
     fn after_change(&mut self, at: Micros, index: usize, new: &Rule) {
         let Rule::SlidingWindow(_) = new else { return };
         let all = u32::try_from(limit(new)).unwrap_or(u32::MAX);
@@ -135,7 +137,7 @@ impl Subject for Scripted<'_> {
     }
 }
 
-/// What the script says of one rule; that it never passes, if it says nothing.
+/// The script's decision for one rule; `Never` if the script returned nothing.
 fn decision(numbers: &[u64], index: usize, rule: &Rule) -> Decision {
     let told = numbers.get(2 + 4 * index..6 + 4 * index).unwrap_or(&[4, 0, 0, 0]);
     let wait = Wait::micros(told[2]);
@@ -151,7 +153,7 @@ fn decision(numbers: &[u64], index: usize, rule: &Rule) -> Decision {
     decision.of_rule(RuleId(u16::try_from(index).unwrap_or(u16::MAX)))
 }
 
-/// The most that passes at once.
+/// The largest cost that a fresh state allows.
 pub(crate) fn limit(rule: &Rule) -> u64 {
     rule.peek(vec![0; rule.words()].as_slice(), Micros::ZERO, 0).limit()
 }

@@ -1,8 +1,8 @@
-//! # Whoever is put to the test
+//! # Subjects under test
 //!
-//! The same vectors must hold for the bare algorithms and for everything built on them. A [`Subject`] is one key of
-//! such a thing, spoken to by instant and cost. To test another one, implement the trait and add a line to
-//! [`SUBJECTS`].
+//! The same vectors must hold for the bare algorithms and for everything built on them. A [`Subject`] is
+//! one key of such an implementation, called with an instant and a cost. To test another one, implement the
+//! trait and add a line to [`SUBJECTS`].
 
 use tidegate::{
     Algorithm, Clock, Decision, KeyedLimiter, Limiter, ManualClock, Micros, Rule, RuleId, SettableClock,
@@ -10,44 +10,45 @@ use tidegate::{
 
 use super::format::Case;
 
-/// One key under some rules. Each verb happens at an instant that the vector file gives.
+/// One key under some rules. Each operation happens at an instant that the vector file gives.
 pub(crate) trait Subject {
     fn check(&mut self, at: Micros, cost: u32) -> Answer;
-    /// What `check` would answer; changes nothing.
+    /// Returns what `check` would answer; changes nothing.
     fn peek(&mut self, at: Micros, cost: u32) -> Answer;
     fn force(&mut self, at: Micros, cost: u32) -> Answer;
-    /// Answers with what is there afterwards, as a check of cost 0 does.
+    /// Returns the state afterwards, as a check of cost 0 does.
     fn refund(&mut self, at: Micros, cost: u32) -> Answer;
-    /// Answers with what is there afterwards, as a check of cost 0 does.
+    /// Returns the state afterwards, as a check of cost 0 does.
     fn reset(&mut self, at: Micros) -> Answer;
     fn take(&mut self, at: Micros, most: u32) -> Answer;
-    /// Replaces the rules one for one; what was used stays used.
+    /// Replaces the rules one for one; usage carries over.
     fn change(&mut self, at: Micros, rules: &[Rule]);
 }
 
-/// What a subject says to one request.
+/// The answer of a subject to one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// The binding decision.
     pub(crate) decision: Decision,
-    /// How much `take` took.
+    /// The amount that `take` took.
     pub(crate) took: Option<u32>,
-    /// What each rule holds after the request. Empty if the subject cannot tell; then `[…]` is not checked.
+    /// The state of each rule after the request. Empty if the subject cannot report it; then `[…]` is not
+    /// checked.
     pub(crate) each: Vec<Decision>,
 }
 
-/// How a subject is made, and for which cases.
+/// How a subject is created, and which cases it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// Whether it can run the case at all. One on a clock that never steps back leaves out those
-    /// in which it does: see [`Case::steps_back`].
+    /// Whether the subject can run the case. A subject with a monotonic clock skips the cases that step
+    /// back: see [`Case::steps_back`].
     pub(crate) runs: fn(&Case) -> bool,
-    /// A key never seen.
+    /// Creates a subject with a new key.
     pub(crate) make: fn(&[Rule]) -> Box<dyn Subject>,
 }
 
-/// Everything that is tested.
+/// All subjects that are tested.
 pub(crate) const SUBJECTS: &[Kind] = &[
     Kind { name: "rule", runs: is_single, make: |rules| Core::boxed(one(rules)) },
     Kind { name: "policy", runs: has_rules, make: |rules| Core::boxed(all(rules)) },
@@ -89,7 +90,7 @@ fn is_single(case: &Case) -> bool {
     case.rules.len() == 1
 }
 
-/// Cases about a pacer have none.
+/// Cases about a pacer have no rules.
 fn has_rules(case: &Case) -> bool {
     !case.rules.is_empty()
 }
@@ -110,7 +111,8 @@ fn all(rules: &[Rule]) -> Box<[Rule]> {
     rules.into()
 }
 
-/// The bare algorithm and its words: a single rule, or a policy, which takes another way through a decision.
+/// The bare algorithm and its state words: a single rule, or a policy, which has another code path for
+/// decisions.
 #[derive(Debug)]
 struct Core<A> {
     rules: A,
@@ -127,7 +129,7 @@ impl<A: FromRules> Core<A> {
         Answer { decision, took: None, each: each(&self.rules, &self.words, at) }
     }
 
-    fn what_is_there(&self, at: Micros) -> Answer {
+    fn current_state(&self, at: Micros) -> Answer {
         self.answer(at, self.rules.peek(self.words.as_slice(), at, 0))
     }
 }
@@ -140,7 +142,7 @@ impl<A: FromRules> Subject for Core<A> {
 
     fn peek(&mut self, at: Micros, cost: u32) -> Answer {
         let decision = self.rules.peek(self.words.as_slice(), at, cost);
-        // The rules are shown as the check would leave them, which is done to a copy.
+        // The rules are reported as the check would leave them, so the check runs on a copy.
         let mut copy = self.words.clone();
         let _ = self.rules.decide(copy.as_mut_slice(), at, cost);
         Answer { decision, took: None, each: each(&self.rules, &copy, at) }
@@ -153,12 +155,12 @@ impl<A: FromRules> Subject for Core<A> {
 
     fn refund(&mut self, at: Micros, cost: u32) -> Answer {
         self.rules.refund(self.words.as_mut_slice(), at, cost);
-        self.what_is_there(at)
+        self.current_state(at)
     }
 
     fn reset(&mut self, at: Micros) -> Answer {
         self.rules.reset(self.words.as_mut_slice());
-        self.what_is_there(at)
+        self.current_state(at)
     }
 
     fn take(&mut self, at: Micros, most: u32) -> Answer {
@@ -180,24 +182,24 @@ fn each<A: Algorithm>(rules: &A, words: &[u64], at: Micros) -> Vec<Decision> {
     each
 }
 
-/// A clock that the vectors move.
-trait Moved: Clock + Clone + 'static {
+/// A clock that the vectors set.
+trait SetClock: Clock + Clone + 'static {
     fn move_to(&self, at: Micros);
 }
 
-impl Moved for ManualClock {
+impl SetClock for ManualClock {
     fn move_to(&self, at: Micros) {
         self.advance_to(at);
     }
 }
 
-impl Moved for SettableClock {
+impl SetClock for SettableClock {
     fn move_to(&self, at: Micros) {
         self.set(at);
     }
 }
 
-/// Rules that may be those of one rule or of many, from a slice that has as many.
+/// A single rule or a policy, created from a slice of rules.
 trait FromRules: Algorithm + Clone + 'static {
     fn from_rules(rules: &[Rule]) -> Self;
 }
@@ -214,13 +216,13 @@ impl FromRules for Box<[Rule]> {
     }
 }
 
-/// The limiter for one state.
+/// The limiter with one state.
 struct Memory<A, C> {
     limiter: Limiter<A, C>,
     clock: C,
 }
 
-impl<A: FromRules, C: Moved> Memory<A, C> {
+impl<A: FromRules, C: SetClock> Memory<A, C> {
     fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
         Box::new(Memory { limiter: Limiter::with(rules).with_clock(clock.clone()), clock })
     }
@@ -230,7 +232,7 @@ impl<A: FromRules, C: Moved> Memory<A, C> {
     }
 }
 
-/// The limiter for many states, of which the vectors speak to one.
+/// The limiter with many states, of which the vectors use one.
 struct Keyed<A, C> {
     limiter: KeyedLimiter<String, A, C>,
     clock: C,
@@ -238,7 +240,7 @@ struct Keyed<A, C> {
 
 const KEY: &str = "the key under test";
 
-impl<A: FromRules, C: Moved> Keyed<A, C> {
+impl<A: FromRules, C: SetClock> Keyed<A, C> {
     fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
         Box::new(Keyed { limiter: KeyedLimiter::with(rules).max_keys(8).with_clock(clock.clone()), clock })
     }
@@ -248,10 +250,10 @@ impl<A: FromRules, C: Moved> Keyed<A, C> {
     }
 }
 
-/// The verbs of both limiters differ only in the key.
+/// The operations of both limiters differ only in the key.
 macro_rules! limiter_subject {
     ($limiter:ident $(, $key:expr)?) => {
-        impl<A: FromRules, C: Moved> Subject for $limiter<A, C> {
+        impl<A: FromRules, C: SetClock> Subject for $limiter<A, C> {
             fn check(&mut self, at: Micros, cost: u32) -> Answer {
                 self.clock.move_to(at);
                 self.answer(self.limiter.cost(cost).check($($key)?))

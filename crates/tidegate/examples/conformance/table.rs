@@ -1,13 +1,13 @@
 //! # Differences as a table
 //!
-//! One line for each difference: where, what was asked, which column, and the two values side by side, so that the eye
-//! finds the pattern ("every reset is one cell too long") that a list of sentences would hide.
+//! One line for each difference: position, request, column, and the two values side by side, so that a
+//! pattern ("every reset is one cell too long") is visible, which a list of sentences would hide.
 
 use super::run::Difference;
 
 const HEADINGS: [&str; 7] = ["where", "case", "subject", "row", "column", "got", "want"];
 
-/// The differences of one file; nothing if there are none.
+/// Formats the differences of one file; empty if there are none.
 pub(crate) fn table(file: &str, differences: &[Difference]) -> String {
     if differences.is_empty() {
         return String::new();

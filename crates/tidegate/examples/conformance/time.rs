@@ -1,8 +1,8 @@
-//! # Instants and lengths of time, as people write them
+//! # Instants and lengths of time
 //!
-//! `100ms`, `99.999ms`, `1min 30s`, `1484551710s`, `12:34:31`, `+100ms`. A bare number is refused: a table in
-//! which `5` may mean seconds or milliseconds is a table that will be misread. What is finer than a microsecond is
-//! refused too, because rounding it would test something that nobody wrote.
+//! `100ms`, `99.999ms`, `1min 30s`, `1484551710s`, `12:34:31`, `+100ms`. A bare number is rejected: a table
+//! in which `5` may mean seconds or milliseconds is easily misread. A time finer than a microsecond is
+//! rejected too, because rounding it would test something that the file does not say.
 
 use tidegate::Micros;
 
@@ -26,7 +26,7 @@ const SMALLER_UNIT: &str =
     "a unit smaller than the one before it, as in 1min 30s; two columns must not run together";
 const TOO_LARGE: &str = "a smaller number";
 
-/// An instant: absolute, or from `previous` if it is written with a sign.
+/// An instant: absolute, or relative to `previous` if it has a sign.
 pub(crate) fn instant(line: &mut Line<'_>, previous: Micros) -> Result<Micros, Mistake> {
     let mark = line.mark();
     if line.takes("+") {
@@ -60,7 +60,8 @@ pub(crate) fn span(line: &mut Line<'_>) -> Result<u64, Mistake> {
     }
 }
 
-/// A length of time in microseconds: one number and its unit. For lists, where a sum would swallow the next value.
+/// A length of time in microseconds: one number and its unit. For lists, where a sum would swallow the next
+/// value.
 pub(crate) fn single(line: &mut Line<'_>) -> Result<u64, Mistake> {
     stretch(line).map(|(micros, _)| micros)
 }
@@ -118,7 +119,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, &'static str> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let (whole, fraction) = (whole.replace('_', ""), fraction.replace('_', ""));
     let fraction = fraction.trim_end_matches('0');
-    // The longest unit, a week, has fewer digits than this: any more could not come out whole.
+    // The longest unit, a week, has fewer digits than this: a longer fraction cannot be whole microseconds.
     let Some(scale) = u32::try_from(fraction.len()).ok().filter(|&n| n <= 15).map(|n| 10u128.pow(n)) else {
         return Err(WHOLE_MICROS);
     };

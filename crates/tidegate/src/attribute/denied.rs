@@ -2,6 +2,11 @@
 //!
 //! The error names the function, which of its limits refused, and when to retry. How the error reaches the caller
 //! depends on what the function returns: [`FromDenied`].
+//!
+//! The attribute cannot look for a `Result`: a macro sees names and not types, and `io::Result`, an alias and
+//! a custom response are all valid. So a refusal is returned through a trait, which every `Result` with a
+//! fitting error implements. Where it is missing, the compiler prints the message of the trait. The macro
+//! itself reports only what it can see: that a function returns nothing, or an opaque type.
 
 use std::error::Error;
 use std::fmt;

@@ -13,6 +13,11 @@
 //!
 //! So `("ab", "c")` and `("a", "bc")` are two keys, and a program that calls the same limiter directly or from another
 //! language can name a user as the function does.
+//!
+//! A trait of our own would have to be implemented for every type of every program. `Display` is not made for
+//! keys: two values may look alike. `Hash` is implemented for everything that can be the key of a map, and no
+//! value writes the beginning of another. Because the bytes are collected and not hashed, nothing can collide
+//! before the limiter's own fingerprint, and a limiter on Redis gets the whole key.
 
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_when_the_clock_gets_there_and_not_before() {
+    fn sleeper_is_woken_exactly_at_its_instant() {
         let (clock, calls) = (ManualClock::new(), Arc::new(Calls::default()));
         let waker = Waker::from(calls.clone());
         let mut cx = Context::from_waker(&waker);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_no_longer_sleeps_leaves_no_alarm() {
+    fn dropped_sleep_leaves_no_alarm() {
         let clock = ManualClock::new();
         {
             let mut sleep = pin!(clock.sleep_until(Micros::new(10)));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_time_line_is_reached_too() {
+    fn sleeper_is_woken_at_the_end_of_the_clock() {
         let (clock, calls) = (ManualClock::new(), Arc::new(Calls::default()));
         let waker = Waker::from(calls.clone());
         let mut sleep = pin!(clock.sleep_until(Micros::MAX));

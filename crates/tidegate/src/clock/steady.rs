@@ -19,6 +19,15 @@
 //! The reading starts at the wall clock's time, so that aligned windows begin on the hour. From then on it follows the
 //! monotonic clock: setting the wall clock does not change a limit. If the counter cannot be trusted, because it stops
 //! or differs between processors, the monotonic clock is read directly.
+//!
+//! A factor that is measured once at the start is wrong by perhaps a hundred parts in a million, which is
+//! eight seconds in a day: a daily window would end early, and two machines would differ by more each day.
+//! Steering changes the pace by a thousandth at most. What one second leaves over is corrected in the next,
+//! so no error is forgotten, and the reading never steps back. It steps forward only if it is more than a
+//! second behind, as after a reset of the counter.
+//!
+//! The price of ignoring the wall clock: after a large correction of it, aligned windows begin at the old
+//! hour until the process is restarted.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
@@ -378,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_what_was_measured() {
+    fn implausible_rate_measurements_are_discarded() {
         let from = Sample { ticks: 1_000, system: 0 };
         let to = Sample { ticks: 1_000 + 3 * SECOND, system: SECOND };
         assert_eq!(measured_pace(from, to, u64::MAX / 3 + 1_000), Some(u64::MAX / 3));
@@ -387,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_slept_goes_on_at_its_old_pace() {
+    fn machine_that_slept_continues_at_its_old_rate() {
         let steering = Steering { last: Sample { ticks: 0, system: 0 }, slept: 0 };
         let hour = 3_600 * SECOND;
         let woken = Sample { ticks: 2 * hour, system: SECOND }; // the counter ran on, the system's clock did not
@@ -401,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_reset_goes_on_from_the_system_clock() {
+    fn reset_counter_continues_from_the_system_clock() {
         let steering = Steering { last: Sample { ticks: 1 << 50, system: 0 }, slept: 0 };
         let woken = Sample { ticks: 7, system: 90 * SECOND };
         let (pace, slept) = steering.onward(woken, Pace { base_ticks: 1 << 50, ..steady(SECOND) });
@@ -409,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn it_starts_at_the_wall_clock_and_never_steps_back() {
+    fn clock_starts_at_the_wall_clock_and_never_steps_back() {
         let clock = SteadyClock::new();
         let mut last = clock.now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
@@ -422,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn steering_again_and_again_keeps_it_steady() {
+    fn repeated_steering_stays_monotonic_and_near_the_system_clock() {
         let steady = Steady::start();
         let mut last = steady.now();
         for _ in 0..10_000 {

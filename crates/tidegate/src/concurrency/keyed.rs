@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_many_keys_comes_back_when_they_have_gone() {
+    fn memory_shrinks_when_many_keys_are_released() {
         let limiter = KeyedConcurrencyLimiter::<u64>::new(1);
         let permits: Vec<_> = (0..100_000).map(|key| limiter.try_acquire(&key).expect("room")).collect();
         let room =
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_is_that_of_the_lowest_number() {
+    fn waker_of_the_lowest_number_is_kept() {
         let limiter = KeyedConcurrencyLimiter::<str>::new(1);
         let permit = limiter.try_acquire("a").expect("free");
         let guard = limiter.cost(1).guard("a").expect("room");

@@ -21,6 +21,9 @@
 //! A slot is handed over to a waiter, not merely announced: the woken waiter owns the slot from then on, and a waiter
 //! that is dropped after being woken returns it. Lowering the limit subtracts, so the number may be negative for a
 //! while. Work in progress is not stopped; returned slots make up the deficit first.
+//!
+//! A waiter that is only told to try again can lose the slot to a new request, or be cancelled together with
+//! the notification. A waiter that owns its slots can only return them.
 
 use std::task::{Context, Poll, Waker};
 

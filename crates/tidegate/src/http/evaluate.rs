@@ -151,7 +151,7 @@ fn begun(mut later: Pin<Box<dyn Future<Output = LimitOutcome> + Send>>) -> Evalu
     // No task has to be woken: the owner of the future polls it first, and leaves its own waker.
     match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Evaluation::Now(outcome),
-        Poll::Pending => Evaluation::PendingOutcome(PendingOutcome(later)),
+        Poll::Pending => Evaluation::Pending(PendingOutcome(later)),
     }
 }
 

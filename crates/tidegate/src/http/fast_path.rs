@@ -6,6 +6,18 @@
 //!
 //! The types of the key and of the gate are known when limits are built, so the compiler can make one function of both.
 //! Afterwards each is behind a pointer of its own, with a call to each.
+//!
+//! Writing a key to a buffer takes as long as hashing it. So a key that has at most seven bytes with its kind
+//! and length, such as an IPv4 address, is passed in a register, and its fingerprint needs no hash. That
+//! saves half of what the limit itself took, and is why the length of a part takes one byte and not four.
+//!
+//! A decision carries everything that a client could be sent. If nothing is sent, `Gate::passes` asks only
+//! whether the request passes, and the compiler drops the rest. A request that does not pass this way is
+//! decided again on the slow path, so it must not have been charged: the operation `Pass` charges only
+//! requests that may pass now. With header fields, `Gate::pass_with` returns three numbers on the same path.
+//!
+//! What remains for a single hot key is the clock (12 of some 60 ns), one compare-and-swap, the reference
+//! count of the limits, and a lookup in the extensions. The lookup of the address is still behind a pointer.
 
 use std::sync::Arc;
 

@@ -6,6 +6,12 @@
 //!
 //! Nothing further to the left affects how an entry is parsed: no invalid byte, and no quote that is never closed.
 //! Otherwise a client could make the entry of a trusted proxy unreadable, and be taken for the proxy.
+//!
+//! A parser that starts at the left reads what the client has sent first, and a byte that is not text or an
+//! open quote can hide the rest of the line. What remains is the address of the proxy, and a client that is
+//! limited together with all others has left its own limit. Quotes can be followed from the right, too: in a
+//! well-formed header an opening quote follows an equals sign, and a backslash occurs only before an escaped
+//! character.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -2,6 +2,10 @@
 //!
 //! Every key is taken from the head of a request. Because nothing else is visible, keys do not depend on the type of
 //! the body, and no limit waits for a body to arrive.
+//!
+//! A key that reads the body would have to wait for it, so a client that sends slowly would occupy the
+//! resource that the limit protects. `Head` is four references, so every key works in front of every service,
+//! and a rule is one object behind one pointer.
 
 use ::http::{Extensions, HeaderMap, Method, Request, Uri};
 

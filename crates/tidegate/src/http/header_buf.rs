@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_its_number() {
+    fn number_value_is_its_decimal_text() {
         for n in (0..3_000).chain([1_234_567_890, u64::MAX]) {
             assert_eq!(number(n), n.to_string().as_str());
         }
     }
 
     #[test]
-    fn a_long_line_is_the_same_as_its_pieces() {
+    fn long_buffer_equals_its_concatenated_pieces() {
         for pieces in [0, 1, 63, 64, 65, 300] {
             let mut buf = HeaderBuf::new();
             (0..pieces).for_each(|_| buf.push(b"abcd"));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_a_string_is_quoted() {
+    fn quotes_and_backslashes_are_escaped() {
         let mut buf = HeaderBuf::new();
         buf.quoted(r#"a"b\c"#);
         assert_eq!(buf.bytes(), br#""a\"b\\c""#);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_world_is_not_trusted_however_it_is_written() {
+    fn lists_that_cover_all_addresses_are_rejected() {
         let mut entries = all_but(Ipv4Addr::new(203, 0, 113, 9));
         assert_eq!(list(&entries), Ok(()), "one address is left out: {entries:?}");
         entries.push("203.0.113.9".to_owned());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_world_without_what_is_nobodys_is_still_the_world() {
+    fn lists_that_cover_all_public_addresses_are_rejected() {
         for left_out in
             ["10.1.2.3", "127.0.0.1", "255.255.255.255", "0.0.0.0", "192.168.0.1", "172.31.255.255"]
         {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_none_are_told_with_the_remedy() {
+    fn invalid_entries_are_rejected_with_a_remedy() {
         for entry in [
             "",
             "/",

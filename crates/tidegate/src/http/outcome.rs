@@ -47,11 +47,11 @@ pub enum Evaluation {
     /// The outcome.
     Now(LimitOutcome),
     /// A future of the outcome. The check is in progress.
-    PendingOutcome(PendingOutcome),
+    Pending(PendingOutcome),
 }
 
 /// The future outcome of a check that is in progress.
-#[must_use = "a ruling protects nothing until you act on it"]
+#[must_use = "an outcome protects nothing until you act on it"]
 pub struct PendingOutcome(pub(super) Pin<Box<dyn Future<Output = LimitOutcome> + Send>>);
 
 impl Future for PendingOutcome {
@@ -64,7 +64,7 @@ impl Future for PendingOutcome {
 
 impl fmt::Debug for PendingOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Later(..)")
+        f.write_str("PendingOutcome(..)")
     }
 }
 

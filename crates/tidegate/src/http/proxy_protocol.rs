@@ -13,6 +13,9 @@
 //! proxies, and no other peer can connect. Bytes that are not a header, a header that is too long, and one that takes
 //! too long end the connection.
 //!
+//! Detecting the header for trusted addresses only would not help where the proxy and its clients share an
+//! address, as on one machine. So no setting detects it.
+//!
 //! [`read`] parses bytes and does no I/O. [`ProxyProtocol`] reads a header from a tokio stream, and not one byte more.
 
 #[cfg(feature = "tokio")]

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_read() {
+    fn http_dates_are_parsed() {
         assert_eq!(seconds_of("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
         assert_eq!(seconds_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         assert_eq!(seconds_of("Tue, 29 Feb 2000 23:59:59 GMT"), Some(951_868_799));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_obeyed_and_other_responses_only_if_nothing_is_left() {
+    fn refusals_are_obeyed_and_other_responses_only_if_no_quota_is_left() {
         const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
         type Row = (StatusCode, &'static [(&'static str, &'static str)], Option<u64>);
         let rows: &[Row] = &[

@@ -120,15 +120,13 @@ impl Template {
     }
 
     fn matches(&self, path: &Path<'_>) -> bool {
-        let (reservations, fits) = match &*self.segments {
-            [reservations @ .., Segment::Rest] => (reservations, path.length >= reservations.len()),
+        let (ahead, fits) = match &*self.segments {
+            [ahead @ .., Segment::Rest] => (ahead, path.length >= ahead.len()),
             all => (all, path.length == all.len()),
         };
-        fits && reservations.iter().rev().zip(path.first(reservations.len())).all(|(segment, given)| {
-            match segment {
-                Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
-                Segment::Param(_) | Segment::Rest => true,
-            }
+        fits && ahead.iter().rev().zip(path.first(ahead.len())).all(|(segment, given)| match segment {
+            Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
+            Segment::Param(_) | Segment::Rest => true,
         })
     }
 }
@@ -194,11 +192,10 @@ pub(super) fn decode(text: &str, plus: u8) -> impl Iterator<Item = u8> + '_ {
     std::iter::from_fn(move || {
         let byte = bytes.next()?;
         if byte == b'%' {
-            let mut reservations = bytes.clone();
-            let digits =
-                [reservations.next(), reservations.next()].map(|digit| char::from(digit?).to_digit(16));
+            let mut ahead = bytes.clone();
+            let digits = [ahead.next(), ahead.next()].map(|digit| char::from(digit?).to_digit(16));
             if let [Some(high), Some(low)] = digits {
-                bytes = reservations;
+                bytes = ahead;
                 return u8::try_from(high * 16 + low).ok();
             }
         }
@@ -215,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_spellings_of_a_path_are_the_path() {
+    fn paths_are_normalized_before_matching() {
         for login in
             ["/login", "/%6cogin", "//login", "/login/", "/x/../login", "/x/%2E%2e/login;v=1", "/./login"]
         {
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_is_what_was_there() {
+    fn parent_segments_remove_the_segment_before() {
         for (path, meant) in [
             ("/a/b/../c", "/a/c"),
             ("/a/../../b", "/b"),
@@ -247,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_the_rest_match() {
+    fn parameters_and_rest_parameters_match() {
         assert!(matches("/users/{id}", "/users/7") && !matches("/users/{id}", "/users"));
         assert!(matches("/files/{*rest}", "/files/a/b") && matches("/files/{*rest}", "/files"));
         assert!(!matches("/files/{*rest}", "/file/a") && matches("/", "/"));
     }
 
     #[test]
-    fn templates_that_are_none_are_refused() {
+    fn invalid_templates_are_rejected() {
         for template in ["users", "", "/{}", "/{a}/{a}", "/{*rest}/x", "/us{id}", "/{i{d}}"] {
             assert!(Template::new(template).check().is_err(), "{template}");
         }

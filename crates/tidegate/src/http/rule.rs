@@ -207,7 +207,7 @@ fn seconds_up(quota: Quota) -> u64 {
 
 impl fmt::Debug for HttpRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuleOf")
+        f.debug_struct("HttpRule")
             .field("name", &self.name)
             .field("id", &self.id)
             .field("is_shadow", &self.is_shadow)

@@ -23,7 +23,7 @@ use tidegate_core::{Algorithm, Micros};
 pub(crate) struct Keyed<A> {
     pub(super) secrets: Secrets,
     /// The fingerprint of the empty key, which is the global key.
-    everybodys: u64,
+    global_key: u64,
     pub(crate) versions: Versions<Version<A>>,
     pub(super) changing: Mutex<()>,
     pub(super) reservations: Reservations<A>,
@@ -74,9 +74,9 @@ impl<A: Algorithm> Keyed<A> {
         let table = Table::new(max_keys, words).with_sketch(Sketch::new(max_keys, words, on_full));
         let versions = Versions::new(Version { algorithm, table: Arc::new(table), since: Micros::ZERO });
         let secrets = Secrets::draw();
-        let everybodys = secrets.fingerprint(&AsText(&[]));
+        let global_key = secrets.fingerprint(&AsText(&[]));
         let reservations = Reservations::new(SHARDS, max_waiting);
-        Keyed { secrets, everybodys, versions, changing: Mutex::new(()), reservations, settings }
+        Keyed { secrets, global_key, versions, changing: Mutex::new(()), reservations, settings }
     }
 
     pub(crate) fn current(&self) -> &Version<A> {
@@ -107,7 +107,7 @@ impl<A: Algorithm> Keyed<A> {
     #[inline]
     pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
         match key.bytes() {
-            [] => self.everybodys,
+            [] => self.global_key,
             bytes => match <[u8; 8]>::try_from(bytes) {
                 // Most likely a number. Numbers are permuted, which is faster, and no two of them collide.
                 Ok(eight) => self.secrets.fingerprint(&u64::from_le_bytes(eight)),

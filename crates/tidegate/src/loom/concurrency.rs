@@ -70,7 +70,7 @@ impl Site {
 }
 
 #[test]
-fn one_of_two_waits_for_the_other() {
+fn two_acquirers_never_exceed_the_limit() {
     for cost in [1, 2] {
         model(INTERRUPTIONS, move || {
             let site = site(2, 2);
@@ -81,7 +81,7 @@ fn one_of_two_waits_for_the_other() {
 }
 
 #[test]
-fn the_last_slot_is_taken_once() {
+fn last_permit_is_taken_once() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         let taken = |site: &Site| site.slots.try_take(1);
@@ -93,7 +93,7 @@ fn the_last_slot_is_taken_once() {
 }
 
 #[test]
-fn whoever_gives_back_calls_whoever_is_about_to_wait() {
+fn release_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         site.acquire(1);
@@ -104,7 +104,7 @@ fn whoever_gives_back_calls_whoever_is_about_to_wait() {
 
 /// The waiter gives up while the permit is handed over to it.
 #[test]
-fn a_slot_handed_to_somebody_who_gives_up_is_not_lost() {
+fn permit_granted_to_a_waiter_that_gives_up_is_not_lost() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         site.acquire(1);
@@ -115,7 +115,7 @@ fn a_slot_handed_to_somebody_who_gives_up_is_not_lost() {
 
 /// A small request with enough permits waits behind a large one that gives up.
 #[test]
-fn who_gives_up_calls_whoever_was_behind() {
+fn waiter_that_gives_up_wakes_the_next() {
     model(INTERRUPTIONS, || {
         let site = site(2, 2);
         site.acquire(1);
@@ -126,7 +126,7 @@ fn who_gives_up_calls_whoever_was_behind() {
 }
 
 #[test]
-fn two_give_backs_at_once_serve_whoever_waits_for_both() {
+fn concurrent_releases_serve_a_waiter_that_needs_both() {
     model(INTERRUPTIONS, || {
         let site = site(2, 2);
         site.acquire(2);
@@ -141,7 +141,7 @@ fn two_give_backs_at_once_serve_whoever_waits_for_both() {
 }
 
 #[test]
-fn nobody_from_outside_overtakes_whoever_waits() {
+fn try_acquire_does_not_overtake_a_waiter() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         site.acquire(1);
@@ -156,7 +156,7 @@ fn nobody_from_outside_overtakes_whoever_waits() {
 }
 
 #[test]
-fn a_higher_limit_calls_whoever_is_about_to_wait() {
+fn raised_limit_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let site = site(1, 2);
         site.acquire(1);
@@ -169,7 +169,7 @@ fn a_higher_limit_calls_whoever_is_about_to_wait() {
 
 /// The new limit holds after both, in either order, and no permit was lost or doubled.
 #[test]
-fn a_lower_limit_and_a_give_back_meet() {
+fn lowered_limit_and_concurrent_release_lose_no_permit() {
     model(INTERRUPTIONS, || {
         let site = site(2, 2);
         site.acquire(2);
@@ -179,7 +179,7 @@ fn a_lower_limit_and_a_give_back_meet() {
 }
 
 #[test]
-fn a_pause_that_ends_leaves_nobody_behind() {
+fn pause_and_resume_leaves_no_waiter_behind() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         both(
@@ -196,7 +196,7 @@ fn a_pause_that_ends_leaves_nobody_behind() {
 
 /// What is done under a permit is visible to the next holder of the permit.
 #[test]
-fn the_work_of_one_is_seen_by_the_next() {
+fn work_under_a_permit_is_visible_to_its_next_holder() {
     model(INTERRUPTIONS, || {
         let site = site(1, 1);
         let work = StateCell::new(loom::cell::UnsafeCell::new(0));

@@ -69,7 +69,7 @@ fn and_back() -> [Part<'static>; 2] {
 }
 
 #[test]
-fn the_last_of_both_goes_to_one_of_two_threads() {
+fn last_token_of_two_rules_goes_to_one_of_two_threads() {
     for rules in [[narrow(), narrow()], [wide(), wide()], [narrow(), wide()]] {
         model(INTERRUPTIONS, move || {
             let policy = policy(rules, [1, 1]);
@@ -83,7 +83,7 @@ fn the_last_of_both_goes_to_one_of_two_threads() {
 
 /// One thread requests both keys, the other only the key of which one is left.
 #[test]
-fn who_is_refused_by_one_rule_spends_nothing_of_the_other() {
+fn request_denied_by_one_rule_is_not_charged_by_the_other() {
     for rules in [[narrow(), narrow()], [wide(), narrow()]] {
         model(INTERRUPTIONS, move || {
             let policy = policy(rules, [0, 1]);
@@ -96,7 +96,7 @@ fn who_is_refused_by_one_rule_spends_nothing_of_the_other() {
 }
 
 #[test]
-fn newcomers_arrive_once() {
+fn new_keys_of_two_requests_are_inserted_once() {
     for rules in [[narrow(), narrow()], [narrow(), wide()]] {
         model(INTERRUPTIONS, move || {
             let policy = policy(rules, [0, 0]);
@@ -110,7 +110,7 @@ fn newcomers_arrive_once() {
 
 /// A reader sees both keys charged or neither.
 #[test]
-fn nobody_sees_a_request_half_charged() {
+fn no_reader_sees_a_half_charged_request() {
     model(INTERRUPTIONS, || {
         let policy = policy([narrow(), narrow()], [1, 1]);
         let look = |policy: &Buckets| {
@@ -129,7 +129,7 @@ fn nobody_sees_a_request_half_charged() {
 /// Of five, two of A and one of B are used, and two more of each are charged. A request for all of both waits for A,
 /// before and after.
 #[test]
-fn nobody_is_refused_by_a_request_half_charged() {
+fn no_request_is_denied_by_a_half_charged_one() {
     let five = TokenBucket::new(Quota::per_hour(5));
     for everything in [there(), and_back()].map(|parts| parts.map(|part| part.cost(5))) {
         model(2, move || {
@@ -148,7 +148,7 @@ fn nobody_is_refused_by_a_request_half_charged() {
 
 /// Like the model before, while one of the keys is not in the table yet.
 #[test]
-fn nobody_sees_a_newcomer_half_charged() {
+fn no_reader_sees_a_half_charged_request_with_a_new_key() {
     for rules in [[narrow(), narrow()], [wide(), narrow()], [narrow(), wide()]] {
         model(INTERRUPTIONS, move || {
             let policy = policy(rules, [1, 0]);
@@ -167,7 +167,7 @@ fn nobody_sees_a_newcomer_half_charged() {
 
 /// A charge counts once while the version of a rule changes, and its table with it.
 #[test]
-fn a_request_while_a_rule_changes_counts_once() {
+fn request_during_a_rule_change_counts_once() {
     for (from, to) in [(narrow(), wide()), (wide(), narrow())] {
         model(INTERRUPTIONS, move || {
             let policy = policy([from, narrow()], [1, 1]);
@@ -186,7 +186,7 @@ fn a_request_while_a_rule_changes_counts_once() {
 ///
 /// A charge to it is not.
 #[test]
-fn nobody_is_charged_by_the_quota_before() {
+fn no_request_is_charged_by_the_previous_quota() {
     let ways: [fn(&Buckets) -> bool; 2] = [
         |policy| passes(policy, &there()),
         |policy| policy.check_each(&there()).expect("a valid request").is_allowed(),
@@ -208,7 +208,7 @@ fn nobody_is_charged_by_the_quota_before() {
 
 /// A request is not refused because the previous quota misreads the new word.
 #[test]
-fn nobody_is_refused_by_the_quota_before() {
+fn no_request_is_denied_by_the_previous_quota() {
     model(2, || {
         let policy = policy([narrow(), narrow()], [1, 1]);
         // One of two is used. The debt of that one under the slower quota would be two under the faster.
@@ -260,7 +260,7 @@ fn evicted(policy: &Timed) -> u64 {
 
 /// The slot of a key goes to a key without quota left, while the first key is judged.
 #[test]
-fn nobody_is_refused_for_what_another_key_has_used() {
+fn no_key_is_denied_for_the_usage_of_a_key_that_takes_its_slot() {
     let [another, crowd @ ..] = neighbours("key");
     model(2, move || {
         let another = another.clone();
@@ -274,7 +274,7 @@ fn nobody_is_refused_for_what_another_key_has_used() {
 ///
 /// That key may be evicted again meanwhile.
 #[test]
-fn nobody_is_refused_for_what_another_key_had_used() {
+fn global_key_is_not_denied_for_the_usage_of_a_key_in_its_old_slot() {
     let [another, crowd @ ..] = neighbours("");
     model(2, move || {
         let clock = ManualClock::new();
@@ -296,7 +296,7 @@ fn nobody_is_refused_for_what_another_key_had_used() {
 ///
 /// The new key of C is charged.
 #[test]
-fn who_begins_again_begins_afresh() {
+fn retried_request_ignores_earlier_answers() {
     model(2, || {
         let rules = PolicyBuilder::new().rule("a", wide()).rule("b", wide()).rule("c", narrow()).max_keys(4);
         let policy = Arc::new(rules.build().expect("a valid policy").with_clock(Still));
@@ -313,7 +313,7 @@ fn who_begins_again_begins_afresh() {
 ///
 /// One thread reloads the policy. If one is left, exactly one of the two requests gets it.
 #[test]
-fn a_request_by_the_old_policy_counts_in_the_new_one() {
+fn request_by_the_old_policy_counts_in_the_reloaded_one() {
     for rules in [[narrow(), narrow()], [wide(), narrow()]] {
         model(2, move || {
             let policy = policy(rules, [1, 1]);

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc as StateCell;
+use std::sync::Arc as Shared;
 use std::task::{Context, Poll, Wake, Waker};
 
 use loom::sync::{Arc, Condvar, Mutex};
@@ -84,7 +84,7 @@ impl Bell {
 }
 
 impl Wake for Bell {
-    fn wake(self: StateCell<Self>) {
+    fn wake(self: Shared<Self>) {
         *self.rung.lock().expect("no panic") = true;
         self.heard.notify_one();
     }
@@ -92,7 +92,7 @@ impl Wake for Bell {
 
 /// Waits until the request passes, and releases its permits.
 fn wait_for(policy: &Waited, request: &[Part<'_>]) {
-    let bell = StateCell::new(Bell::default());
+    let bell = Shared::new(Bell::default());
     let waker = Waker::from(bell.clone());
     let mut waits = pin!(policy.acquire(request));
     loop {
@@ -117,7 +117,7 @@ fn assert_at_rest(policy: &Waited, rate_left: u64) {
 }
 
 #[test]
-fn a_permit_that_comes_back_calls_whoever_is_about_to_stand_in_line() {
+fn released_permit_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
         let busy = policy.check(&[at_work(1)]).expect("a valid request");
@@ -127,7 +127,7 @@ fn a_permit_that_comes_back_calls_whoever_is_about_to_stand_in_line() {
 }
 
 #[test]
-fn a_refund_calls_whoever_is_about_to_stand_in_line() {
+fn refund_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let policy = policy(2);
         let refund = |policy: &Waited| policy.refund(&[rate(1)]).expect("a valid request");
@@ -137,7 +137,7 @@ fn a_refund_calls_whoever_is_about_to_stand_in_line() {
 }
 
 #[test]
-fn a_higher_limit_calls_whoever_is_about_to_stand_in_line() {
+fn raised_limit_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
         let busy = policy.check(&[at_work(2)]).expect("a valid request");
@@ -150,7 +150,7 @@ fn a_higher_limit_calls_whoever_is_about_to_stand_in_line() {
 
 /// The second request could pass, but waits behind a first that needs two and gives up.
 #[test]
-fn who_gives_up_calls_whoever_is_behind() {
+fn waiter_that_gives_up_wakes_the_next() {
     model(1, || {
         let policy = policy(1);
         let (passed, ()) =
@@ -162,7 +162,7 @@ fn who_gives_up_calls_whoever_is_behind() {
 
 /// Like the model before, in the queue for permits.
 #[test]
-fn who_gives_up_calls_whoever_is_behind_for_a_permit() {
+fn waiter_that_gives_up_on_permits_wakes_the_next() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
         let busy = policy.check(&[at_work(1)]).expect("a valid request");
@@ -181,7 +181,7 @@ fn who_gives_up_calls_whoever_is_behind_for_a_permit() {
 ///
 /// The remaining quota shows which was charged.
 #[test]
-fn who_stands_in_line_and_goes_has_charged_nothing_and_hidden_nothing() {
+fn waiter_that_gives_up_charges_nothing() {
     model(1, || {
         let policy = policy(1);
         let check = |policy: &Waited| policy.check(&[rate(1)]).expect("a valid request").is_allowed();

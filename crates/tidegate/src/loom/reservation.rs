@@ -72,14 +72,14 @@ fn reserve_meets_check<A: Algorithm + 'static>(algorithm: fn() -> A) {
 }
 
 #[test]
-fn a_decision_comes_before_a_reservation_or_is_held_back() {
+fn check_is_decided_before_a_reservation_or_denied() {
     reserve_meets_check(narrow);
     reserve_meets_check::<Both>(|| (narrow(), bucket(Quota::per_hour(20))));
 }
 
 /// The reserved window has room. A decision that missed the slow-path flag would find it.
 #[test]
-fn a_decision_does_not_pass_in_a_window_to_come() {
+fn check_does_not_pass_in_a_reserved_future_window() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(FixedWindow::new(Quota::per_hour(10)));
         let (ticket, checked) = both(&shared, |shared| reserve(shared, 2), check);
@@ -90,7 +90,7 @@ fn a_decision_does_not_pass_in_a_window_to_come() {
 }
 
 #[test]
-fn a_reservation_that_is_given_back_takes_nothing_from_a_decision_and_adds_nothing() {
+fn cancelled_reservation_leaves_the_remaining_quota_unchanged() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(narrow());
         let there_and_back = |shared: &StateCell<_>| give_back(shared, reserve(shared, 2));
@@ -102,7 +102,7 @@ fn a_reservation_that_is_given_back_takes_nothing_from_a_decision_and_adds_nothi
 }
 
 #[test]
-fn a_cost_that_is_forced_meanwhile_is_not_lost() {
+fn charge_forced_during_a_cancelled_reservation_is_not_lost() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(narrow());
         let there_and_back = |shared: &StateCell<_>| give_back(shared, reserve(shared, 2));
@@ -114,7 +114,7 @@ fn a_cost_that_is_forced_meanwhile_is_not_lost() {
 }
 
 #[test]
-fn two_reservations_get_two_instants() {
+fn concurrent_reservations_get_distinct_instants() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(narrow());
         let (one, other) = both(&shared, |shared| reserve(shared, 2), |shared| reserve(shared, 2));
@@ -126,7 +126,7 @@ fn two_reservations_get_two_instants() {
 
 /// One schedule ends and clears the slow-path flag, while another begins.
 #[test]
-fn the_mark_stays_while_anybody_is_ahead() {
+fn slow_path_flag_stays_while_a_reservation_is_pending() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(narrow());
         let first = reserve(&shared, 2);
@@ -141,7 +141,7 @@ fn the_mark_stays_while_anybody_is_ahead() {
 }
 
 #[test]
-fn a_change_of_the_quota_keeps_what_is_being_promised() {
+fn quota_change_keeps_a_concurrent_reservation() {
     model(2, || {
         let shared = nine_used(narrow());
         let twice = || bucket(Quota::per_hour(20).burst(10));
@@ -155,7 +155,7 @@ fn a_change_of_the_quota_keeps_what_is_being_promised() {
 
 /// A waiter that moves up notices it: it is woken, or it polls after the other has left.
 #[test]
-fn who_waits_behind_somebody_who_leaves_moves_up() {
+fn waiter_moves_up_when_the_one_ahead_leaves() {
     model(INTERRUPTIONS, || {
         let shared = nine_used(narrow());
         let first = reserve(&shared, 2);

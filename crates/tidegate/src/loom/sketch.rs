@@ -113,7 +113,7 @@ fn model_each(run: impl Fn(usize) + Copy + Send + Sync + 'static) {
 }
 
 #[test]
-fn of_two_threads_that_want_a_key_s_last_one_gets_it() {
+fn last_token_of_a_shared_key_goes_to_one_of_two_threads() {
     model_each(|words| {
         let table = full(words);
         assert!(decide(&table, KEYS[0], &charge(words)));
@@ -144,7 +144,7 @@ fn no_charge_to_a_shared_cell_is_lost() {
 }
 
 #[test]
-fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
+fn keys_that_share_all_cells_charge_no_more_than_one_limit() {
     model_each(|words| {
         let table = full(words);
         assert!(decide(&table, KEYS[0], &charge(words)));
@@ -160,7 +160,7 @@ fn keys_that_share_all_cells_get_no_more_than_one_of_them_would() {
 ///
 /// Halves read at different moments would look unused.
 #[test]
-fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
+fn key_at_its_limit_is_denied_while_other_keys_raise_its_cells() {
     model_each(|words| {
         let table = full(words);
         assert!(decide(&table, KEYS[0], &charge(words)));
@@ -176,7 +176,7 @@ fn a_key_at_its_limit_is_refused_while_others_raise_its_cells() {
 
 /// For one thread the resident is idle, so the key is inserted; for the other it is not.
 #[test]
-fn a_key_that_moves_in_takes_along_what_it_used_a_moment_ago() {
+fn key_inserted_from_the_sketch_keeps_its_latest_usage() {
     model_each(|words| {
         let table = full(words);
         assert!(decide(&table, KEYS[1], &Charge { cost: 2, ..charge(words) }));
@@ -190,7 +190,7 @@ fn a_key_that_moves_in_takes_along_what_it_used_a_moment_ago() {
 }
 
 #[test]
-fn a_charge_while_cells_are_converted_counts_once() {
+fn charge_during_a_cell_conversion_counts_once() {
     model_each(|words| {
         let table = full(words);
         assert!(decide(&table, KEYS[0], &charge(words)));

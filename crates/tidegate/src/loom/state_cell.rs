@@ -50,7 +50,7 @@ fn left(shared: &StateCell<TokenBucket>) -> u64 {
 }
 
 #[test]
-fn the_last_token_goes_to_one_of_two_threads() {
+fn last_token_goes_to_one_of_two_threads() {
     for algorithm in [hourly, wide] {
         model(INTERRUPTIONS, move || {
             let shared = shared(algorithm(), 9);
@@ -75,7 +75,7 @@ fn no_charge_is_lost_between_two_threads() {
 
 /// A charge counts once, under whichever quota it is made, for every pair of layouts.
 #[test]
-fn a_charge_while_the_quota_changes_counts_once() {
+fn charge_during_a_quota_change_counts_once() {
     for (from, to) in
         [(hourly, daily), (hourly, wide), (wide, hourly), (wide, wide)] as [(fn() -> _, fn() -> _); 4]
     {
@@ -89,7 +89,7 @@ fn a_charge_while_the_quota_changes_counts_once() {
 }
 
 #[test]
-fn a_charge_that_meets_two_changes_counts_once() {
+fn charge_during_two_quota_changes_counts_once() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         let (passed, ()) = both(&shared, passes, |shared| {
@@ -110,7 +110,7 @@ fn a_charge_that_meets_two_changes_counts_once() {
 /// One token of a daily quota is worth more than the whole hourly one. A thread that judged the new word by the old
 /// quota would refuse, and a thread that judged an old word by a new quota would admit too much.
 #[test]
-fn nobody_is_refused_by_the_state_of_another_quota() {
+fn state_of_another_quota_denies_no_request() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 1);
         let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), || START));
@@ -119,7 +119,7 @@ fn nobody_is_refused_by_the_state_of_another_quota() {
 }
 
 #[test]
-fn nobody_passes_by_the_state_of_another_quota() {
+fn state_of_another_quota_allows_no_request() {
     for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 10);
@@ -131,7 +131,7 @@ fn nobody_passes_by_the_state_of_another_quota() {
 }
 
 #[test]
-fn two_changes_at_once_are_made_one_after_the_other() {
+fn concurrent_quota_changes_are_serialized() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         both(&shared, |shared| shared.change(daily(), || START), |shared| shared.change(wide(), || START));
@@ -154,7 +154,7 @@ fn fast() -> TokenBucket {
 ///
 /// If the change were made as of an earlier instant, the charge that was just made would be refilled at the new rate.
 #[test]
-fn a_change_is_made_no_earlier_than_what_was_decided_before_it() {
+fn change_takes_effect_no_earlier_than_decisions_before_it() {
     let at = |now| DecisionTime { now: Micros::new(now), ..START };
     model(INTERRUPTIONS, move || {
         let both_of_us = Arc::new((shared(slow(), 3), AtomicU64::new(0)));

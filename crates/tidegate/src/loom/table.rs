@@ -225,7 +225,7 @@ fn model_within(interruptions: usize, run: impl Fn(usize) + Copy + Send + Sync +
 }
 
 #[test]
-fn a_key_brought_by_two_threads_lives_in_one_slot() {
+fn key_inserted_by_two_threads_takes_one_slot() {
     model_each(|words| {
         let table = Arc::new(two_lines(2, words));
         let arrive = move |table: &Table| decide(table, LOW[0], &charge(0, words));
@@ -237,7 +237,7 @@ fn a_key_brought_by_two_threads_lives_in_one_slot() {
 
 /// The table is empty: each of the two threads may be the one that allocates the root.
 #[test]
-fn the_first_keys_of_two_threads_are_both_kept() {
+fn first_keys_of_two_threads_are_both_kept() {
     model_each(|words| {
         let table = Arc::new(two_lines(2, words));
         let came = both(
@@ -255,7 +255,7 @@ fn the_first_keys_of_two_threads_are_both_kept() {
 ///
 /// The other may be late to do so, when it was filled and replaced.
 #[test]
-fn a_root_is_not_made_again_when_it_was_replaced() {
+fn replaced_root_is_not_allocated_again() {
     model_within(1, |words| {
         let table = Arc::new(Table::of_root(2, 16, words));
         let came = both(
@@ -271,7 +271,7 @@ fn a_root_is_not_made_again_when_it_was_replaced() {
 }
 
 #[test]
-fn a_key_is_charged_once_while_its_root_is_replaced() {
+fn key_is_charged_once_while_its_root_is_replaced() {
     model_within(2, |words| {
         let table = Arc::new(nearly_full_root(words));
         let (stayed, came) = both(
@@ -287,7 +287,7 @@ fn a_key_is_charged_once_while_its_root_is_replaced() {
 }
 
 #[test]
-fn newcomers_find_their_places_while_the_root_is_replaced() {
+fn new_keys_are_inserted_while_the_root_is_replaced() {
     model_within(2, |words| {
         let table = Arc::new(nearly_full_root(words));
         let came = both(
@@ -302,7 +302,7 @@ fn newcomers_find_their_places_while_the_root_is_replaced() {
 }
 
 #[test]
-fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
+fn reused_slot_is_taken_once_by_a_key_inserted_by_two_threads() {
     model_each(|words| {
         let table = two_lines(1, words);
         decide(&table, LOW[1], &charge(0, words));
@@ -318,7 +318,7 @@ fn a_slot_that_was_used_before_goes_to_a_key_brought_by_two_threads() {
 ///
 /// Either the charge comes first and the slot is not free, or the slot is free and the charge finds no room.
 #[test]
-fn a_key_is_charged_or_makes_room_but_never_both() {
+fn key_is_charged_or_evicted_but_never_both() {
     model_each(|words| {
         let table = two_lines(1, words);
         decide(&table, LOW[0], &charge(0, words));
@@ -336,7 +336,7 @@ fn a_key_is_charged_or_makes_room_but_never_both() {
 }
 
 #[test]
-fn a_key_is_charged_once_while_its_segment_divides() {
+fn key_is_charged_once_while_its_segment_divides() {
     model_each(|words| {
         let table = Arc::new(nearly_full(words));
         let (stayed, came) = both(
@@ -352,7 +352,7 @@ fn a_key_is_charged_once_while_its_segment_divides() {
 }
 
 #[test]
-fn a_key_at_its_limit_is_refused_while_its_segment_divides() {
+fn key_at_its_limit_is_denied_while_its_segment_divides() {
     model_each(|words| {
         let table = Arc::new(nearly_full(words));
         let (stayed, came) = both(
@@ -369,7 +369,7 @@ fn a_key_at_its_limit_is_refused_while_its_segment_divides() {
 ///
 /// Of four lines two are crowded with keys that move to the new segment.
 #[test]
-fn a_key_is_charged_once_while_it_is_brought_home() {
+fn key_is_charged_once_while_it_moves_to_its_home_line() {
     let far = 100;
     model_within(2, move |words| {
         let table = Table::of_segments(1, 1, 32, words, 4);
@@ -391,7 +391,7 @@ fn a_key_is_charged_once_while_it_is_brought_home() {
 }
 
 #[test]
-fn newcomers_find_their_places_while_the_segment_divides() {
+fn new_keys_are_inserted_while_the_segment_divides() {
     model_each(|words| {
         let table = Arc::new(nearly_full(words));
         let came = both(
@@ -409,7 +409,7 @@ fn newcomers_find_their_places_while_the_segment_divides() {
 ///
 /// The first key never is.
 #[test]
-fn nobody_is_refused_for_what_another_key_has_used() {
+fn no_key_is_denied_for_the_usage_of_another_key_in_its_slot() {
     model_each(|words| {
         let table = two_lines(1, words);
         decide(&table, LOW[0], &charge(0, words));
@@ -428,7 +428,7 @@ fn nobody_is_refused_for_what_another_key_has_used() {
 }
 
 #[test]
-fn the_last_room_goes_to_one_of_two_newcomers() {
+fn last_room_goes_to_one_of_two_new_keys() {
     model_each(|words| {
         let table = Arc::new(two_lines(1, words));
         let came = both(
@@ -445,7 +445,7 @@ fn the_last_room_goes_to_one_of_two_newcomers() {
 ///
 /// They are in two segments, so that no lock separates them.
 #[test]
-fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
+fn slot_of_an_evicted_key_is_not_lost_between_two_new_keys() {
     model_each(|words| {
         let table = Table::of_segments(2, 0, 1, words, 2);
         decide(&table, HIGH[0], &charge(0, words));
@@ -462,7 +462,7 @@ fn the_room_an_idle_key_makes_is_not_lost_between_two_newcomers() {
 
 /// Each thread has locked its own segment and tries to sweep the other's.
 #[test]
-fn newcomers_without_room_do_not_wait_for_each_other() {
+fn new_keys_without_room_do_not_deadlock() {
     model_each(|words| {
         let table = Table::of_segments(2, 0, 1, words, 2);
         decide(&table, HIGH[0], &charge(0, words));
@@ -481,7 +481,7 @@ fn newcomers_without_room_do_not_wait_for_each_other() {
 ///
 /// Its segment may be scanned already when it is refunded.
 #[test]
-fn who_becomes_idle_early_is_not_overlooked() {
+fn key_refunded_during_an_idle_scan_is_found_by_the_next_scan() {
     model_each(|words| {
         let table = Table::of_segments(2, 0, 1, words, 2);
         decide(&table, HIGH[0], &charge(0, words));
@@ -558,7 +558,7 @@ impl Changing {
 }
 
 #[test]
-fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
+fn charge_during_a_conversion_counts_once_for_old_and_new_keys() {
     model_each(|words| {
         for key in LOW {
             let changing = Arc::new(Changing::new([words, words]));
@@ -576,7 +576,7 @@ fn a_charge_while_states_are_converted_counts_once_for_old_keys_and_new() {
 
 /// A table without a root has no lock that keeps the first key out.
 #[test]
-fn the_first_key_while_the_setting_changes_counts_once() {
+fn first_key_during_a_rule_change_counts_once() {
     model_each(|words| {
         let changing = Arc::new(Changing::never_asked([words, words]));
         let (answer, ()) = both(
@@ -605,7 +605,7 @@ fn the_first_key_while_the_setting_changes_counts_once() {
 ///
 /// The charge cannot tell from the word alone that it comes too late.
 #[test]
-fn a_word_that_a_change_left_as_it_was_is_not_charged_by_the_old_setting() {
+fn word_unchanged_by_a_conversion_is_not_charged_by_the_old_rule() {
     model_each(|words| {
         let changing = Arc::new(Changing::new([words, words]));
         let (answer, ()) = both(
@@ -620,7 +620,7 @@ fn a_word_that_a_change_left_as_it_was_is_not_charged_by_the_old_setting() {
 }
 
 #[test]
-fn a_charge_while_states_are_handed_over_counts_once_for_old_keys_and_new() {
+fn charge_during_a_migration_counts_once_for_old_and_new_keys() {
     for words in [[1, 2], [2, 1]] {
         for key in LOW {
             model(INTERRUPTIONS, move || {

@@ -29,7 +29,7 @@ fn fill_anew(token_cache: &TokenCache, tokens: u32, until: u64) -> u32 {
 }
 
 #[test]
-fn two_who_spend_take_no_more_than_there_is() {
+fn two_spenders_take_no_more_than_the_cached_tokens() {
     model(INTERRUPTIONS, || {
         let token_cache = filled(3, 10);
         let (one, other) = both(
@@ -43,7 +43,7 @@ fn two_who_spend_take_no_more_than_there_is() {
 }
 
 #[test]
-fn what_is_spent_is_not_found_when_it_is_emptied() {
+fn spent_tokens_are_not_returned_by_empty() {
     model(INTERRUPTIONS, || {
         let token_cache = filled(5, 10);
         let (spent, left) = both(&token_cache, |token_cache| token_cache.spend(2, NOW), TokenCache::empty);
@@ -53,7 +53,7 @@ fn what_is_spent_is_not_found_when_it_is_emptied() {
 }
 
 #[test]
-fn nobody_spends_from_one_filling_by_the_end_of_another() {
+fn tokens_of_one_grant_are_not_spent_by_the_expiry_of_another() {
     for (first, second) in [(10, 5), (5, 10)] {
         model(INTERRUPTIONS, move || {
             let token_cache = filled(5, first);

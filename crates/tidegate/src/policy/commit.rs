@@ -101,9 +101,9 @@ fn strictest<A: Algorithm>(participants: &[Participant<'_, A>]) -> Decision {
 /// Locks each word; the words of global keys come last because all threads contend for them.
 #[inline]
 fn lock_words<A: Algorithm>(participants: &mut [Participant<'_, A>], mode: Mode) -> bool {
-    let mut lock_bit = |everybodys| {
+    let mut lock_bit = |global_key| {
         let mut those =
-            participants.iter_mut().filter(|participant| participant.is_global_key() == everybodys);
+            participants.iter_mut().filter(|participant| participant.is_global_key() == global_key);
         those.all(|participant| participant.lock_word(mode))
     };
     lock_bit(false) && lock_bit(true)

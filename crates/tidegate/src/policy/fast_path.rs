@@ -16,6 +16,11 @@
 //! the word is locked. A thread that loses the race for the global word retries only that word; the uncontended words
 //! stay locked.
 //!
+//! A cache line that is read early and written late is fetched twice from the other processor; that is why
+//! the global word is judged and locked in one go. It is retried a few times only. Then the request releases
+//! all words and starts again, so this is no exception to the rule that no thread waits while it holds a
+//! lock.
+//!
 //! Every instruction counts here. So loops are plain and have a fixed length, which lets the compiler unroll them.
 //! Rarely called functions take the lookup results by value, so that on the common path these need not be spilled to
 //! memory.

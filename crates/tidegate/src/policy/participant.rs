@@ -61,7 +61,7 @@ pub(super) const TRIES: usize = 8;
 pub(super) struct Participant<'a, A> {
     rule: RuleId,
     cost: u32,
-    everybodys: bool,
+    global_key: bool,
     /// The decision of this part's own state, without regard to queues.
     own: Option<Decision>,
     /// An earlier waiter is in the queue of this state and will try again at this instant.
@@ -115,11 +115,11 @@ impl<'a, A: Algorithm> Participant<'a, A> {
     #[inline]
     fn new(part: &Part<'_>, of: ParticipantKind<'a, A>) -> Self {
         let Part { rule, key, cost, .. } = *part;
-        Participant { rule, cost, everybodys: Key::is_empty(key), own: None, behind: None, of }
+        Participant { rule, cost, global_key: Key::is_empty(key), own: None, behind: None, of }
     }
 
     pub(super) fn is_global_key(&self) -> bool {
-        self.everybodys
+        self.global_key
     }
 
     /// The decision of this part alone. The decision of the binding part is the decision of the request.
@@ -246,10 +246,10 @@ impl<'a, A: Algorithm> Participant<'a, A> {
     /// Locks the word that was judged. `false`: all parts must start again.
     #[inline]
     pub(super) fn lock_word(&mut self, mode: Mode) -> bool {
-        let (everybodys, cost) = (self.everybodys, self.cost);
+        let (global_key, cost) = (self.global_key, self.cost);
         let ParticipantKind::Rate { keyed, now: Some(now), .. } = &mut self.of else { return true };
         now.with_step(keyed, &Check(cost), |claim, step| claim.lock_word(step))
-            || everybodys && now.claim.is_judged() && self.lock_last(mode)
+            || global_key && now.claim.is_judged() && self.lock_last(mode)
     }
 
     /// Locks a word that other threads have changed, if it still allows the request.

@@ -18,6 +18,10 @@
 //! Requests that do not wait must not pay for queues. The version number of a rule, which every decision reads, carries
 //! a [slow-path flag](crate::versioned) while any state of the rule has a queue. A decision that finds the flag takes
 //! the slow path, and only the slow path looks at queues.
+//!
+//! The price: the next waiter is woken when the one before it has passed. A limit with a burst of 1 loses the
+//! quota that refills while a waiter wakes up. The length of a wait depends on the waiters ahead, so a wait
+//! is refused in advance only for reasons that no other waiter can change.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_marked_while_somebody_stands_at_one_of_its_states() {
+    fn slow_path_flag_is_set_while_a_waiter_is_queued_at_the_rule() {
         let clock = ManualClock::new();
         let rules = Policy::builder().rule("slow", Quota::per_hour(1)).rule("fast", Quota::per_second(1));
         let policy = rules.build().expect("a valid policy").with_clock(clock.clone());

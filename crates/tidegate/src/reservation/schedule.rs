@@ -21,6 +21,11 @@
 //! A queue algorithm (`LeakyQueue`, `NginxQueue`) schedules differently: it charges now, for a later instant. If such
 //! an instant was given to a reservation, the charges before it cannot be cancelled any more: the queue would assign
 //! their instants again, and the last of these is already reserved.
+//!
+//! The result of a cancellation is the state that would exist if the request had never been made. Random
+//! walks compare it with a schedule that is always replayed from the start. In a schedule of up to 64 charges
+//! the replay happens immediately. In a longer one the next poll does it, so that a thousand waiters that
+//! leave together cost one replay and not a thousand. The list is sealed after 64 mutations.
 
 use std::collections::BTreeMap;
 use std::task::Waker;

@@ -50,7 +50,7 @@ fn promised(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Ticket {
 }
 
 #[test]
-fn who_finds_something_left_when_joining_passes_and_nobody_is_ahead() {
+fn join_with_quota_left_passes_and_sets_no_slow_path_flag() {
     let shared = used(2, 1);
     let Joined::Now(decision) = joined(&shared, Some(Waker::noop().clone())) else { panic!("one is left") };
     assert_eq!((decision.at(), decision.remaining()), (Micros::ZERO, 0));
@@ -58,7 +58,7 @@ fn who_finds_something_left_when_joining_passes_and_nobody_is_ahead() {
 }
 
 #[test]
-fn who_gives_back_is_not_ahead_any_more() {
+fn cancel_clears_the_slow_path_flag() {
     let shared = used(1, 1);
     let ticket = promised(&shared, None);
     assert!(shared.is_slow_path());
@@ -67,7 +67,7 @@ fn who_gives_back_is_not_ahead_any_more() {
 }
 
 #[test]
-fn who_has_waited_long_enough_is_not_ahead_any_more() {
+fn finished_wait_clears_the_slow_path_flag() {
     let shared = used(1, 1);
     let ticket = promised(&shared, Some(Waker::noop().clone()));
     let found = poll(&shared, SOLE_KEY, ticket, Waker::noop(), || at(1));
@@ -76,7 +76,7 @@ fn who_has_waited_long_enough_is_not_ahead_any_more() {
 }
 
 #[test]
-fn a_promise_that_was_kept_is_not_ahead_any_more_when_somebody_comes_by_later() {
+fn later_decision_clears_the_slow_path_flag_of_a_kept_reservation() {
     let shared = used(1, 1);
     keep(&shared, SOLE_KEY, promised(&shared, None));
     assert!(shared.is_slow_path());
@@ -85,7 +85,7 @@ fn a_promise_that_was_kept_is_not_ahead_any_more_when_somebody_comes_by_later() 
 }
 
 #[test]
-fn a_long_line_that_has_moved_up_is_not_ahead_any_more_when_all_have_passed() {
+fn long_queue_clears_the_slow_path_flag_when_all_have_passed() {
     let shared = one_a_second(1, 66);
     assert!(shared.apply(&Check(1), at(0)).is_allowed());
     let mut tickets: Vec<Ticket> = (0..66).map(|_| promised(&shared, Some(Waker::noop().clone()))).collect();
@@ -98,7 +98,7 @@ fn a_long_line_that_has_moved_up_is_not_ahead_any_more_when_all_have_passed() {
 }
 
 /// A thread that read the clock early is decided after what a faster thread did.
-fn assert_that_who_is_slow_comes_after(plan: Option<&TokenBucket>) {
+fn assert_late_check_is_decided_after(plan: Option<&TokenBucket>) {
     let shared = used(3, 3);
     let _waits = promised(&shared, Some(Waker::noop().clone())); // 1 s
     let forced = apply(&shared, plan, SOLE_KEY, &Force(1), at(5)).expect("there is a reservation");
@@ -108,14 +108,14 @@ fn assert_that_who_is_slow_comes_after(plan: Option<&TokenBucket>) {
 }
 
 #[test]
-fn who_is_slow_to_come_is_judged_after_what_others_did() {
-    assert_that_who_is_slow_comes_after(None);
+fn late_check_is_decided_after_the_charge_of_a_faster_thread() {
+    assert_late_check_is_decided_after(None);
 }
 
 #[test]
-fn who_is_slow_to_come_is_judged_after_what_others_did_by_another_plan() {
+fn late_check_is_decided_after_the_charge_by_another_quota() {
     let plan = TokenBucket::new(Quota::per_second(1).burst(3)).for_clock(ClockKind::Monotonic);
-    assert_that_who_is_slow_comes_after(Some(&plan));
+    assert_late_check_is_decided_after(Some(&plan));
 }
 
 // --- keys
@@ -134,14 +134,14 @@ fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
 
 /// The first attempt found room, but another key took the last slot before the join.
 #[test]
-fn who_finds_no_place_when_joining_is_told_when_there_may_be_one() {
+fn join_without_a_slot_reports_when_one_may_be_free() {
     let refused = join(&keyed(1), None, ANOTHER, wish_for_one(), None, || at(0)).expect_err("no slot");
     assert_eq!(refused, WaitRefused::TooManyKeys { retry_after: Wait::micros(SECOND) });
 }
 
 /// No caller reports the end of a kept reservation. A decision on any key removes it.
 #[test]
-fn promises_that_are_over_are_let_go_of_though_nobody_asks_about_them() {
+fn past_reservations_are_removed_by_decisions_on_other_keys() {
     let keyed = keyed(64);
     for _ in 0..2 {
         let Ok(Joined::Later(ticket)) = join(&keyed, None, KEY, wish_for_one(), None, || at(0)) else {

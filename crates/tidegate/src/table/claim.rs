@@ -16,6 +16,10 @@
 //! never deadlock with each other, nor with a reload, which locks every word of a table to change its version. Room is
 //! made before any word is locked, because making room may have to wait until the word of an idle key can be locked.
 //!
+//! A global order of locks, the usual remedy against deadlocks, is not sufficient here. A reload locks all
+//! words of a table in an order of its own, and an insertion needs the lock of a segment, whose holder may be
+//! waiting for a word. The first segment lock is taken by waiting, every other only by trying.
+//!
 //! A state that is wider than one word cannot be judged without locking its word. It is judged late, and stays locked.
 
 use super::insertion::{Insertion, Stays};

@@ -154,7 +154,7 @@ impl Table {
         owners.none_idle_before = owners.none_idle_before.min(idle_at);
         self.eviction_hint.idle_from(idle_at);
         owners.keys += 1;
-        place.repair(fingerprint, word, |wide| {
+        place.insert_owner(fingerprint, word, |wide| {
             wide.iter().zip(state).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         });
     }

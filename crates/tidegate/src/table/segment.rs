@@ -20,6 +20,10 @@
 //!
 //! Segments never move and are never freed while the table exists. So a thread may search a segment that has just
 //! given away half of its keys, or all of them. It finds nothing, takes the lock, and continues in the right segment.
+//!
+//! Freeing a segment safely would take epochs, reference counts or hazard pointers. Each of them adds work to
+//! every decision, to save memory once, and a segment that was needed yesterday will be needed again. So the
+//! memory of a table grows to what its cap allows, and stays.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -465,7 +469,7 @@ impl<'a> Location<'a> {
     /// Makes `fingerprint` the owner of an empty slot.
     ///
     /// The slot gets `word`; `fill` writes the wide state.
-    pub(crate) fn repair(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
+    pub(crate) fn insert_owner(self, fingerprint: u64, word: u64, fill: impl FnOnce(&[AtomicU64])) {
         // Locked before the fingerprint is visible: a charge by a thread that already sees it would be lost.
         lock_bit(self.word());
         if self.has_wide_state() {
@@ -501,7 +505,7 @@ impl<'a> Location<'a> {
     /// It cannot be charged meanwhile.
     fn move_to(self, to: Location<'_>) {
         let found = lock_bit(self.word());
-        to.repair(self.owner(), found, |state| {
+        to.insert_owner(self.owner(), found, |state| {
             for (to, from) in state.iter().zip(self.state()) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }

@@ -16,6 +16,10 @@
 //! **Allocation.** The thread that inserts the first key allocates the root, under a lock. Every other segment, and the
 //! directory, is allocated under the lock of the segment that gives away its keys. Each is complete before its number
 //! is published. A thread that has not seen the new number yet finds the old segment, takes its lock, and then sees it.
+//!
+//! **Cost.** Growing on demand costs a decision 12 to 23 of about 180 instructions, counted by callgrind: the
+//! directory may not exist yet, a segment is found through its list, and the segments of a small table are
+//! fuller.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::OnceLock;
@@ -251,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_follow_each_other_through_the_lists() {
+    fn segment_numbers_are_consecutive_through_the_lists() {
         let mut next = (0, 0);
         for n in 0..100_000 {
             let number = number(n);
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_room_for_every_segment_and_for_no_more() {
+    fn lists_have_room_for_exactly_all_segments() {
         for stretches in [1, 2, 3, 7, 8, 39, 40, 41, 5_462] {
             for (lines, roots) in [(16..=256, 2), (2..=16, 2), (2..=2, 0), (4..=8, 1)] {
                 let segments = Segments::new(stretches, 1, lines);

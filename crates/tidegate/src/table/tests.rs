@@ -76,7 +76,7 @@ fn spread(n: u64) -> u64 {
 const NEW: fn(u64) -> Answer = |at| Charged { count: 1, at };
 
 #[test]
-fn there_is_room_up_to_the_cap_whatever_the_size_of_the_states() {
+fn table_holds_max_keys_for_every_state_size() {
     for words in [1, 2, 3, 8, 9, 21, 101, 1_001] {
         for max_keys in [1, 2, 3, 5, 16, 100, 1_000] {
             let table = Table::new(max_keys, words);
@@ -89,7 +89,7 @@ fn there_is_room_up_to_the_cap_whatever_the_size_of_the_states() {
 }
 
 #[test]
-fn a_cap_of_one_key_is_kept_and_passed_on_when_it_is_idle() {
+fn table_of_one_key_replaces_it_only_when_idle() {
     let table = Table::new(1, 1);
     assert_eq!(charge(&table, 7, 0), NEW(0));
     assert_eq!(charge(&table, 8, STAY - 1), NoRoom(1), "the refusal says exactly when");
@@ -101,7 +101,7 @@ fn a_cap_of_one_key_is_kept_and_passed_on_when_it_is_idle() {
 }
 
 #[test]
-fn what_is_not_worth_remembering_takes_no_slot() {
+fn operation_that_leaves_an_empty_state_takes_no_slot() {
     struct Look;
     impl Step for Look {
         type Answer = u64;
@@ -144,7 +144,7 @@ fn what_is_not_worth_remembering_takes_no_slot() {
 
 /// The instant of an eviction has passed, even if a slow thread read the clock earlier.
 #[test]
-fn who_was_let_go_comes_back_no_earlier_than_that() {
+fn evicted_key_is_decided_no_earlier_than_its_eviction() {
     let table = Table::of_segments(1, 0, 1, 1, 2);
     charge(&table, 2, 0);
     assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and evicted");
@@ -160,7 +160,7 @@ fn who_was_let_go_comes_back_no_earlier_than_that() {
 }
 
 #[test]
-fn who_was_let_go_comes_back_no_earlier_even_after_a_division() {
+fn evicted_key_is_decided_no_earlier_even_after_a_division() {
     let table = Table::of_segments(1, 1, 32, 1, 2);
     charge(&table, 2, 0);
     charge(&table, 4, STAY);
@@ -174,7 +174,7 @@ fn who_was_let_go_comes_back_no_earlier_even_after_a_division() {
 }
 
 #[test]
-fn idle_keys_of_other_segments_make_room_too() {
+fn idle_keys_of_other_segments_make_room() {
     let table = Table::of_segments(2, 0, 2, 1, 2);
     charge(&table, 2, 0);
     charge(&table, 4, 0);
@@ -184,7 +184,7 @@ fn idle_keys_of_other_segments_make_room_too() {
 }
 
 #[test]
-fn a_full_line_lets_its_keys_live_elsewhere_and_they_are_found_there() {
+fn keys_of_a_full_line_are_stored_and_found_in_other_lines() {
     for lines in [2, 4, 8] {
         let table = Table::of_segments(1, 0, 4 * lines, 1, lines);
         let same_home: Vec<u64> = (1..=4 * lines as u64).map(|n| n * lines as u64).collect();
@@ -199,7 +199,7 @@ fn a_full_line_lets_its_keys_live_elsewhere_and_they_are_found_there() {
 
 /// The count of keys outside their home line is never 0 while there is one.
 #[test]
-fn keys_that_live_elsewhere_come_and_go() {
+fn keys_outside_their_home_line_are_inserted_and_evicted() {
     let table = Table::of_segments(1, 0, 32, 1, 8);
     for round in 0..50 {
         let now = round * STAY;
@@ -216,7 +216,7 @@ fn keys_that_live_elsewhere_come_and_go() {
 ///
 /// Every key is still found.
 #[test]
-fn hundreds_of_keys_with_one_home_are_all_found() {
+fn hundreds_of_keys_with_one_home_line_are_all_found() {
     let table = Table::of_segments(1, 0, 1_024, 1, 256);
     for round in 1..=3 {
         for n in 1..=1_024 {
@@ -231,7 +231,7 @@ fn hundreds_of_keys_with_one_home_are_all_found() {
 }
 
 #[test]
-fn a_table_divides_again_and_again_and_nobody_is_lost() {
+fn no_key_is_lost_while_the_table_divides_repeatedly() {
     for words in [1, 3, 21] {
         let table = Table::new(50_000, words);
         charge(&table, spread(0), 0);
@@ -249,7 +249,7 @@ fn a_table_divides_again_and_again_and_nobody_is_lost() {
 
 /// All fingerprints begin with the same bits: dividing does not help, and stops.
 #[test]
-fn keys_that_all_belong_to_one_segment_are_refused_when_it_is_full() {
+fn keys_of_one_full_segment_are_denied() {
     let table = Table::of_segments(1, 3, 1_000, 1, 2);
     for key in 1..=8 {
         assert_eq!(charge(&table, key, 0), NEW(0));
@@ -259,7 +259,7 @@ fn keys_that_all_belong_to_one_segment_are_refused_when_it_is_full() {
 }
 
 #[test]
-fn idle_keys_are_let_go_before_a_segment_divides() {
+fn idle_keys_are_evicted_before_a_segment_divides() {
     let table = Table::of_segments(1, 3, 1_000, 1, 2);
     charge(&table, 1, 0);
     let before = table.stats().bytes;
@@ -271,7 +271,7 @@ fn idle_keys_are_let_go_before_a_segment_divides() {
 
 /// A key that becomes idle late under one version may become idle early under the next.
 #[test]
-fn keys_that_a_change_made_idle_make_room() {
+fn keys_made_idle_by_a_change_make_room() {
     let table = Table::of_segments(1, 0, 8, 1, 2);
     (1..=8).for_each(|key| assert_eq!(charge(&table, key, 1_000), NEW(1_000)));
     assert_eq!(charge(&table, 9, 1_000), NoRoom(STAY));
@@ -281,7 +281,7 @@ fn keys_that_a_change_made_idle_make_room() {
 }
 
 #[test]
-fn states_handed_over_are_what_they_were() {
+fn migrated_states_are_unchanged() {
     for words in [1, 3, 21] {
         let (table, next) = (Table::new(5_000, words), Table::new(5_000, 2));
         (0..5_000).for_each(|n| assert_eq!(charge(&table, spread(n), n % 7), NEW(n % 7)));
@@ -296,7 +296,7 @@ fn states_handed_over_are_what_they_were() {
 
 /// Random fingerprints may crowd one segment of the next table while others have room.
 #[test]
-fn a_change_loses_nobody_however_crowded_their_corner_is() {
+fn migration_loses_no_key_of_a_crowded_segment() {
     let crowd = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);
     let state = |n: u64| [1 | (STAY + n) << 16];
     let plant_all = |table: &Table| {

@@ -82,6 +82,6 @@ pub(super) fn at_most(wait: Wait, longest: Duration) -> Option<Duration> {
 
 impl fmt::Debug for HostBackoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holds").field("hosts", &self.lock().len()).finish_non_exhaustive()
+        f.debug_struct("HostBackoff").field("hosts", &self.lock().len()).finish_non_exhaustive()
     }
 }

@@ -129,7 +129,7 @@ impl<S> Outbound<S> {
         match limits.evaluate(&Head::of(&request)) {
             Evaluation::Now(LimitOutcome::Pass(passed)) => Next::Call(request, passed),
             Evaluation::Now(LimitOutcome::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
-            Evaluation::PendingOutcome(later) => Next::Wait(For::Turn(later), request),
+            Evaluation::Pending(later) => Next::Wait(For::Turn(later), request),
         }
     }
 

@@ -2,6 +2,11 @@
 //!
 //! Each service evaluates the limits in `call`. A request that passes immediately goes to the inner service that was
 //! made ready. If a request has to wait, that service is kept for it, and a clone of it takes its place.
+//!
+//! Most of the cost of a layer is moving data. A request, the future of a response and the response have some
+//! hundred bytes each, and a function that passes one on may copy it. So a request that passes with nothing
+//! to do on its response goes straight from `call` to the inner service, and its future is a variant that
+//! contains only the inner future. Everything else is in functions that are not inlined.
 
 use std::fmt;
 use std::mem;
@@ -42,7 +47,7 @@ impl<S, B, O> RateLimit<S, B, O> {
         match self.limits.ask_at_length(&Head::of(&request)) {
             Evaluation::Now(LimitOutcome::Pass(passed)) => self.pass(request, passed),
             Evaluation::Now(LimitOutcome::Refuse(refusal)) => self.refuse(request, refusal),
-            Evaluation::PendingOutcome(later) => self.wait(request, later),
+            Evaluation::Pending(later) => self.wait(request, later),
         }
     }
 

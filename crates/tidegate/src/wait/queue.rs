@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_is_called_first() {
+    fn waiters_are_woken_in_order() {
         let mut line = WaitQueue::new(3);
         let tickets = ['a', 'b', 'c'].map(|wants| join(&mut line, wants));
         assert_eq!(line.first(), Some(&'a'));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_line_takes_nobody_until_somebody_is_called_or_leaves() {
+    fn full_queue_accepts_no_waiter_until_one_is_woken_or_leaves() {
         let mut line = WaitQueue::new(2);
         let (first, second) = (join(&mut line, 'a'), join(&mut line, 'b'));
         assert!(line.join('c', Waker::noop().clone()).is_none());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_told_whether_it_was_called_and_leaves_no_trace() {
+    fn leaving_reports_whether_the_waiter_was_woken_and_leaves_no_trace() {
         let mut line = WaitQueue::new(2);
         let (called, waiting) = (join(&mut line, 'a'), join(&mut line, 'b'));
         let _ = line.wake_first(7);

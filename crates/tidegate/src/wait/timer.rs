@@ -9,6 +9,11 @@
 //! | [`SteadyClock`] | always | with the feature `tokio` |
 //! | [`ManualClock`](crate::ManualClock) | always | always |
 //! | `TokioClock` | no: its time may stand still while a thread is blocked | yes |
+//!
+//! One trait for both would require every clock to support waits that it cannot support. With two, a call
+//! that needs a missing timer does not compile. A timer thread of our own would work everywhere, but it would
+//! be a second runtime, worse than the one that the program already has. That is why `tokio` is a feature,
+//! and why `acquire` without a timeout needs none: waiting for a permit takes only a `Waker`.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use http::{Request, Response};
 use tower_service::Service;
 
-/// Answers `served` with a body of bytes, and counts how often.
+/// Responds with the body `served`, and counts the requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counting(Arc<AtomicUsize>);
 
@@ -42,7 +42,7 @@ pub(crate) fn request() -> Request<()> {
 
 /// A request of this user.
 pub(crate) fn of(user: &str) -> Request<()> {
-    Request::get("/").header("x-user", user).body(()).expect("as the test wants it")
+    Request::get("/").header("x-user", user).body(()).expect("valid")
 }
 
 /// Sends a request when the service is ready.
@@ -51,11 +51,11 @@ where
     S: Service<Request<A>>,
     S::Error: std::fmt::Debug,
 {
-    poll_fn(|cx| service.poll_ready(cx)).await.expect("as the test wants it");
-    service.call(request).await.expect("as the test wants it")
+    poll_fn(|cx| service.poll_ready(cx)).await.expect("valid");
+    service.call(request).await.expect("valid")
 }
 
-/// Looks at a future once.
+/// Polls a future once.
 pub(crate) fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }

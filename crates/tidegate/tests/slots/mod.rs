@@ -1,4 +1,4 @@
-//! Tasks that are polled by hand, and a count of those at work: what tests of concurrency limiters share.
+//! Helpers of the concurrency tests: tasks that are polled by hand, and a count of permits in progress.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,57 +14,57 @@ use crate::random::Random;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// How often a task was woken.
+/// Counts the wakes of a task.
 #[derive(Default)]
-pub(crate) struct Calls(pub(crate) AtomicU32);
+pub(crate) struct WakeCount(pub(crate) AtomicU32);
 
-impl Wake for Calls {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A future that is polled when the test says so.
+/// A future that the test polls by hand.
 pub(crate) struct Task<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
-    pub(crate) calls: Arc<Calls>,
+    pub(crate) wakes: Arc<WakeCount>,
 }
 
 impl<'a, T> Task<'a, T> {
-    /// Polled once.
-    pub(crate) fn begun(future: impl Future<Output = T> + Send + 'a) -> (Self, Poll<T>) {
-        let mut task = Task { future: Box::pin(future), calls: Arc::default() };
+    /// Polls the future once.
+    pub(crate) fn polled(future: impl Future<Output = T> + Send + 'a) -> (Self, Poll<T>) {
+        let mut task = Task { future: Box::pin(future), wakes: Arc::default() };
         let first = task.poll();
         (task, first)
     }
 
-    /// One that has to wait.
+    /// A task that is pending after its first poll.
     pub(crate) fn waiting(future: impl Future<Output = T> + Send + 'a) -> Self {
-        let (task, first) = Task::begun(future);
-        assert!(first.is_pending(), "it should have to wait");
+        let (task, first) = Task::polled(future);
+        assert!(first.is_pending(), "the task has to wait");
         task
     }
 
     pub(crate) fn poll(&mut self) -> Poll<T> {
-        let waker = Waker::from(self.calls.clone());
+        let waker = Waker::from(self.wakes.clone());
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
     pub(crate) fn is_woken(&self) -> bool {
-        self.calls.0.load(Ordering::Relaxed) > 0
+        self.wakes.0.load(Ordering::Relaxed) > 0
     }
 
-    /// What it was woken for.
+    /// Returns the output of a woken task.
     pub(crate) fn done(mut self) -> T {
-        assert!(self.is_woken(), "it should have been woken");
+        assert!(self.is_woken(), "the task was not woken");
         match self.poll() {
             Poll::Ready(output) => output,
-            Poll::Pending => panic!("it should have been woken for a reason"),
+            Poll::Pending => panic!("the task was woken but is not ready"),
         }
     }
 }
 
-/// Waits until another thread has got so far, without looking at a clock.
+/// Spins until another thread has reached a state, without reading a clock.
 pub(crate) fn until(reached: impl Fn() -> bool) {
     while !reached() {
         thread::yield_now();
@@ -72,31 +72,31 @@ pub(crate) fn until(reached: impl Fn() -> bool) {
 }
 
 pub(crate) fn number(random: &mut Random, first: u64, last: u64) -> u32 {
-    random.between(first, last).try_into().expect("it is small")
+    random.between(first, last).try_into().expect("a small number")
 }
 
-/// The index of one of so many.
+/// A random index below `many`.
 pub(crate) fn one_of(many: usize, random: &mut Random) -> usize {
-    random.below(many as u64).try_into().expect("it is less than many")
+    random.below(many as u64).try_into().expect("below many")
 }
 
 pub(crate) fn assert_at_rest<C>(slots: &ConcurrencyLimiter<C>, limit: u32) {
     let stats = slots.stats();
     assert_eq!((stats.limit, stats.in_use, stats.waiting), (limit, 0, 0));
-    assert!(slots.cost(limit).try_acquire().is_ok(), "all of it can be had");
+    assert!(slots.cost(limit).try_acquire().is_ok(), "all permits are free");
 }
 
-/// Counts those at work, and remembers the most there were.
+/// Counts the permits in progress, and their peak.
 #[derive(Default)]
-pub(crate) struct AtWork {
+pub(crate) struct InProgress {
     now: AtomicU64,
-    pub(crate) most: AtomicU64,
+    pub(crate) peak: AtomicU64,
 }
 
-impl AtWork {
+impl InProgress {
     pub(crate) fn work(&self, cost: u32) {
         let now = self.now.fetch_add(cost.into(), Ordering::SeqCst) + u64::from(cost);
-        self.most.fetch_max(now, Ordering::SeqCst);
+        self.peak.fetch_max(now, Ordering::SeqCst);
         thread::yield_now();
         self.now.fetch_sub(cost.into(), Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Waits that are looked at by hand, and a limiter that has to be waited for.
+//! Waits that are polled by hand, and a limiter with its quota used up.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,57 +16,63 @@ pub(crate) fn ms(millis: u64) -> Duration {
 }
 
 pub(crate) type Answer = Result<Decision, WaitRefused>;
-pub(crate) type Waits<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
+pub(crate) type WaitFuture<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
-/// Looks once at a wait; `None` if it goes on.
-pub(crate) fn look(wait: &mut Waits<'_>) -> Option<Answer> {
+/// Polls a wait once; `None` while pending.
+pub(crate) fn poll_once(wait: &mut WaitFuture<'_>) -> Option<Answer> {
     match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => None,
     }
 }
 
-pub(crate) fn wait<'a, A: Algorithm>(limiter: &'a Limiter<A, ManualClock>, cost: u32) -> Waits<'a> {
+pub(crate) fn wait<'a, A: Algorithm>(limiter: &'a Limiter<A, ManualClock>, cost: u32) -> WaitFuture<'a> {
     Box::pin(async move { limiter.cost(cost).acquire().await })
 }
 
-/// A wait that has begun.
-pub(crate) fn begun<'a, A: Algorithm>(limiter: &'a Limiter<A, ManualClock>, cost: u32) -> Waits<'a> {
+/// A wait that was polled once and is pending.
+pub(crate) fn pending_wait<'a, A: Algorithm>(
+    limiter: &'a Limiter<A, ManualClock>,
+    cost: u32,
+) -> WaitFuture<'a> {
     let mut wait = wait(limiter, cost);
-    assert!(look(&mut wait).is_none(), "there is nothing left for it");
+    assert!(poll_once(&mut wait).is_none(), "no quota is left");
     wait
 }
 
 pub(crate) fn retry(decision: Decision) -> u64 {
-    decision.retry_after().expect("refused for now").as_micros()
+    decision.retry_after().expect("denied for now").as_micros()
 }
 
-/// Ten a second, one at once, and that one is gone.
-pub(crate) fn used_up() -> (Limiter<TokenBucket, ManualClock>, ManualClock) {
+/// Ten per second with a burst of one, which is used up.
+pub(crate) fn exhausted() -> (Limiter<TokenBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
     assert!(limiter.check().is_allowed());
     (limiter, clock)
 }
 
-/// How often somebody was woken.
+/// Counts the wakes of a task.
 #[derive(Default)]
-pub(crate) struct Calls(AtomicU32);
+pub(crate) struct WakeCount(AtomicU32);
 
-impl Wake for Calls {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Calls {
+impl WakeCount {
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Looks at a wait that goes on, to be woken here from now on.
-    pub(crate) fn await_turn(self: &Arc<Self>, wait: &mut Waits<'_>) {
+    /// Polls a pending wait and registers this waker for it.
+    pub(crate) fn poll_pending(self: &Arc<Self>, wait: &mut WaitFuture<'_>) {
         let waker = Waker::from(self.clone());
-        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "it is not its turn yet");
+        assert!(
+            wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(),
+            "the wait is not ready yet"
+        );
     }
 }
