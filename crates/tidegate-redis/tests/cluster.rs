@@ -34,7 +34,7 @@ fn hostile(n: u32) -> Vec<u8> {
         1 => format!("{{}}{{a}}{n}").into_bytes(),
         2 => format!("{{a}}\0\r\n}}{{{n}").into_bytes(),
         3 => format!("}}{n}{{").into_bytes(),
-        4 => format!("tg:{{bqmI7nN6aND7HXu3YEDoBA}}{n}").into_bytes(),
+        4 => format!("tg1{{bqmI7nN6aND7HXu3YEDoBA}}{n}").into_bytes(),
         _ => [&[0xff, 0xfe, b'{'][..], &n.to_be_bytes(), b"}"].concat(),
     };
     key.resize(key.len() + (n % 97) as usize * 10, b'}');

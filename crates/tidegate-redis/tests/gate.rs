@@ -246,7 +246,7 @@ async fn the_strings_can_be_found_by_hand_and_are_forgotten_in_time() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
     let name = gate.describe(Part::of(FIRST).key("alice")).expect("a rule");
-    assert_eq!(name, "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
+    assert_eq!(name, "tg1{bqmI7nN6aND7HXu3YEDoBA}user");
     assert_eq!(passed(&gate, "alice", 1).await, 1);
     until("it is forgotten", || (server.cli(&["EXISTS", &name]) == "0").then_some(()));
     assert_eq!(gate.describe(Part::of(RuleId(7))), None);

@@ -124,7 +124,7 @@ fn all_places_come_back(server: &Server, places: usize) {
         peeked.expect("a request").expect("an answer").remaining()
     };
     until("all places are free", || (left() == u64::from(limit)).then_some(()));
-    until("nothing is left behind", || server.cli(&["KEYS", "tg:*work"]).trim().is_empty().then_some(()));
+    until("nothing is left behind", || server.cli(&["KEYS", "tg1*work"]).trim().is_empty().then_some(()));
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn call(sha: &str, key: &str, asked: Asked) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(sha).arg(1).arg(key);
     match asked {
-        Asked::Charge(_, terms) => cmd.arg("c").arg(terms.packed()),
-        Asked::Forget => cmd.arg("x"),
+        Asked::Charge(_, terms) => cmd.arg("1:charge").arg(terms.packed()),
+        Asked::Forget => cmd.arg("1:forget"),
     };
     cmd
 }
@@ -366,18 +366,22 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
         assert_eq!(size, 0, "written by a request that is wrong: {sentence}");
     };
     let good = numbers([1, 0, 1, 0]);
-    let shape = "expected one key, and as arguments c and 32 bytes of numbers, or x";
+    let shape = "expected one key, and as arguments 1:charge and 32 bytes of numbers, or 1:forget";
     for (keys, arguments) in [
-        (&[][..], &[b"c", &good[..]][..]),
-        (&["k", "l"], &[b"c", &good]),
+        (&[][..], &[b"1:charge", &good[..]][..]),
+        (&["k", "l"], &[b"1:charge", &good]),
         (&["k"], &[]),
-        (&["k"], &[b"c"]),
-        (&["k"], &[b"c", &good[1..]]),
-        (&["k"], &[b"x", &good]),
-        (&["k"], &[b"z", &good]),
+        (&["k"], &[b"1:charge"]),
+        (&["k"], &[b"1:charge", &good[1..]]),
+        (&["k"], &[b"1:forget", &good]),
+        (&["k"], &[b"1:other", &good]),
     ] {
         let sentence = format!("tidegate: {} keys and {} arguments; {shape}", keys.len(), arguments.len());
         refuses(keys, arguments, &sentence);
+    }
+    let version = "tidegate: operation without wire version 1; expected 1:charge or 1:forget";
+    for other in [&b"c"[..], b"2:charge", b""] {
+        refuses(&["k"], &[other, &good], version);
     }
     let ranges = "expected microseconds below 2^53, and nanoseconds below 1000";
     for wrong in
@@ -385,13 +389,13 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
     {
         let [full, full_ns, charge, charge_ns] = wrong;
         let found = format!("full {full} and {full_ns}, charge {charge} and {charge_ns}");
-        refuses(&["k"], &[b"c", &numbers(wrong)], &format!("tidegate: {found}; {ranges}"));
+        refuses(&["k"], &[b"1:charge", &numbers(wrong)], &format!("tidegate: {found}; {ranges}"));
     }
     for foreign in ["hello", "", "12", "-5000", "9007199254740992000", "99999999999999999999999"] {
         redis::cmd("SET").arg("k").arg(foreign).exec(&mut connection).expect("an answer");
         let asked = charge(5, 1, 1_000_000_000, 1).expect("a limit");
         let error = call(&sha, "k", asked).query::<Vec<u64>>(&mut connection).expect_err("no state");
-        assert!(error.detail().is_some_and(|detail| detail.contains("of something else")), "{error}");
+        assert!(error.detail().is_some_and(|detail| detail.contains("of unknown content")), "{error}");
         let kept: String = redis::cmd("GET").arg("k").query(&mut connection).expect("an answer");
         assert_eq!(kept, foreign);
     }

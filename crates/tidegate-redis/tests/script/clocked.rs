@@ -69,7 +69,7 @@ impl Clocked {
         Clocked { connection, sha, _server: server }
     }
 
-    pub(crate) fn ask(&mut self, at: Micros, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Reply {
+    pub(crate) fn ask(&mut self, at: Micros, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Reply {
         let mut pipe = redis::pipe();
         call_at(&mut pipe, at, call(&self.sha, verb, asks, id));
         self.answers(&pipe).remove(0)
@@ -79,7 +79,7 @@ impl Clocked {
     pub(crate) fn numbers(
         &mut self,
         at: Micros,
-        verb: char,
+        verb: &str,
         asks: &[Ask],
         id: Option<&[u8]>,
     ) -> (Told, Vec<u64>) {

@@ -20,7 +20,7 @@ fn every_key_expires_and_not_before_it_makes_no_difference() {
     let (mut connection, sha) = server.load(&script());
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
-        for (verb, cost) in [('f', 3), ('c', 1), ('t', 2)] {
+        for (verb, cost) in [("force", 3), ("check", 1), ("take", 2)] {
             let asks = [Ask::new(text, cost, &rule)];
             let numbers: Vec<u64> =
                 call(&sha, verb, &asks, None).query(&mut connection).expect("the script answers");
@@ -36,7 +36,8 @@ fn every_key_expires_and_not_before_it_makes_no_difference() {
             );
         }
         let asks = [Ask::new(text, 0, &rule)];
-        let _: Vec<u64> = call(&sha, 'x', &asks, None).query(&mut connection).expect("the script answers");
+        let _: Vec<u64> =
+            call(&sha, "reset", &asks, None).query(&mut connection).expect("the script answers");
         assert_eq!(expires(&mut connection, text), -2, "{text} is still there after a reset");
     }
 }
@@ -51,7 +52,7 @@ fn what_is_given_back_leaves_nothing_behind() {
         let mut ask = |verb| -> Vec<u64> {
             call(&sha, verb, &asks, None).query(&mut connection).expect("the script answers")
         };
-        let (_, refunded) = (ask('f'), Reply::read(&ask('r')));
+        let (_, refunded) = (ask("force"), Reply::read(&ask("refund")));
         let until = expires(&mut connection, text);
         // The fastest rules owe nothing any more when the refund comes, and are left to expire.
         let expiring = i64::try_from(refunded.now / 1_000 + 1).expect("before 2255");

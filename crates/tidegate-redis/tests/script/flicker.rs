@@ -17,7 +17,7 @@ fn remembers(rule: &Rule) -> bool {
     !matches!(rule, Rule::FixedWindow(_) | Rule::SteppedBucket(_) | Rule::NginxQueue(_))
 }
 
-fn ask(clocked: &mut Clocked, at: Micros, verb: char, cost: &str, rule: &Rule, id: Option<&[u8]>) -> Told {
+fn ask(clocked: &mut Clocked, at: Micros, verb: &str, cost: &str, rule: &Rule, id: Option<&[u8]>) -> Told {
     let asks = [Ask { cost: cost.to_owned(), ..Ask::new("key", 1, rule) }];
     clocked.numbers(at, verb, &asks, id).0
 }
@@ -35,11 +35,11 @@ fn a_clock_that_flickers_mints_nothing() {
         if !remembers(&rule) {
             continue;
         }
-        let all = ask(&mut clocked, NOON, 'x', "0", &rule, None).remaining.to_string();
-        assert!(ask(&mut clocked, NOON, 'c', &all, &rule, None).outcome < 2, "{text}");
+        let all = ask(&mut clocked, NOON, "reset", "0", &rule, None).remaining.to_string();
+        assert!(ask(&mut clocked, NOON, "check", &all, &rule, None).outcome < 2, "{text}");
         for _ in 0..3 {
             for at in [NOON.minus(100_000 * SECOND), NOON] {
-                let told = ask(&mut clocked, at, 'c', "1", &rule, None);
+                let told = ask(&mut clocked, at, "check", "1", &rule, None);
                 assert_eq!((told.outcome, told.remaining), (2, 0), "{text} at {at}");
             }
         }
@@ -55,8 +55,8 @@ fn several_buckets_at_once_mint_nothing_either() {
     let asks = |cost| [0, 1, 2].map(|n: usize| Ask::new(&n.to_string(), cost, &rules[n]));
     for (at, cost) in [(10, 4), (0, 1), (10, 1), (0, 1), (1, 2), (10, 1), (11, 4)] {
         let at = NOON.plus(at * SECOND);
-        let want = core.ask(at, 'c', &[cost; 3]);
-        assert_eq!(clocked.ask(at, 'c', &asks(cost), None), want, "{cost} at {at}");
+        let want = core.ask(at, "check", &[cost; 3]);
+        assert_eq!(clocked.ask(at, "check", &asks(cost), None), want, "{cost} at {at}");
     }
 }
 
@@ -64,7 +64,7 @@ fn several_buckets_at_once_mint_nothing_either() {
 fn a_value_is_longer_only_while_the_clock_is_behind() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
     let mut visit = |at: Micros, cost: &str| {
-        ask(&mut clocked, at, 'c', cost, &rule, None);
+        ask(&mut clocked, at, "check", cost, &rule, None);
         length(&mut clocked)
     };
     assert_eq!(visit(NOON, "4"), 12);
@@ -93,7 +93,7 @@ fn admits_one_limit(clocked: &mut Clocked, text: &str) {
     let (rule, mut passed) = (text.parse().expect("a rule"), 0);
     for _ in 0..5 {
         for at in [NOON, NOON.minus(10 * SECOND)] {
-            let told = (0..10).map(|_| ask(clocked, at, 'c', "1", &rule, None).outcome);
+            let told = (0..10).map(|_| ask(clocked, at, "check", "1", &rule, None).outcome);
             passed += told.filter(|outcome| *outcome == 0).count();
         }
     }
@@ -105,7 +105,7 @@ fn the_value_of_a_log_or_of_cells_is_longer_only_while_the_clock_is_behind() {
     for (text, length_of_one) in [("sliding_log 4/s", 8), ("sliding_window 4/s cells 10", 21)] {
         let (mut clocked, rule) = (Clocked::start(), text.parse().expect("a rule"));
         let mut visit = |at: Micros, cost: &str| {
-            ask(&mut clocked, at, 'c', cost, &rule, None);
+            ask(&mut clocked, at, "check", cost, &rule, None);
             length(&mut clocked)
         };
         assert_eq!(visit(NOON, "1"), length_of_one, "{text}");
@@ -128,10 +128,10 @@ fn a_changed_rule_remembers_where_the_clock_stepped_back_from() {
     for (old, new) in changes {
         let mut clocked = Clocked::start();
         let [old, new]: [Rule; 2] = [old, new].map(|text| text.parse().expect("a rule"));
-        assert_eq!(ask(&mut clocked, NOON, 'c', "4", &old, None).outcome, 0);
-        assert_eq!(ask(&mut clocked, NOON.minus(10 * SECOND), 'c', "1", &old, None).outcome, 2);
+        assert_eq!(ask(&mut clocked, NOON, "check", "4", &old, None).outcome, 0);
+        assert_eq!(ask(&mut clocked, NOON.minus(10 * SECOND), "check", "1", &old, None).outcome, 2);
         for at in [NOON.minus(10 * SECOND), NOON, NOON.minus(10 * SECOND), NOON] {
-            assert_eq!(ask(&mut clocked, at, 'c', "1", &new, None).outcome, 2, "{new:?} at {at}");
+            assert_eq!(ask(&mut clocked, at, "check", "1", &new, None).outcome, 2, "{new:?} at {at}");
         }
     }
 }
@@ -141,11 +141,11 @@ fn another_algorithm_is_charged_what_was_used_and_not_the_mark() {
     let new = "fixed_window 10/h".parse().expect("a rule");
     for old in ["sliding_log 4/s", "sliding_window 4/s cells 10"] {
         let (mut clocked, old) = (Clocked::start(), old.parse().expect("a rule"));
-        ask(&mut clocked, NOON, 'c', "3", &old, None);
+        ask(&mut clocked, NOON, "check", "3", &old, None);
         let low = NOON.minus(10 * SECOND);
-        assert_eq!(ask(&mut clocked, low, 'c', "2", &old, None).remaining, 1);
-        assert_eq!(ask(&mut clocked, low, 'p', "0", &new, None).remaining, 7, "{old:?}");
-        assert_eq!(ask(&mut clocked, NOON, 'p', "0", &new, None).remaining, 7, "{old:?}");
+        assert_eq!(ask(&mut clocked, low, "check", "2", &old, None).remaining, 1);
+        assert_eq!(ask(&mut clocked, low, "peek", "0", &new, None).remaining, 7, "{old:?}");
+        assert_eq!(ask(&mut clocked, NOON, "peek", "0", &new, None).remaining, 7, "{old:?}");
     }
 }
 
@@ -164,9 +164,13 @@ fn a_window_remembers_a_step_as_far_as_the_core_can() {
             let low = NOON.minus(step * cell);
             for (at, cost) in [(NOON, 3), (low, 1), (low.plus(cell), 1), (NOON, 1), (NOON.plus(7 * cell), 1)]
             {
-                let want = core.ask(at, 'c', &[cost]);
+                let want = core.ask(at, "check", &[cost]);
                 let asks = [Ask::new("key", cost, &rule)];
-                assert_eq!(clocked.ask(at, 'c', &asks, None), want, "{text}: {step} cells, {cost} at {at}");
+                assert_eq!(
+                    clocked.ask(at, "check", &asks, None),
+                    want,
+                    "{text}: {step} cells, {cost} at {at}"
+                );
             }
         }
     }
@@ -207,7 +211,9 @@ fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
             for step in 0..400 {
                 at = flickered(at, latest, period, &mut random);
                 latest = latest.max(at);
-                let verb = random.one_of(&['c', 'c', 'c', 'c', 'c', 't', 'p', 'f', 'r']);
+                let verb = random.one_of(&[
+                    "check", "check", "check", "check", "check", "take", "peek", "force", "refund",
+                ]);
                 let cost = random.one_of(&[1, 1, limit, limit / 2 + 1, limit + 1]);
                 let cost = u32::try_from(cost).expect("a cost");
                 let want = core.ask(at, verb, &[cost]);
@@ -224,17 +230,17 @@ fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
 #[test]
 fn what_is_lent_is_not_minted_either() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
-    let lent = ask(&mut clocked, NOON, 'k', "2 2 1000000 0", &rule, Some(&[7; 16]));
+    let lent = ask(&mut clocked, NOON, "lease", "2 2 1000000 0", &rule, Some(&[7; 16]));
     assert_eq!((lent.outcome, lent.remaining), (0, 2));
-    assert_eq!(ask(&mut clocked, NOON, 'c', "2", &rule, None).outcome, 0);
+    assert_eq!(ask(&mut clocked, NOON, "check", "2", &rule, None).outcome, 0);
     for _ in 0..3 {
         for at in [NOON.minus(10 * SECOND), NOON] {
-            assert_eq!(ask(&mut clocked, at, 'c', "1", &rule, None).outcome, 2, "at {at}");
+            assert_eq!(ask(&mut clocked, at, "check", "1", &rule, None).outcome, 2, "at {at}");
         }
     }
     assert_eq!(length(&mut clocked), 21 + 27, "with the grant behind it");
-    ask(&mut clocked, NOON.minus(10 * SECOND), 'c', "1", &rule, None);
+    ask(&mut clocked, NOON.minus(10 * SECOND), "check", "1", &rule, None);
     assert_eq!(length(&mut clocked), 35 + 27);
-    let back = ask(&mut clocked, NOON, 'u', "2", &rule, Some(&[7; 16]));
+    let back = ask(&mut clocked, NOON, "return", "2", &rule, Some(&[7; 16]));
     assert_eq!((back.remaining, length(&mut clocked)), (2, 12));
 }

@@ -28,18 +28,18 @@ impl Pair {
         (self.rule, self.now) = (*rule, now);
     }
 
-    fn ask(&mut self, key: &str, verb: char, cost: u32) -> Told {
+    fn ask(&mut self, key: &str, verb: &str, cost: u32) -> Told {
         let asks = [Ask::new(key, cost, &self.rule)];
         self.clocked.ask(self.now, verb, &asks, None).rules[0]
     }
 
     fn give_back(&mut self, key: &str, cost: u32, til: Micros) -> Told {
         let ask = Ask { cost: format!("{cost} {}", til.get()), ..Ask::new(key, cost, &self.rule) };
-        self.clocked.ask(self.now, 'g', &[ask], None).rules[0]
+        self.clocked.ask(self.now, "rollback", &[ask], None).rules[0]
     }
 
     fn left(&mut self) -> (u64, u64) {
-        (self.ask("more", 'p', 0).remaining, self.ask("alike", 'p', 0).remaining)
+        (self.ask("more", "peek", 0).remaining, self.ask("alike", "peek", 0).remaining)
     }
 
     /// Charges both, now and then, if the one that is short of something lets it pass.
@@ -47,8 +47,8 @@ impl Pair {
         for _ in 0..steps {
             self.now = self.now.plus(random.below(2 * pace));
             let cost = random.one_of(&[1, 1, 2]);
-            if self.ask("more", 'c', cost).outcome < 2 {
-                self.ask("alike", 'f', cost);
+            if self.ask("more", "check", cost).outcome < 2 {
+                self.ask("alike", "force", cost);
             }
         }
     }
@@ -80,14 +80,14 @@ fn who_gives_back_never_has_more_than_who_never_took() {
             let steps = random.below(4);
             pair.wander(&mut random, steps, pace);
             let cost = random.one_of(&[1, 2, 3]);
-            let told = pair.ask("more", 'c', cost);
+            let told = pair.ask("more", "check", cost);
             if told.outcome >= 2 {
                 continue;
             }
             let til = pair.now.plus(told.reset);
             let steps = random.below(4);
             pair.wander(&mut random, steps, pace);
-            let before = pair.ask("more", 'p', 0).remaining;
+            let before = pair.ask("more", "peek", 0).remaining;
             given += pair.give_back("more", cost, til).remaining - before;
             for _ in 0..6 {
                 let (more, alike) = pair.left();
@@ -111,7 +111,7 @@ fn what_is_given_back_soon_is_there_again_as_soon() {
     for text in RULES.iter().filter(|text| !text.contains("nginx")) {
         let rule: Rule = text.parse().expect("a rule");
         pair.begin(&rule, NOON);
-        let told = pair.ask("more", 'c', 1);
+        let told = pair.ask("more", "check", 1);
         let til = pair.now.plus(told.reset);
         let late = told.reset.min(1_000) / 2;
         pair.now = pair.now.plus(late);
@@ -129,7 +129,7 @@ fn what_is_given_back_at_once_was_never_taken() {
         let rule: Rule = text.parse().expect("a rule");
         let setting = rule.setting();
         pair.begin(&rule, NOON);
-        let told = pair.ask("more", 'f', 1);
+        let told = pair.ask("more", "force", 1);
         let til = pair.now.plus(told.reset);
         pair.give_back("more", 1, til);
         let (more, alike) = pair.left();
@@ -151,7 +151,7 @@ fn script_and_core_agree_after_a_refund_and_a_step_back() {
         for (refunded, looked) in steps.iter().flat_map(|one| steps.map(|other| (*one, other))) {
             pair.begin(&rule, NOON);
             let mut core = Reference::new(&[rule], false);
-            let story = [(0, 'f', 4), (refunded, 'r', 4), (looked, 'c', 3), (looked, 'p', 0)];
+            let story = [(0, "force", 4), (refunded, "refund", 4), (looked, "check", 3), (looked, "peek", 0)];
             for (offset, verb, cost) in story {
                 pair.now = at(offset);
                 let want = core.ask(pair.now, verb, &[cost]).rules[0];
@@ -166,24 +166,24 @@ fn script_and_core_agree_after_a_refund_and_a_step_back() {
 fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
     let mut pair = Pair::start();
     pair.begin(&"7/s burst 9".parse().expect("a rule"), NOON);
-    assert_eq!(pair.ask("more", 'c', 4).remaining, 5);
-    assert_eq!(pair.ask("more", 'r', 4).remaining, 9);
+    assert_eq!(pair.ask("more", "check", 4).remaining, 5);
+    assert_eq!(pair.ask("more", "refund", 4).remaining, 9);
     pair.now = NOON.minus(1_000_000);
-    assert_eq!((pair.ask("more", 'c', 3).outcome, pair.left().0), (0, 6));
+    assert_eq!((pair.ask("more", "check", 3).outcome, pair.left().0), (0, 6));
 }
 
 /// A window that is over counts again when the clock steps back into it, whatever was given back meanwhile.
 #[test]
 fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
     let mut pair = Pair::start();
-    for verb in ['r', 'g'] {
+    for verb in ["refund", "rollback"] {
         for text in RULES {
             pair.begin(&text.parse().expect("a rule"), NOON);
-            let charged = pair.ask("more", 'f', 1);
-            pair.ask("alike", 'f', 1);
+            let charged = pair.ask("more", "force", 1);
+            pair.ask("alike", "force", 1);
             pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be whole a little before nothing is owed
-            if verb == 'r' {
-                pair.ask("more", 'r', 1);
+            if verb == "refund" {
+                pair.ask("more", "refund", 1);
             } else {
                 let til = pair.now.plus(1);
                 pair.give_back("more", 1, til);

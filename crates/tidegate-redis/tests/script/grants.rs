@@ -116,7 +116,7 @@ impl Run {
         self.under_way.clear();
     }
 
-    fn ask(&mut self, verb: char, cost: String, id: Option<&[u8]>) -> (Told, Vec<u64>) {
+    fn ask(&mut self, verb: &str, cost: String, id: Option<&[u8]>) -> (Told, Vec<u64>) {
         let ask = Ask { cost, ..Ask::new("key", 0, &self.rule) };
         self.clocked.numbers(self.now, verb, &[ask], id)
     }
@@ -170,7 +170,7 @@ impl Run {
 
     fn asks_strictly(&mut self) {
         let cost = self.random.one_of(&[1, 1, 2]);
-        let (told, _) = self.ask('c', cost.to_string(), None);
+        let (told, _) = self.ask("check", cost.to_string(), None);
         if told.outcome == 0 {
             self.is_right(cost);
         }
@@ -197,7 +197,7 @@ impl Run {
             Message::Lease { node, id, sent, want, ttl, older, claim } => {
                 let ahead = self.random.below(self.stock + 2);
                 let cost = format!("{want} {} {ttl} {ahead}", self.stock);
-                let (told, numbers) = self.ask('k', cost, Some(&[&id[..], &older].concat()));
+                let (told, numbers) = self.ask("lease", cost, Some(&[&id[..], &older].concat()));
                 let [.., granted, reserved, claimed] = numbers[..] else { panic!("{numbers:?}") };
                 assert!(granted <= want.into() && granted <= self.stock, "{numbers:?}");
                 assert!(reserved <= ahead && claimed <= self.stock, "{numbers:?}");
@@ -211,7 +211,7 @@ impl Run {
                 self.under_way.push_back(Message::Granted { node, lots });
             }
             Message::Return { id, unspent } => {
-                self.ask('u', unspent.to_string(), Some(&id));
+                self.ask("return", unspent.to_string(), Some(&id));
             }
             Message::Granted { node, lots } => self.lots[node].extend(lots),
         }
@@ -242,7 +242,7 @@ impl Run {
         let setting = rule.setting();
         let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
         self.now = self.now.plus(2 * p * burst / q + 2 * self.ttl + 2);
-        let (told, _) = self.ask('p', "0".into(), None);
+        let (told, _) = self.ask("peek", "0".into(), None);
         assert_eq!((told.remaining, told.reset), (*burst, 0), "{rule:?}: something stays taken");
     }
 }
@@ -272,7 +272,7 @@ impl Single {
         Single { clocked: Clocked::start(), rule: text.parse().expect("a rule") }
     }
 
-    fn ask(&mut self, at: u64, verb: char, cost: &str, id: Option<u8>) -> Vec<u64> {
+    fn ask(&mut self, at: u64, verb: &str, cost: &str, id: Option<u8>) -> Vec<u64> {
         let ask = Ask { cost: cost.into(), ..Ask::new("key", 0, &self.rule) };
         let id = id.map(|id| [id; 16]);
         self.clocked.numbers(NOON.plus(at), verb, &[ask], id.as_ref().map(|id| &id[..])).1[2..].to_vec()
@@ -282,24 +282,28 @@ impl Single {
     fn claim(&mut self, at: u64, id: u8, older: u8) -> Vec<u64> {
         let ask = Ask { cost: "1 8 1000000 0".into(), ..Ask::new("key", 0, &self.rule) };
         let id = [&[id; 16][..], &[older; 16], &99_u32.to_be_bytes()].concat();
-        self.clocked.numbers(NOON.plus(at), 'k', &[ask], Some(&id)).1[2..].to_vec()
+        self.clocked.numbers(NOON.plus(at), "lease", &[ask], Some(&id)).1[2..].to_vec()
     }
 }
 
 #[test]
 fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "7", None), [0, 3, 0, 700_000]);
+    assert_eq!(one.ask(0, "check", "7", None), [0, 3, 0, 700_000]);
     let lease = "5 8 1000000 5";
-    assert_eq!(one.ask(0, 'k', lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are there");
-    assert_eq!(one.ask(0, 'k', lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
-    assert_eq!(one.ask(0, 'k', lease, Some(3)), [1, 0, 800_000, 1_800_000, 0, 3, 0], "the stock is reserved");
+    assert_eq!(one.ask(0, "lease", lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are there");
+    assert_eq!(one.ask(0, "lease", lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
     assert_eq!(
-        one.ask(0, 'k', "5 8 1000000 0", Some(4)),
+        one.ask(0, "lease", lease, Some(3)),
+        [1, 0, 800_000, 1_800_000, 0, 3, 0],
+        "the stock is reserved"
+    );
+    assert_eq!(
+        one.ask(0, "lease", "5 8 1000000 0", Some(4)),
         [2, 0, 900_000, 1_800_000, 0, 0, 0],
         "when one is there"
     );
-    assert_eq!(one.ask(500_000, 'c', "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
+    assert_eq!(one.ask(500_000, "check", "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
     assert_eq!(
         one.claim(499_999, 5, 2)[4..],
         [0, 0, 4],
@@ -312,64 +316,64 @@ fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
 #[test]
 fn a_reservation_that_is_claimed_late_has_to_be_taken_anew() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
-    assert_eq!(one.ask(1_200_000, 'p', "0", None)[..2], [0, 8], "the charge refills as any other");
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(1_200_000, "peek", "0", None)[..2], [0, 8], "the charge refills as any other");
     assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is there");
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
     assert_eq!(one.claim(1_300_000, 2, 1)[4..], [1, 0, 0], "it has lapsed");
 }
 
 #[test]
 fn a_short_lease_does_not_end_the_longer_ones_of_other_nodes() {
     let mut one = Single::start("1000/s burst 10");
-    assert_eq!(one.ask(0, 'k', "4 8 1000000 0", Some(1))[4..], [4, 0, 0]);
-    assert_eq!(one.ask(10, 'k', "1 8 1000 0", Some(2))[4..], [1, 0, 0]);
-    assert_eq!(one.ask(500_000, 'p', "0", None)[..2], [0, 6], "four may still be unspent");
-    assert_eq!(one.ask(1_100_000, 'p', "0", None)[..2], [0, 10]);
+    assert_eq!(one.ask(0, "lease", "4 8 1000000 0", Some(1))[4..], [4, 0, 0]);
+    assert_eq!(one.ask(10, "lease", "1 8 1000 0", Some(2))[4..], [1, 0, 0]);
+    assert_eq!(one.ask(500_000, "peek", "0", None)[..2], [0, 6], "four may still be unspent");
+    assert_eq!(one.ask(1_100_000, "peek", "0", None)[..2], [0, 10]);
 }
 
 #[test]
 fn a_reservation_that_is_returned_is_there_for_others() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
-    assert_eq!(one.ask(100_000, 'u', "4", Some(1))[..2], [0, 1]);
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(100_000, "return", "4", Some(1))[..2], [0, 1]);
 }
 
 #[test]
 fn what_comes_back_comes_back_once_and_only_while_it_is_known() {
     let mut one = Single::start("1/h burst 10");
-    assert_eq!(one.ask(0, 'k', "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
-    assert_eq!(one.ask(10, 'u', "4", Some(2))[..2], [0, 4], "an id that nobody knows");
-    assert_eq!(one.ask(20, 'u', "4", Some(1))[..2], [0, 8]);
-    assert_eq!(one.ask(30, 'u', "4", Some(1))[..2], [0, 8], "twice");
-    assert_eq!(one.ask(40, 'k', "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
-    assert_eq!(one.ask(50, 'u', "99", Some(3))[..2], [0, 8], "no more than was granted");
-    assert_eq!(one.ask(60, 'k', "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
-    assert_eq!(one.ask(1_000_060, 'u', "2", Some(4))[..2], [0, 6], "its time is over");
+    assert_eq!(one.ask(0, "lease", "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
+    assert_eq!(one.ask(10, "return", "4", Some(2))[..2], [0, 4], "an id that nobody knows");
+    assert_eq!(one.ask(20, "return", "4", Some(1))[..2], [0, 8]);
+    assert_eq!(one.ask(30, "return", "4", Some(1))[..2], [0, 8], "twice");
+    assert_eq!(one.ask(40, "lease", "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
+    assert_eq!(one.ask(50, "return", "99", Some(3))[..2], [0, 8], "no more than was granted");
+    assert_eq!(one.ask(60, "lease", "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
+    assert_eq!(one.ask(1_000_060, "return", "2", Some(4))[..2], [0, 6], "its time is over");
 }
 
 #[test]
 fn who_is_forgotten_still_owes_what_others_may_spend() {
     let mut one = Single::start("1/h burst 10");
-    one.ask(0, 'c', "3", None);
-    one.ask(0, 'k', "4 10 1000000 0", Some(1));
-    assert_eq!(one.ask(1, 'x', "0", None)[..2], [0, 6]);
-    assert_eq!(one.ask(2, 'r', "9", None)[..2], [0, 6], "nor is it given back by others");
-    assert_eq!(one.ask(3, 'u', "4", Some(1))[..2], [0, 10]);
+    one.ask(0, "check", "3", None);
+    one.ask(0, "lease", "4 10 1000000 0", Some(1));
+    assert_eq!(one.ask(1, "reset", "0", None)[..2], [0, 6]);
+    assert_eq!(one.ask(2, "refund", "9", None)[..2], [0, 6], "nor is it given back by others");
+    assert_eq!(one.ask(3, "return", "4", Some(1))[..2], [0, 10]);
 }
 
 #[test]
 fn what_is_said_of_older_grants_makes_room() {
     let mut one = Single::start("1000000/s burst 10");
-    assert_eq!(one.ask(0, 'k', "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
-    assert_eq!(one.ask(100, 'k', "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all of it may be unspent");
+    assert_eq!(one.ask(0, "lease", "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
+    assert_eq!(one.ask(100, "lease", "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all of it may be unspent");
     let ask = Ask { cost: "10 10 1000000 10".into(), ..Ask::new("key", 0, &one.rule) };
     let id = [&[3; 16][..], &[1; 16], &3_u32.to_be_bytes()].concat();
-    let numbers = one.clocked.numbers(NOON.plus(200), 'k', &[ask], Some(&id)).1;
+    let numbers = one.clocked.numbers(NOON.plus(200), "lease", &[ask], Some(&id)).1;
     assert_eq!(numbers[6..], [0, 10, 0], "what was used refills only from now on: until then it was held");
     assert_eq!(numbers[4], 10, "at the pace of the bucket");
 }

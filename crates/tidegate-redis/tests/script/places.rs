@@ -31,11 +31,11 @@ impl Gate {
         Gate(Clocked::start())
     }
 
-    fn ask(&mut self, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+    fn ask(&mut self, at: Micros, verb: &str, cost: u32, id: &str) -> Told {
         self.ask_of(USUAL, at, verb, cost, id)
     }
 
-    fn ask_of(&mut self, rule: Setting, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+    fn ask_of(&mut self, rule: Setting, at: Micros, verb: &str, cost: u32, id: &str) -> Told {
         let asks = [Ask::places("places", cost, rule.limit, rule.lease)];
         let id = (!id.is_empty()).then(|| named(id));
         let id = id.as_ref().map(<[u8; 16]>::as_slice);
@@ -59,57 +59,57 @@ fn told(outcome: u64, remaining: u64) -> Told {
 #[test]
 fn as_many_as_there_are_places_are_held_at_once() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'p', 1, ""), told(0, 2));
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
-    assert_eq!(gate.ask(NOON, 'c', 2, "b"), told(0, 0));
-    assert_eq!(gate.ask(NOON, 'c', 1, "c"), told(3, 0));
-    assert_eq!(gate.ask(NOON, 'c', 4, "c"), told(4, 0));
-    assert_eq!(gate.ask(NOON, 'c', 0, "c"), told(0, 0));
-    assert_eq!(gate.ask(NOON, 'p', 1, ""), told(3, 0));
-    assert_eq!(gate.ask(NOON, 'l', 0, "b"), told(0, 2));
-    assert_eq!(gate.ask(NOON, 'l', 0, "b"), told(0, 2), "given back twice is given back once");
-    assert_eq!(gate.ask(NOON, 'c', 2, "c"), told(0, 0));
-    assert_eq!(gate.ask(NOON, 'x', 0, ""), told(0, 3));
+    assert_eq!(gate.ask(NOON, "peek", 1, ""), told(0, 2));
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "check", 2, "b"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "check", 1, "c"), told(3, 0));
+    assert_eq!(gate.ask(NOON, "check", 4, "c"), told(4, 0));
+    assert_eq!(gate.ask(NOON, "check", 0, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "peek", 1, ""), told(3, 0));
+    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2), "given back twice is given back once");
+    assert_eq!(gate.ask(NOON, "check", 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "reset", 0, ""), told(0, 3));
     assert_eq!(gate.0.expiry("places"), None);
 }
 
 #[test]
 fn who_asks_again_is_not_counted_twice() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 2, "a"), told(0, 1));
-    assert_eq!(gate.ask(seconds(1), 'c', 2, "a"), told(0, 1));
-    assert_eq!(gate.ask(seconds(1), 'p', 3, "a"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'p', 3, ""), told(3, 1));
-    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'c', 3, "a"), told(3, 0), "two of its own and one of another's");
-    assert_eq!(gate.ask(seconds(1), 'f', 3, "c"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 2, "c"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 9, "c"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 1, "a"), told(0, 1));
+    assert_eq!(gate.ask(NOON, "check", 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), "check", 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), "peek", 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "peek", 3, ""), told(3, 1));
+    assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "check", 3, "a"), told(3, 0), "two of its own and one of another's");
+    assert_eq!(gate.ask(seconds(1), "force", 3, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 9, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 1, "a"), told(0, 1));
 }
 
 #[test]
 fn places_that_are_not_renewed_are_lost() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
-    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), told(0, 1));
-    assert_eq!(gate.ask(seconds(20), 'n', 0, "a"), told(0, 1));
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 1));
+    assert_eq!(gate.ask(seconds(20), "renew", 0, "a"), told(0, 1));
     assert_eq!(gate.0.expiry("places"), Some(seconds(50).get() / 1_000));
-    assert_eq!(gate.ask(seconds(31).minus(1), 'p', 0, ""), told(0, 1));
-    assert_eq!(gate.ask(seconds(31), 'p', 0, ""), told(0, 2));
-    assert_eq!(gate.ask(seconds(31), 'n', 0, "b"), told(3, 2));
-    assert_eq!(gate.ask(seconds(50), 'n', 0, "a"), told(3, 3));
+    assert_eq!(gate.ask(seconds(31).minus(1), "peek", 0, ""), told(0, 1));
+    assert_eq!(gate.ask(seconds(31), "peek", 0, ""), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), "renew", 0, "b"), told(3, 2));
+    assert_eq!(gate.ask(seconds(50), "renew", 0, "a"), told(3, 3));
     assert_eq!(gate.0.expiry("places"), None, "what makes no difference is not kept");
 }
 
 #[test]
 fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(seconds(3_600), 'c', 3, "a"), told(0, 0));
-    assert_eq!(gate.ask(NOON, 'c', 1, "b"), told(3, 0));
+    assert_eq!(gate.ask(seconds(3_600), "check", 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "check", 1, "b"), told(3, 0));
     assert_eq!(gate.0.expiry("places"), Some(seconds(30).get() / 1_000), "a refusal has written it");
-    assert_eq!(gate.ask(seconds(30).minus(1), 'c', 1, "b"), told(3, 0));
-    assert_eq!(gate.ask(seconds(30), 'c', 1, "b"), told(0, 2));
+    assert_eq!(gate.ask(seconds(30).minus(1), "check", 1, "b"), told(3, 0));
+    assert_eq!(gate.ask(seconds(30), "check", 1, "b"), told(0, 2));
 }
 
 /// The end of one entry and the beginning of the next may read like an id.
@@ -118,7 +118,7 @@ fn an_id_is_found_only_where_an_id_is() {
     let mut clocked = Clocked::start();
     let mut hold = |id: &[u8]| {
         let asks = [Ask::places("places", 1, LIMIT, LEASE)];
-        clocked.ask(NOON, 'c', &asks, Some(id)).rules[0]
+        clocked.ask(NOON, "check", &asks, Some(id)).rules[0]
     };
     assert_eq!(hold(&named("a")), told(0, 2));
     assert_eq!(hold(&named("b")), told(0, 1));
@@ -138,30 +138,30 @@ fn places_and_other_rules_are_charged_together_or_not_at_all() {
         clocked.ask(NOON, verb, &asks, Some(&named(id)))
     };
     let passed = |remaining, reset| Told { outcome: 0, remaining, wait: 0, reset };
-    assert_eq!(ask('c', "a").rules, [passed(1, 100_000), passed(0, 0)]);
-    let refused = ask('c', "b");
+    assert_eq!(ask("check", "a").rules, [passed(1, 100_000), passed(0, 0)]);
+    let refused = ask("check", "b");
     assert_eq!((refused.binding, &*refused.rules), (2, &[passed(1, 100_000), told(3, 0)][..]));
-    assert_eq!(ask('l', "b").rules, [passed(0, 0), passed(0, 0)], "the bucket is left out");
-    assert_eq!(ask('n', "a").rules, [passed(0, 0), passed(0, 0)]);
-    assert_eq!(ask('l', "a").rules, [passed(0, 0), passed(1, 0)]);
-    assert_eq!(ask('t', "b").taken, Some(1));
-    assert_eq!(ask('t', "c").taken, Some(0), "neither a token nor a place");
-    assert_eq!(ask('x', "b").rules, [passed(2, 0), passed(1, 0)]);
+    assert_eq!(ask("release", "b").rules, [passed(0, 0), passed(0, 0)], "the bucket is left out");
+    assert_eq!(ask("renew", "a").rules, [passed(0, 0), passed(0, 0)]);
+    assert_eq!(ask("release", "a").rules, [passed(0, 0), passed(1, 0)]);
+    assert_eq!(ask("take", "b").taken, Some(1));
+    assert_eq!(ask("take", "c").taken, Some(0), "neither a token nor a place");
+    assert_eq!(ask("reset", "b").rules, [passed(2, 0), passed(1, 0)]);
 }
 
 #[test]
 fn who_gives_back_what_it_has_not_gives_back_nothing() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), told(0, 2));
-    assert_eq!(gate.ask(NOON, 'l', 0, "stranger"), told(0, 2));
-    assert_eq!(gate.ask(seconds(30), 'c', 3, "b"), told(0, 0), "a has lost its own");
-    for verb in ['l', 'l', 'r'] {
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "release", 0, "stranger"), told(0, 2));
+    assert_eq!(gate.ask(seconds(30), "check", 3, "b"), told(0, 0), "a has lost its own");
+    for verb in ["release", "release", "refund"] {
         assert_eq!(gate.ask(seconds(31), verb, 1, "a"), told(0, 0), "and has none of b's to give");
     }
-    assert_eq!(gate.ask(seconds(31), 'n', 0, "a"), told(3, 0));
-    assert_eq!(gate.ask(seconds(31), 'r', 2, "b"), told(0, 2));
-    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), told(0, 3));
-    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), told(0, 3), "given back twice is given back once");
+    assert_eq!(gate.ask(seconds(31), "renew", 0, "a"), told(3, 0));
+    assert_eq!(gate.ask(seconds(31), "refund", 2, "b"), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3));
+    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3), "given back twice is given back once");
 }
 
 #[test]
@@ -169,26 +169,26 @@ fn another_limit_leaves_who_is_in_and_counts_from_the_next_on() {
     let mut gate = Gate::open();
     let (fewer, more) = (Setting { limit: 2, ..USUAL }, Setting { limit: 5, ..USUAL });
     for id in ["a", "b", "c"] {
-        gate.ask(NOON, 'c', 1, id);
+        gate.ask(NOON, "check", 1, id);
     }
-    assert_eq!(gate.ask_of(fewer, NOON, 'p', 0, ""), told(0, 0), "one more than there are");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'n', 0, "a"), told(0, 0), "nobody is driven out");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'l', 0, "b"), told(0, 0));
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 1, "d"), told(3, 0), "as many as there are");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 3, "d"), told(4, 0));
-    assert_eq!(gate.ask_of(more, seconds(20), 'c', 3, "d"), told(0, 0));
-    assert_eq!(gate.ask_of(more, seconds(30), 'p', 0, ""), told(0, 1), "all have renewed but c");
+    assert_eq!(gate.ask_of(fewer, NOON, "peek", 0, ""), told(0, 0), "one more than there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "renew", 0, "a"), told(0, 0), "nobody is driven out");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "release", 0, "b"), told(0, 0));
+    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 1, "d"), told(3, 0), "as many as there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 3, "d"), told(4, 0));
+    assert_eq!(gate.ask_of(more, seconds(20), "check", 3, "d"), told(0, 0));
+    assert_eq!(gate.ask_of(more, seconds(30), "peek", 0, ""), told(0, 1), "all have renewed but c");
 }
 
 #[test]
 fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
     let mut gate = Gate::open();
     let (short, long) = (Setting { lease: LEASE / 3, ..USUAL }, Setting { lease: 2 * LEASE, ..USUAL });
-    gate.ask(NOON, 'c', 3, "a");
-    assert_eq!(gate.ask_of(short, seconds(1), 'c', 1, "b"), told(3, 0));
+    gate.ask(NOON, "check", 3, "a");
+    assert_eq!(gate.ask_of(short, seconds(1), "check", 1, "b"), told(3, 0));
     assert_eq!(gate.0.expiry("places"), Some(seconds(11).get() / 1_000), "a refusal has written it");
-    assert_eq!(gate.ask_of(short, seconds(11), 'c', 1, "b"), told(0, 2));
-    assert_eq!(gate.ask_of(long, seconds(20), 'n', 0, "b"), told(0, 2));
+    assert_eq!(gate.ask_of(short, seconds(11), "check", 1, "b"), told(0, 2));
+    assert_eq!(gate.ask_of(long, seconds(20), "renew", 0, "b"), told(0, 2));
     assert_eq!(gate.0.expiry("places"), Some(seconds(80).get() / 1_000));
 }
 
@@ -197,12 +197,12 @@ fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
 struct Model(Vec<(String, u64, u64)>);
 
 impl Model {
-    fn ask(&mut self, rule: Setting, now: u64, verb: char, cost: u64, id: &str) -> Told {
+    fn ask(&mut self, rule: Setting, now: u64, verb: &str, cost: u64, id: &str) -> Told {
         let found = self.clone();
         let pulled = self.0.iter().any(|(_, expires, _)| *expires > now + rule.lease);
         let told = self.judge(rule, now, verb, cost, id);
-        let refused = verb == 'c' && told.outcome != 0;
-        let asked = verb == 'p' || (cost == 0 && matches!(verb, 'c' | 'f'));
+        let refused = verb == "check" && told.outcome != 0;
+        let asked = verb == "peek" || (cost == 0 && matches!(verb, "check" | "force"));
         if asked || refused && !pulled {
             *self = found; // nothing is written
         }
@@ -213,7 +213,7 @@ impl Model {
         &mut self,
         Setting { limit, lease }: Setting,
         now: u64,
-        verb: char,
+        verb: &str,
         cost: u64,
         id: &str,
     ) -> Told {
@@ -222,15 +222,15 @@ impl Model {
         let others: u64 = self.0.iter().filter(|place| place.0 != id).map(|place| place.2).sum();
         let mut outcome = 0;
         match verb {
-            'c' | 'p' if cost > limit => outcome = 4,
-            'c' | 'p' if cost > 0 && others + cost > limit => outcome = 3,
-            'c' | 'p' | 'f' if cost > 0 => self.hold(id, now + lease, cost),
-            'n' => match self.0.iter_mut().find(|place| place.0 == id) {
+            "check" | "peek" if cost > limit => outcome = 4,
+            "check" | "peek" if cost > 0 && others + cost > limit => outcome = 3,
+            "check" | "peek" | "force" if cost > 0 => self.hold(id, now + lease, cost),
+            "renew" => match self.0.iter_mut().find(|place| place.0 == id) {
                 Some(place) => place.1 = now + lease,
                 None => outcome = 3,
             },
-            'l' => self.0.retain(|place| place.0 != id),
-            'x' => self.0.clear(),
+            "release" => self.0.retain(|place| place.0 != id),
+            "reset" => self.0.clear(),
             _ => {}
         }
         let used = self.0.iter().map(|place| place.2).sum();
@@ -259,8 +259,11 @@ fn a_long_walk_among_places() {
             10 => now.minus(random.below(LEASE / 2)),
             _ => now.minus(random.below(LEASE * 10)),
         };
-        let verb = random.one_of(&['c', 'c', 'c', 'c', 'p', 'f', 'n', 'n', 'l', 'l', 'x']);
-        let verb = if verb == 'x' && random.below(10) > 0 { 'c' } else { verb };
+        let verb = random.one_of(&[
+            "check", "check", "check", "check", "peek", "force", "renew", "renew", "release", "release",
+            "reset",
+        ]);
+        let verb = if verb == "reset" && random.below(10) > 0 { "check" } else { verb };
         let (cost, id) = (random.one_of(&[0, 1, 1, 1, 2, 3, 4]), random.one_of(&["a", "b", "c", "d", "e"]));
         let want = model.ask(rule, now.get(), verb, u64::from(cost), id);
         assert_eq!(

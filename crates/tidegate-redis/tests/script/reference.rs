@@ -29,17 +29,19 @@ impl Reference {
         Reference { held, forgets }
     }
 
-    pub(crate) fn ask(&mut self, at: Micros, verb: char, costs: &[u32]) -> Reply {
+    pub(crate) fn ask(&mut self, at: Micros, verb: &str, costs: &[u32]) -> Reply {
         if self.forgets {
             self.held.iter_mut().for_each(|held| held.forget_expired(at));
         }
         match verb {
-            'c' => self.check(at, costs),
-            'p' => self.clone().check(at, costs),
-            't' => self.take(at, costs),
-            'f' => self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost)),
-            'r' => self.each(at, costs, |held, cost| held.refund(at, cost)),
-            'x' => self.each(at, costs, |held, _| held.reset(at)),
+            "check" => self.check(at, costs),
+            "peek" => self.clone().check(at, costs),
+            "take" => self.take(at, costs),
+            "force" => {
+                self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost))
+            }
+            "refund" => self.each(at, costs, |held, cost| held.refund(at, cost)),
+            "reset" => self.each(at, costs, |held, _| held.reset(at)),
             other => panic!("{other} is no verb of the core"),
         }
     }

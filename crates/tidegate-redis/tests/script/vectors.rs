@@ -17,7 +17,7 @@ use crate::server;
 use crate::wire::Ask;
 
 impl Script for Clocked {
-    fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64> {
+    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64> {
         let asks: Vec<Ask> = asked.iter().map(|(name, rule, cost)| Ask::new(name, *cost, rule)).collect();
         self.numbers(at, verb, &asks, None).1
     }

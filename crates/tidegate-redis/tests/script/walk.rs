@@ -89,7 +89,7 @@ struct Story {
 #[derive(Debug)]
 struct Step {
     at: Micros,
-    verb: char,
+    verb: &'static str,
     costs: Vec<u32>,
     want: Reply,
 }
@@ -144,15 +144,17 @@ impl Story {
         }
     }
 
-    fn request(&self, at: Micros, random: &mut Random) -> (char, Vec<u32>) {
-        let verb =
-            random.one_of(&['c', 'c', 'c', 'c', 'c', 'c', 'c', 'p', 'p', 't', 't', 'f', 'r', 'r', 'x']);
+    fn request(&self, at: Micros, random: &mut Random) -> (&'static str, Vec<u32>) {
+        let verb = random.one_of(&[
+            "check", "check", "check", "check", "check", "check", "check", "peek", "peek", "take", "take",
+            "force", "refund", "refund", "reset",
+        ]);
         // A reset each 15 steps would keep states young.
-        let verb = if verb == 'x' && random.below(4) > 0 { 'c' } else { verb };
+        let verb = if verb == "reset" && random.below(4) > 0 { "check" } else { verb };
         let same = random.below(2) == 0;
         let mut costs: Vec<u32> = (0..self.rules.len()).map(|index| self.cost(index, at, random)).collect();
         // A debt that suits one rule may lie beyond the end of the time line of another.
-        if (same && verb != 'f') || verb == 't' {
+        if (same && verb != "force") || verb == "take" {
             let first = costs[0];
             costs.fill(first);
         }

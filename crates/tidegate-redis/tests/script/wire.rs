@@ -47,13 +47,13 @@ pub(crate) fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
 }
 
 /// The call of the script with this hash.
-pub(crate) fn call(sha: &str, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
+pub(crate) fn call(sha: &str, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(sha).arg(asks.len());
     for ask in asks {
         cmd.arg(&ask.key);
     }
-    cmd.arg(verb.to_string());
+    cmd.arg(format!("1:{verb}"));
     for ask in asks {
         cmd.arg(&ask.cost).arg(&ask.rule);
     }
