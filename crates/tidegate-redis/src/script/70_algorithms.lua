@@ -12,24 +12,26 @@ local function algorithm(layout)
   return created[create]
 end
 
--- The layout number of a value; nil if no algorithm writes values of this length.
+-- The layout number of a value; nil if no algorithm writes values with this first byte and length.
 local function layout_of(value)
-  local layout, length = math.floor((string.byte(value) or 0) / 32), #value
+  local first, length = string.byte(value) or 0, #value
+  local layout = math.floor(first / 32)
+  local low = first - 32 * layout -- in layouts 0 and 3 part of an instant, elsewhere 0, or 1 with a high-water mark
   local fits
   if layout == 0 then
     fits = length == 12 or (length >= 21 and length % 27 == 21) or (length >= 35 and length % 27 == 8)
   elseif layout <= 2 then
-    fits = length == 15
+    fits = low == 0 and length == 15
   elseif layout == 3 then
     fits = length == 12 or length == 14
   elseif layout == 4 then
-    fits = length == 22
+    fits = low == 0 and length == 22
   elseif layout == 5 then
-    fits = length % 7 == 1
+    fits = length % 7 == 1 and (low == 0 or low == 1 and length >= 8)
   elseif layout == 6 then
-    fits = length >= 17 and length % 4 == 1 or (length >= 24 and length % 4 == 0 and string.byte(value) == 193)
+    fits = low == 0 and length >= 17 and length % 4 == 1 or (low == 1 and length >= 24 and length % 4 == 0)
   else
-    fits = length % 27 == 8
+    fits = low == 0 and length % 27 == 8
   end
   return fits and layout or nil
 end

@@ -111,14 +111,14 @@ end
 -- The version first: another version may have other arguments.
 local version, operation = string.match(ARGV[1] or '', '^(%w*):?([a-z]*)$')
 if ARGV[1] and (version ~= VERSION or operation == '') then
-  return invalid('operation ' .. quoted(ARGV[1]), 'wire version 1, as in 1:check')
+  return invalid('operation ' .. quoted(ARGV[1]), 'wire version ' .. VERSION .. ', as in ' .. VERSION .. ':check')
 end
 if #KEYS == 0 or (#ARGV ~= 2 * #KEYS + 1 and #ARGV ~= 2 * #KEYS + 2) then
   return invalid(string.format('%d keys and %d arguments', #KEYS, #ARGV),
     'at least one key; as arguments an operation, a cost and a rule for each key, and for permits and leases an id')
 end
 if not string.find(', ' .. OPERATIONS .. ',', ', ' .. operation .. ',', 1, true) then
-  return invalid('operation ' .. quoted(ARGV[1]), 'one of ' .. OPERATIONS .. ' after 1:')
+  return invalid('operation ' .. quoted(ARGV[1]), 'one of ' .. OPERATIONS .. ' after ' .. VERSION .. ':')
 end
 
 local id = ARGV[2 * #KEYS + 2]

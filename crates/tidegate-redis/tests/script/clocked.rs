@@ -69,6 +69,13 @@ impl Clocked {
         Clocked { connection, sha, _server: server }
     }
 
+    /// Loads another script in place of this one.
+    pub(crate) fn load(&mut self, script: &str) {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(format!("{CLOCK}{script}"));
+        self.sha = load.query(&mut self.connection).expect("the script is Lua");
+    }
+
     pub(crate) fn ask(&mut self, at: Micros, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Reply {
         let mut pipe = redis::pipe();
         call_at(&mut pipe, at, call(&self.sha, verb, asks, id));

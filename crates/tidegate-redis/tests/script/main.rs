@@ -12,11 +12,14 @@
 mod brought;
 mod changes;
 mod clocked;
+mod examples;
 mod expiry;
+mod fast_path;
 mod flicker;
 mod giving_back;
 mod grants;
 mod large;
+mod parts;
 mod places;
 mod reference;
 mod sentences;
@@ -24,6 +27,7 @@ mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod vectors;
+mod versions;
 mod walk;
 mod wire;
 

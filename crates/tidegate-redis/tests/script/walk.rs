@@ -187,7 +187,7 @@ impl Story {
         for Step { at, verb, costs, .. } in &self.steps {
             let ask = |(index, rule)| Ask::new(&self.key(index), costs[index], rule);
             let asks: Vec<Ask> = self.rules.iter().enumerate().map(ask).collect();
-            call_at(&mut pipe, *at, call(&clocked.sha, *verb, &asks, None));
+            call_at(&mut pipe, *at, call(&clocked.sha, verb, &asks, None));
         }
         let answers = clocked.answers(&pipe);
         for (index, (got, step)) in answers.iter().zip(&self.steps).enumerate() {
