@@ -10,11 +10,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use redis::Value;
 use sha2::{Digest, Sha256};
 use tidegate_core::Rule;
-use tidegate_redis::{SCRIPT, SCRIPT_OF_BROUGHT};
+use tidegate_redis::SCRIPT_OF_BROUGHT;
 
 use crate::clocked::Clocked;
 use crate::server::Kind;
-use crate::wire::{Ask, described};
+use crate::wire::{Ask, described, script};
 
 const PAGE: &str = include_str!("../../WIRE.md");
 
@@ -46,22 +46,22 @@ struct Example {
     arguments: Vec<Vec<u8>>,
     /// Whether the next key begins a new list.
     called: bool,
-    /// How many lines told of values and expiries since the last call.
-    told: [usize; 2],
+    /// How many lines of values and of expiries came since the last call.
+    lines: [usize; 2],
     calls: usize,
 }
 
 impl Example {
     fn start() -> Self {
         Example {
-            clocked: Clocked::with(Kind::Redis, SCRIPT),
+            clocked: Clocked::of(Kind::Redis),
             script: "rules",
             rule: "",
             at: "1700000000000000",
             keys: Vec::new(),
             arguments: Vec::new(),
             called: false,
-            told: [0, 0],
+            lines: [0, 0],
             calls: 0,
         }
     }
@@ -100,14 +100,15 @@ impl Example {
 
     /// The numbers of the reply, or the error.
     fn call(&mut self) -> Result<Vec<String>, String> {
-        self.clocked.load(if self.script == "ad-hoc" { SCRIPT_OF_BROUGHT } else { SCRIPT });
+        let script = if self.script == "ad-hoc" { SCRIPT_OF_BROUGHT.to_owned() } else { script() };
+        self.clocked.load(&script);
         let () = self.query(redis::cmd("SET").arg("test:now").arg(self.at));
         let mut cmd = redis::cmd("EVALSHA");
         cmd.arg(&self.clocked.sha)
             .arg(self.keys.len())
             .arg(&self.keys)
             .arg(std::mem::take(&mut self.arguments));
-        (self.called, self.told, self.calls) = (true, [0, 0], self.calls + 1);
+        (self.called, self.lines, self.calls) = (true, [0, 0], self.calls + 1);
         let number = |value: Value| match value {
             Value::Int(number) => number.to_string(),
             other => panic!("{other:?} is no number"),
@@ -121,8 +122,8 @@ impl Example {
     }
 
     fn next_key(&mut self, of: usize) -> &'static str {
-        self.told[of] += 1;
-        self.keys[self.told[of] - 1]
+        self.lines[of] += 1;
+        self.keys[self.lines[of] - 1]
     }
 
     fn query<T: redis::FromRedisValue>(&mut self, cmd: &redis::Cmd) -> T {

@@ -75,48 +75,64 @@ impl Random {
     }
 }
 
-/// The same script twice, once without its fast paths.
+/// The same script twice, once without its fast paths, and the stories that both run.
 struct Pair {
     fast: Clocked,
     general: Clocked,
+    random: Random,
+    /// With the answers of the general path.
+    stories: Vec<(Vec<Call>, Vec<Answer>)>,
 }
 
+/// The reply to a call, then the value and the expiry of each of its keys.
+type Answer = Vec<RedisResult<Value>>;
+
 impl Pair {
-    fn start(kind: Kind, parts: &[Part]) -> Self {
+    fn start(kind: Kind, seed: u64, parts: &[Part]) -> Self {
         let general = assembled(parts.iter().filter(|part| !part.is_fast_path()));
-        Pair { fast: Clocked::with(kind, &assembled(parts)), general: Clocked::with(kind, &general) }
+        let [fast, general] = [assembled(parts), general].map(|script| Clocked::with(kind, &script));
+        Pair { fast, general, random: Random(seed), stories: Vec::new() }
     }
 
     fn reload(&mut self, parts: &[Part]) {
         self.fast.load(&assembled(parts));
     }
 
-    /// The first difference in a story, and how many calls were allowed and refused.
-    fn differs(&mut self, story: &[Call]) -> Result<[usize; 2], String> {
-        let mut seen = [&mut self.fast, &mut self.general].map(|clocked| {
-            clocked.clear();
-            let mut pipe = redis::pipe();
-            story.iter().for_each(|call| call.add_to(&mut pipe, &clocked.sha));
-            let answers: Vec<RedisResult<Value>> =
-                pipe.ignore_errors().query(&mut clocked.connection).expect("the server answers");
-            answers.into_iter()
-        });
+    /// The first difference within so many stories; else how many calls were allowed and refused.
+    fn first_difference(&mut self, stories: usize) -> Result<[usize; 2], String> {
         let mut outcomes = [0, 0];
-        for (index, call) in story.iter().enumerate() {
-            let [fast, general] =
-                [0, 1].map(|of| seen[of].by_ref().take(1 + 2 * call.keys.len()).collect::<Vec<_>>());
-            if format!("{fast:?}") != format!("{general:?}") {
-                return Err(format!(
-                    "call {index}, {call:?}:\nfast path    {fast:?}\ngeneral path {general:?}"
-                ));
+        for number in 0..stories {
+            if number == self.stories.len() {
+                let story = story(&mut self.random);
+                let answers = answers(&mut self.general, &story);
+                self.stories.push((story, answers));
             }
-            if let Some(Ok(Value::Array(numbers))) = fast.first() {
-                let refused = numbers.iter().skip(2).step_by(4).any(|number| *number != Value::Int(0));
-                outcomes[usize::from(refused)] += 1;
+            let (story, general) = &self.stories[number];
+            let fast = answers(&mut self.fast, story);
+            for (index, (call, (fast, general))) in story.iter().zip(fast.iter().zip(general)).enumerate() {
+                if fast != general {
+                    return Err(format!(
+                        "story {number}, call {index}, {call:?}:\nfast path    {fast:?}\ngeneral path {general:?}"
+                    ));
+                }
+                if let Some(Ok(Value::Array(numbers))) = fast.first() {
+                    let refused = numbers.iter().skip(2).step_by(4).any(|number| *number != Value::Int(0));
+                    outcomes[usize::from(refused)] += 1;
+                }
             }
         }
         Ok(outcomes)
     }
+}
+
+/// What a script answers to a story, on an empty server.
+fn answers(clocked: &mut Clocked, story: &[Call]) -> Vec<Answer> {
+    clocked.clear();
+    let mut pipe = redis::pipe();
+    story.iter().for_each(|call| call.add_to(&mut pipe, &clocked.sha));
+    let answers: Answer = pipe.ignore_errors().query(&mut clocked.connection).expect("the server answers");
+    let mut answers = answers.into_iter();
+    story.iter().map(|call| answers.by_ref().take(1 + 2 * call.keys.len()).collect()).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -280,24 +296,12 @@ fn story(random: &mut Random) -> Vec<Call> {
     calls.collect()
 }
 
-/// The first difference within so many stories.
-fn first_difference(pair: &mut Pair, seed: u64, stories: u64) -> Result<[usize; 2], String> {
-    let mut random = Random(seed);
-    let mut outcomes = [0, 0];
-    for number in 0..stories {
-        let story = story(&mut random);
-        let of_story = pair.differs(&story).map_err(|found| format!("story {number}, {found}"))?;
-        outcomes = [0, 1].map(|of| outcomes[of] + of_story[of]);
-    }
-    Ok(outcomes)
-}
-
 fn fast_and_general_agree(kind: Kind, seed: u64, stories: u64) {
-    let mut pair = Pair::start(kind, &parts());
-    let stories = number_from("TIDEGATE_STORIES", stories);
-    let outcomes = first_difference(&mut pair, number_from("TIDEGATE_SEED", seed), stories);
+    let stories = usize::try_from(number_from("TIDEGATE_STORIES", stories)).expect("a number of stories");
+    let mut pair = Pair::start(kind, number_from("TIDEGATE_SEED", seed), &parts());
+    let outcomes = pair.first_difference(stories);
     let [allowed, refused] = outcomes.unwrap_or_else(|difference| panic!("{difference}"));
-    let least = usize::try_from(stories).expect("a number") * CALLS_OF_A_STORY / 10;
+    let least = stories * CALLS_OF_A_STORY / 10;
     assert!(allowed > least && refused > least, "{allowed} allowed and {refused} refused");
 }
 
@@ -327,14 +331,14 @@ fn mutants(text: &str, mistake: &str) -> Vec<Vec<Part>> {
 
 #[test]
 fn every_mistake_in_a_fast_path_is_seen() {
-    let mut pair = Pair::start(Kind::Redis, &parts());
+    let mut pair = Pair::start(Kind::Redis, 0xFA57, &parts());
     let mut unseen = Vec::new();
     for (text, mistake) in MUTANTS {
         let mutants = mutants(text, mistake);
         assert!(!mutants.is_empty(), "no fast path contains {text}");
         for (number, mutant) in mutants.iter().enumerate() {
             pair.reload(mutant);
-            if first_difference(&mut pair, 0xFA57, 200).is_ok() {
+            if pair.first_difference(200).is_ok() {
                 unseen.push(format!("{text} → {mistake}, occurrence {number}"));
             }
         }
