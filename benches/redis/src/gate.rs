@@ -97,7 +97,7 @@ fn redis_benchmark(server: &Server, sha: &str, n: usize) -> f64 {
     let (port, n) = (server.port().to_string(), n.to_string());
     let args =
         ["-c", "1", "redis-benchmark", "--csv", "-p", &port, "-c", "1", "-P", "64", "-n", &n, "-r", "100000"];
-    let call = ["EVALSHA", sha, "1", "tg:{__rand_int__0000000000}abc", "1000000", "1000000000000"];
+    let call = ["EVALSHA", sha, "1", "tg1{__rand_int__0000000000}abc", "1000000", "1000000000000"];
     let output = Command::new("taskset").args(args).args(call).output().expect("taskset and redis-benchmark");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().last().unwrap_or_default();

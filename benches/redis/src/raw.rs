@@ -84,7 +84,7 @@ impl Raw {
     fn key(&mut self) -> String {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        format!("tg:{{{:022}}}", (self.random >> 33) % KEYS)
+        format!("tg1{{{:022}}}", (self.random >> 33) % KEYS)
     }
 
     fn cpu(&mut self) -> Duration {
@@ -101,7 +101,7 @@ impl Raw {
         for n in 0..keys / 100 {
             let mut bytes = Vec::new();
             for key in n * 100..(n + 1) * 100 {
-                call.cmd(&format!("tg:{{{key:022}}}")).write_packed_command(&mut bytes);
+                call.cmd(&format!("tg1{{{key:022}}}")).write_packed_command(&mut bytes);
             }
             self.connection.req_packed_commands(&bytes, 0, 100).expect("answers");
         }

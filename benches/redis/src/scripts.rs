@@ -62,9 +62,10 @@ fn cases(raw: &mut Raw) -> Vec<Case> {
     let cpu: fn(Took) -> f64 = |took| took.cpu.as_secs_f64() * 1e6;
     // One a second, a million at once: nobody is refused.
     let rule = bucket(1_000_000, 1_000_000);
-    let one = |raw: &mut Raw, rule_name| raw.load(SCRIPT, &[rule_name], &[b"c", b"1", &rule]);
+    let one = |raw: &mut Raw, rule_name| raw.load(SCRIPT, &[rule_name], &[b"1:check", b"1", &rule]);
     let (a, b, c) = (one(raw, "abc"), one(raw, "def"), one(raw, "ghi"));
-    let three = raw.load(SCRIPT, &["abc", "def", "ghi"], &[b"c", b"1", &rule, b"1", &rule, b"1", &rule]);
+    let three =
+        raw.load(SCRIPT, &["abc", "def", "ghi"], &[b"1:check", b"1", &rule, b"1", &rule, b"1", &rule]);
     let minimal = raw.load(GCRA, &["min"], &[b"1000000", b"1000000000000"]);
     let usual = raw.load(TOKEN_BUCKET, &["usu"], &[b"1", b"1000000", b"1"]);
     let case = |what, who, steps: &[&[&Call]], together, figure| {
@@ -104,7 +105,7 @@ fn memory_section(raw: &mut Raw) -> Section {
     // One an hour, so that no key is forgotten before it is counted.
     let minimal = raw.load(GCRA, &["min"], &[b"3600000000", b"1000000000000"]);
     let usual = raw.load(TOKEN_BUCKET, &["usu"], &[b"0.001", b"1000", b"1"]);
-    let ours = raw.load(SCRIPT, &["abc"], &[b"c", b"1", &bucket(3_600_000_000, 1_000)]);
+    let ours = raw.load(SCRIPT, &["abc"], &[b"1:check", b"1", &bucket(3_600_000_000, 1_000)]);
     let mut memory = |who, call| measured(MEMORY, who, vec![raw.memory(&call, 200_000)]);
     Section {
         title: "Memory",

@@ -19,7 +19,7 @@ fn in_the_book(marker: &str) -> String {
 }
 
 #[test]
-fn the_book_shows_what_comes_of_it() {
+fn the_documented_expansion_is_current() {
     let arguments = quote!("5/s burst 10", key = user_id);
     let item = quote! {
         async fn send(user_id: UserId, mail: Mail) -> Result<(), MailError> {
@@ -30,7 +30,7 @@ fn the_book_shows_what_comes_of_it() {
 }
 
 #[test]
-fn the_book_shows_what_comes_of_the_rest_too() {
+fn the_documented_expansion_of_more_arguments_is_current() {
     let arguments = quote!("100/s", concurrency = 10, wait = "200ms", key = (ip, path), otherwise = cached);
     let item = quote! {
         fn get(ip: IpAddr, path: &str) -> Page {
@@ -41,7 +41,7 @@ fn the_book_shows_what_comes_of_the_rest_too() {
 }
 
 #[test]
-fn a_block_gives_its_attribute_to_methods_without_one() {
+fn an_impl_block_gives_its_attribute_to_methods_without_one() {
     let item = quote! {
         impl Shop {
             fn new() -> Self { Shop }
@@ -63,7 +63,7 @@ fn a_block_gives_its_attribute_to_methods_without_one() {
 }
 
 #[test]
-fn another_path_leads_to_the_crate() {
+fn the_crate_argument_changes_the_path_of_tidegate() {
     let item = quote!(
         fn f() -> Result<(), E> {
             Ok(())
@@ -75,7 +75,7 @@ fn another_path_leads_to_the_crate() {
 }
 
 #[test]
-fn whatever_else_is_written_on_a_function_stays() {
+fn other_attributes_and_the_signature_of_a_function_are_kept() {
     let item = quote!(
         /// What it does.
         #[cfg(feature = "x")]
@@ -111,7 +111,7 @@ fn whatever_else_is_written_on_a_function_stays() {
 }
 
 #[test]
-fn after_a_mistake_the_function_is_still_there() {
+fn an_expansion_with_errors_keeps_the_function() {
     let item = quote!(
         #[rate_limit(nonsense)]
         #[inline]
@@ -283,7 +283,7 @@ fn item(random: &mut Random) -> Tokens {
 }
 
 #[test]
-fn no_tokens_make_it_panic() {
+fn no_tokens_make_the_expansion_panic() {
     let mut random = Random(0x7469_6465_6761_7465);
     let mut understood = 0;
     for _ in 0..20_000 {

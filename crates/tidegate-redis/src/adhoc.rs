@@ -125,10 +125,10 @@ impl Asked {
     pub(crate) fn each_argument(&self, mut argument: impl FnMut(&[u8])) {
         match self {
             Asked::Charge(adhoc) => {
-                argument(b"c");
+                argument(b"1:charge");
                 argument(&adhoc.packed());
             }
-            Asked::Forget => argument(b"x"),
+            Asked::Forget => argument(b"1:forget"),
         }
     }
 }

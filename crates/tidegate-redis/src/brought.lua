@@ -1,28 +1,31 @@
--- # The script for limits that come with the call
+-- Tidegate: the Redis script for ad-hoc limits. Wire version 1.
 --
--- Clients of redis-cell send the whole limit with each call, and expect its arithmetic. What is remembered of a key is
--- one instant, to the nanosecond: when it will owe nothing again. It is read by whatever limit comes next, so it is of
--- no rule, and a call is about one key. That is all there is to it, so it has a script of its own, and the one that
--- decides by rules is none the longer for it. WIRE.md says what is sent and answered; `tidegate-server` has the same
--- arithmetic in Rust, in `engine/throttle.rs`, and a test walks both through the same steps.
+-- Clients of redis-cell send the whole limit with each call (CL.THROTTLE) and expect its arithmetic. The state of a key is one
+-- instant in nanoseconds: when nothing is owed any more. Whatever limit comes with the next call reads it, so the key belongs to
+-- no rule, and a call has one key. This is a script of its own so that the one for rules is not longer for it. WIRE.md describes
+-- arguments and replies. `tidegate-server` has the same arithmetic in Rust, and a test runs both through the same steps.
 --
---   now + full ┤─ ─ ─ ─ ─ ─ ─ ─   the line: a call that would push the instant past it is refused
+--   now + full ┤─ ─ ─ ─ ─ ─ ─ ─   a call that would move the instant past this line is refused
 --              │      ┌──┐
---   owes until │   ┌──┘  └────    the charge; below zero it pulls the instant back, to now at most
+--   owed until │   ┌──┘  └────    a charge moves it up; a negative charge moves it down, at most to now
 --          now ┼───┘───────► t
 --
--- Numbers here are doubles, exact for whole numbers below 2^53, and nanoseconds since 1970 are more. So every time is
--- two numbers: whole microseconds, and the nanoseconds beyond them, from 0 to 999. Of a time below zero the first is
--- below zero and the second is not. In the string one stands behind the other, which is the number of nanoseconds in
--- digits, as redis-cell writes it, and which Redis keeps as an integer.
+-- Numbers are doubles, exact for integers below 2^53, and nanoseconds since 1970 are more. So every time is two numbers: whole
+-- microseconds, and the nanoseconds beyond them, from 0 to 999. In a negative time only the microseconds are negative. The value
+-- has the digits of both one after the other: this is the number of nanoseconds, as redis-cell writes it, and Redis stores it
+-- as an integer.
 
-local KEYS, ARGV = KEYS, ARGV -- a local name is cheaper than a global one
-local END = 9007199254740991 -- the end of the time line, 2^53 - 1
+local KEYS, ARGV = KEYS, ARGV -- a local is cheaper than a global
+local END = 9007199254740991 -- the last instant, 2^53 - 1
 
-local verb, terms = ARGV[1], ARGV[2]
-if #KEYS ~= 1 or not (verb == 'c' and #ARGV == 2 and #terms == 32 or verb == 'x' and #ARGV == 1) then
+local operation, terms = ARGV[1], ARGV[2]
+if operation and string.sub(operation, 1, 2) ~= '1:' then -- another version may have other arguments
+  return redis.error_reply('ERR tidegate: operation without wire version 1; expected 1:charge or 1:forget')
+end
+if #KEYS ~= 1 or
+    not (operation == '1:charge' and #ARGV == 2 and #terms == 32 or operation == '1:forget' and #ARGV == 1) then
   return redis.error_reply(string.format('ERR tidegate: %d keys and %d arguments; expected one key, and as ' ..
-    'arguments c and 32 bytes of numbers, or x', #KEYS, #ARGV))
+    'arguments 1:charge and 32 bytes of numbers, or 1:forget', #KEYS, #ARGV))
 end
 
 local full, full_ns, charge, charge_ns = 0, 0, 0, 0
@@ -43,22 +46,22 @@ if value then
   local micros, nanos = string.match(value, '^(%d+)(%d%d%d)$')
   micros = tonumber(micros)
   if not micros or micros > END then
-    return redis.error_reply(string.format('ERR tidegate: the key holds %d bytes of something else; expected what ' ..
-      'this script has written there', #value))
+    return redis.error_reply(string.format('ERR tidegate: the key holds %d bytes of unknown content; expected a ' ..
+      'value written by this script', #value))
   end
-  if micros >= now then -- an instant that has passed is none
+  if micros >= now then -- an instant in the past means that nothing is owed
     owes, owes_ns = micros, tonumber(nanos)
   end
 end
 
-if verb == 'x' then
+if operation == '1:forget' then
   if value then
     redis.call('DEL', KEYS[1])
   end
   return { now, 0, 0, owes - now, owes_ns }
 end
 
--- The line may come to more than 2^53, and so may what is due: then they are not exact, but still beyond the end.
+-- `line` and `due` may exceed 2^53. Then they are inexact, but still beyond the last instant.
 local line, line_ns = now + full, full_ns
 if line >= END then
   line, line_ns = END, 0
@@ -85,6 +88,6 @@ end
 if charge > full or charge == full and charge_ns > full_ns then
   return { now, 4, 0, owes - now, owes_ns }
 end
--- In this order each step is below 2^53, for the charge is not more than lies between now and the line.
+-- In this order every intermediate result is below 2^53, because the charge is at most line - now.
 local wait = owes - line + charge + math.floor((owes_ns + charge_ns - line_ns) / 1000)
 return { now, 2, wait, owes - now, owes_ns }

@@ -34,7 +34,7 @@ pub enum Error {
 }
 
 const PASSWORD: &str = "check user and password in the address";
-const PERMISSIONS: &str = "allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg:*";
+const PERMISSIONS: &str = "allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg1*";
 
 impl Error {
     pub(crate) fn of(error: &RedisError) -> Self {

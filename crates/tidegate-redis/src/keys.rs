@@ -1,27 +1,34 @@
-//! # Where a state lies
+//! # Names of the Redis keys
 //!
-//! One string per rule and key. Its name holds a hash of the key and not the key itself: so it has the same length for every
-//! key, nobody can choose the slot it falls into, and nobody can name somebody else's.
+//! One string per rule and key. Its name contains a hash of the key and not the key itself. So names have the same length for
+//! every key, and a client cannot choose the cluster slot or forge the name of another key.
 //!
 //! ```text
-//!   tg:{Zk9wXb2uT1mQ0vYc7dLh3g}user      tag: half of SHA-256 over the lengths and bytes of tenant and key
+//!   tg1{bqmI7nN6aND7HXu3YEDoBA}user      tag: half of SHA-256 over the lengths and bytes of tenant and key
+//!     │
+//!     └ wire version: scripts of different versions never read each other's values
 //! ```
 //!
-//! What is in braces decides the slot, so the rules of one key lie together, and one call can charge all of them.
+//! The part in braces decides the cluster slot, so all rules of one key share a slot and one call can charge all of them.
+//!
+//! The version takes the place of a separator, because Redis needs 16 bytes more per key for a name of 31 bytes than for one
+//! of 30: with a rule name of three characters this is exactly 30.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-/// What the names of all keys of one tenant begin with, and how they go on.
+/// Makes the names of the Redis keys of one tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// The hash, fed with the tenant.
+    /// The hash of the tenant, to which the key is added.
     tenant: Sha256,
 }
 
-/// Where the tag begins in a name.
-pub(crate) const BEFORE_THE_TAG: usize = 4;
+const PREFIX: &[u8] = b"tg1{";
+
+/// The position of the tag in a name.
+pub(crate) const BEFORE_THE_TAG: usize = PREFIX.len();
 
 impl Keys {
     pub(crate) fn of(tenant: &str) -> Self {
@@ -30,19 +37,18 @@ impl Keys {
         Keys { tenant: hash }
     }
 
-    /// The name of the string that holds the state of `key` under a limit that comes with the call, which has no name.
-    /// No rule is without one, so this is no rule's.
+    /// The name of the state of `key` under ad-hoc limits. It has no rule name, and every rule has one, so it is unique.
     pub(crate) fn of_brought(&self, key: &[u8]) -> Vec<u8> {
         self.name("", key)
     }
 
-    /// The name of the string that holds the state of `key` under the rule with this name.
+    /// The name of the state of `key` under the rule with this name.
     pub(crate) fn name(&self, rule: &str, key: &[u8]) -> Vec<u8> {
         let mut hash = self.tenant.clone();
         feed(&mut hash, key);
         let digest = hash.finalize();
-        let mut name = Vec::with_capacity(5 + 22 + rule.len());
-        name.extend_from_slice(b"tg:{");
+        let mut name = Vec::with_capacity(PREFIX.len() + 23 + rule.len());
+        name.extend_from_slice(PREFIX);
         name.extend_from_slice(URL_SAFE_NO_PAD.encode(&digest[..16]).as_bytes());
         name.push(b'}');
         name.extend_from_slice(rule.as_bytes());
@@ -50,7 +56,7 @@ impl Keys {
     }
 }
 
-/// The length first, so that no two pairs of texts are hashed alike.
+/// Adds the length first, so that no two pairs of tenant and key have the same input.
 fn feed(hash: &mut Sha256, bytes: &[u8]) {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     hash.update(length.to_be_bytes());
@@ -69,26 +75,26 @@ mod tests {
     fn a_key_name_is_a_hash_tag_and_the_rule() {
         let alice = name("", "user", "alice");
         assert_eq!(alice.len(), 5 + 22 + 4);
-        assert!(alice.starts_with("tg:{") && alice.ends_with("}user"), "{alice}");
+        assert!(alice.starts_with("tg1{") && alice.ends_with("}user"), "{alice}");
         let tag = |name: &str| name[4..26].to_owned();
         assert_eq!(tag(&alice), tag(&name("", "company", "alice")), "rules of one key share a slot");
         assert_ne!(tag(&alice), tag(&name("", "user", "bob")));
     }
 
     #[test]
-    fn different_tenants_and_keys_have_different_names() {
+    fn different_pairs_have_different_names() {
         let names = [name("", "r", "ab"), name("a", "r", "b"), name("ab", "r", ""), name("", "r", "")];
         for (n, one) in names.iter().enumerate() {
             assert!(names[n + 1..].iter().all(|other| one != other), "{names:?}");
         }
     }
 
-    /// Programs in other languages compute the same names.
+    /// The examples of `WIRE.md`, for implementations in other languages.
     #[test]
-    fn key_names_stay_as_wire_md_lists_them() {
-        assert_eq!(name("", "user", "alice"), "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
-        assert_eq!(name("acme", "user", "alice"), "tg:{dy6F-wDTio-U01xc8RpsBA}user");
-        assert_eq!(name("", "everybody", ""), "tg:{r1Vw9aGBC3r3jK9LxwpmDw}everybody");
-        assert_eq!(Keys::of("").of_brought(b"alice"), b"tg:{bqmI7nN6aND7HXu3YEDoBA}");
+    fn names_are_those_of_the_wire() {
+        assert_eq!(name("", "user", "alice"), "tg1{bqmI7nN6aND7HXu3YEDoBA}user");
+        assert_eq!(name("acme", "user", "alice"), "tg1{dy6F-wDTio-U01xc8RpsBA}user");
+        assert_eq!(name("", "global", ""), "tg1{r1Vw9aGBC3r3jK9LxwpmDw}global");
+        assert_eq!(Keys::of("").of_brought(b"alice"), b"tg1{bqmI7nN6aND7HXu3YEDoBA}");
     }
 }

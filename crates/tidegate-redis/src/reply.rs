@@ -1,16 +1,15 @@
-//! # Where an answer ends
+//! # Splits a stream of bytes into Redis replies
 //!
-//! Answers of a Redis come one after the other in a stream of bytes, cut wherever the network likes. Those of the script are
-//! rows of whole numbers, and nearly all answers are; they are read here. Where any other ends is found here, and the library
-//! reads it.
+//! Replies arrive one after the other, split at any byte. Nearly all are arrays of small integers, the replies of the script;
+//! these are parsed here. For any other reply its end is found here, and the `redis` crate parses it.
 
 use redis::{ErrorKind, RedisError, Value, parse_redis_value};
 
-/// Nothing that a gate asks for is answered with more bytes, or more of them one within the other.
+/// Limits on the length and the nesting of a reply, far above what a gate receives.
 const LONGEST: usize = 1 << 24;
 const DEEPEST: usize = 8;
 
-/// The first answer in `bytes` and how long it is; nothing if it is not whole yet.
+/// The first reply in `bytes` and its length; `None` if it is incomplete.
 pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, RedisError> {
     if let Some(row) = row_of_numbers(bytes) {
         return Ok(Some(row));
@@ -21,7 +20,7 @@ pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, RedisError> 
     }
 }
 
-/// The quick way, for a whole row of small numbers. What is anything else goes the other.
+/// Fast path for a complete array of small integers; `None` for anything else.
 fn row_of_numbers(bytes: &[u8]) -> Option<(Value, usize)> {
     let (count, mut at) = number(bytes, b'*')?;
     let mut row = Vec::with_capacity(usize::try_from(count).ok().filter(|count| *count <= 64)?);
@@ -33,7 +32,7 @@ fn row_of_numbers(bytes: &[u8]) -> Option<(Value, usize)> {
     Some((Value::Array(row), at))
 }
 
-/// A number of up to 18 digits, without a sign, behind its letter, and how many bytes that is with the end of the line.
+/// A number of up to 18 digits without a sign after its type byte, and its length including the end of the line.
 fn number(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
     if bytes.first() != Some(&letter) {
         return None;
@@ -49,7 +48,7 @@ fn number(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
     None
 }
 
-/// Where the answer that begins the bytes ends, which may be beyond them; nothing if that cannot be told yet.
+/// The end of the first reply, which may be beyond the bytes; `None` if it is not known yet.
 fn end(bytes: &[u8], depth: usize) -> Result<Option<usize>, RedisError> {
     let Some(line) = line(bytes)? else { return Ok(None) };
     let after = line.len() + 2;
@@ -58,15 +57,15 @@ fn end(bytes: &[u8], depth: usize) -> Result<Option<usize>, RedisError> {
         Some(b'$' | b'=' | b'!') => Ok(Some(after + length(line)?.map_or(0, |length| length + 2))),
         Some(b'*' | b'~' | b'>') => end_of(bytes, after, length(line)?.unwrap_or(0), depth),
         Some(b'%') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0), depth),
-        Some(b'|') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0) + 1, depth), // and what it is about
-        _ => Err(nonsense("an answer that begins with none of the letters of the protocol")),
+        Some(b'|') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0) + 1, depth), // followed by the reply it belongs to
+        _ => Err(nonsense("unknown type byte in a reply")),
     }
 }
 
-/// Where so many answers end, of which the first begins at `at`.
+/// The end of `count` replies, of which the first starts at `at`.
 fn end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Option<usize>, RedisError> {
     if depth == DEEPEST {
-        return Err(nonsense("an answer too deep"));
+        return Err(nonsense("reply nested too deeply"));
     }
     for _ in 0..count {
         let Some(rest) = bytes.get(at..) else { return Ok(None) };
@@ -75,22 +74,22 @@ fn end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Opt
             None => return Ok(None),
         }
         if at > LONGEST {
-            return Err(nonsense("an answer too long"));
+            return Err(nonsense("reply too long"));
         }
     }
     Ok(Some(at))
 }
 
-/// The bytes before the first end of a line.
+/// The bytes of the first line.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, RedisError> {
     match bytes.windows(2).take(LONGEST).position(|two| two == b"\r\n") {
         Some(end) => Ok(Some(&bytes[..end])),
-        None if bytes.len() > LONGEST => Err(nonsense("a line too long")),
+        None if bytes.len() > LONGEST => Err(nonsense("line too long")),
         None => Ok(None),
     }
 }
 
-/// The length behind the letter; nothing if it says that there is nothing.
+/// The length after the type byte; `None` for −1, a null.
 fn length(line: &[u8]) -> Result<Option<usize>, RedisError> {
     if &line[1..] == b"-1" {
         return Ok(None);
@@ -98,7 +97,7 @@ fn length(line: &[u8]) -> Result<Option<usize>, RedisError> {
     let digits =
         std::str::from_utf8(&line[1..]).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let length = digits.and_then(|text| text.parse().ok()).filter(|length| *length <= LONGEST);
-    length.map(Some).ok_or_else(|| nonsense("a length that is none"))
+    length.map(Some).ok_or_else(|| nonsense("invalid length in a reply"))
 }
 
 pub(crate) fn nonsense(what: &'static str) -> RedisError {
@@ -109,7 +108,7 @@ pub(crate) fn nonsense(what: &'static str) -> RedisError {
 mod tests {
     use super::*;
 
-    /// All replies in the bytes, which arrive in pieces of `piece` bytes.
+    /// All replies in the bytes, which arrive in pieces of this length.
     fn all(bytes: &[u8], piece: usize) -> Result<Vec<Value>, RedisError> {
         let (mut values, mut held) = (Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {
@@ -181,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Random bytes of the protocol's own letters, so that many of them are nearly replies.
+    /// Random bytes of the protocol's alphabet, so that many are nearly replies.
     #[test]
     fn no_bytes_make_the_parser_panic_and_the_redis_crate_agrees() {
         const LETTERS: &[u8] = b"*$:+-_,#(=!~>%|0123456789\r\n\r\n\r\n:1a\0\xff";

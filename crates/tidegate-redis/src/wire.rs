@@ -1,7 +1,7 @@
-//! # What is said to the script, and what it answers
+//! # Calls of the script and their replies
 //!
-//! `WIRE.md` in words, this in types: a call is built here and nowhere else, and a reply is read here and nowhere else.
-//! What is said of limits that come with the call is in [`adhoc`](crate::adhoc).
+//! The types for what `WIRE.md` describes. Calls are encoded and replies are decoded only here; those of ad-hoc limits in
+//! [`adhoc`](crate::adhoc).
 
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use tidegate_core::{Decision, Micros, Outcome, Rule, Wait};
 
 use crate::adhoc::Asked;
 
-/// The script that decides. `WIRE.md` says what it is given and what it answers.
+/// The Redis script that decides requests. `WIRE.md` describes its arguments and replies.
+///
+/// Assembled from the files in `src/script/` by `scripts/lua`.
 pub const SCRIPT: &str = include_str!("script.lua");
 
-/// What is asked of the script.
+/// An operation of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Check,
@@ -28,23 +30,24 @@ pub(crate) enum Verb {
     Return,
 }
 
-/// One rule of a call.
+/// One rule of a call, with the key and the cost.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
-    /// The name of the string that holds the state.
+    /// The Redis key of the state.
     pub(crate) key: Vec<u8>,
     pub(crate) cost: u32,
     pub(crate) terms: Terms,
     pub(crate) rule: &'a Described,
 }
 
-/// What is said with a cost, by verbs that say more.
+/// What an operation adds to the cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Terms {
     Plain,
-    /// Until when a charge counts that is given back.
+    /// Rollback: the instant at which the charge stops counting.
     Til(Micros),
-    /// How many granted tokens may be unspent in all, for how many microseconds, and how many may be reserved.
+    /// Lease: how many tokens may be granted and unspent in total, the lease time in microseconds, and how many may be
+    /// reserved.
     Lease {
         stock: u32,
         ttl: u64,
@@ -52,41 +55,42 @@ pub(crate) enum Terms {
     },
 }
 
-/// A rule as the script reads it, and the limit that goes with its decisions.
+/// A rule encoded for the script, and the limit reported in its decisions.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
     bytes: Vec<u8>,
     limit: u64,
 }
 
-/// A reply, read.
+/// A decoded reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// Which of the decisions is the binding one.
+    /// The index of the strictest decision.
     pub(crate) binding: usize,
-    /// One for each line, in order, at Redis's time.
+    /// One for each line, in order, at the server's time.
     pub(crate) decisions: Vec<Decision>,
-    /// How many tokens were taken or granted, if that was asked.
+    /// Take and lease: how many tokens were taken or granted.
     pub(crate) taken: Option<u32>,
-    /// How many tokens were reserved, because none was there.
+    /// Lease: how many tokens were reserved, because none was available.
     pub(crate) reserved: u32,
-    /// How many tokens a claimed reservation has become.
+    /// Lease: how many tokens of reservations became a grant.
     pub(crate) claimed: u32,
 }
 
 impl Verb {
-    const fn letter(self) -> &'static str {
+    /// The first argument of a call: the wire version and the operation.
+    const fn argument(self) -> &'static str {
         match self {
-            Verb::Check => "c",
-            Verb::Peek => "p",
-            Verb::Take => "t",
-            Verb::Refund => "r",
-            Verb::GiveBack => "g",
-            Verb::Reset => "x",
-            Verb::Renew => "n",
-            Verb::Release => "l",
-            Verb::Lease => "k",
-            Verb::Return => "u",
+            Verb::Check => "1:check",
+            Verb::Peek => "1:peek",
+            Verb::Take => "1:take",
+            Verb::Refund => "1:refund",
+            Verb::GiveBack => "1:rollback",
+            Verb::Reset => "1:reset",
+            Verb::Renew => "1:renew",
+            Verb::Release => "1:release",
+            Verb::Lease => "1:lease",
+            Verb::Return => "1:return",
         }
     }
 }
@@ -98,7 +102,7 @@ impl Described {
         Described { bytes: described(setting.letter(), setting.numbers()), limit }
     }
 
-    /// So many places at once, each held for a lease at a time.
+    /// A limit on concurrency: permits, each held for a lease at a time.
     pub(crate) fn places(limit: u32, lease: Duration) -> Self {
         let lease = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get());
         Described { bytes: described(b'n', &[limit.into(), lease]), limit: limit.into() }
@@ -108,13 +112,13 @@ impl Described {
         self.limit
     }
 
-    /// As in [`Rule::encode`]; `n` for places.
+    /// The letter of the rule: that of [`Rule::setting`], or `n` for permits.
     pub(crate) fn letter(&self) -> u8 {
         self.bytes.first().copied().unwrap_or_default()
     }
 }
 
-/// A state never written.
+/// The state of an unused key.
 struct Fresh;
 
 impl tidegate_core::Words for Fresh {
@@ -128,30 +132,30 @@ fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
     std::iter::once(letter).chain(numbers).collect()
 }
 
-/// What a script is asked for.
+/// A call of one of the scripts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
-    /// By what name it is known to the server.
+    /// The SHA-1 of the script.
     pub(crate) sha: &'a str,
     pub(crate) said: Payload<'a>,
 }
 
-/// What it is told.
+/// The keys and arguments of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// The one that decides by rules.
+    /// Of the script for rules.
     Rules {
         verb: Verb,
         queues: &'a [Line<'a>],
-        /// Whose places are meant.
+        /// The id of the permits or of the grant.
         id: Option<&'a [u8]>,
     },
-    /// The one that decides by a limit that comes with the call.
+    /// Of the script for ad-hoc limits.
     AdhocLimit { key: &'a [u8], asked: Asked },
 }
 
 impl Call<'_> {
-    /// As a command of the library, which finds the node of a cluster that it is for.
+    /// The call as a command of the `redis` crate, which routes it in a cluster.
     pub(crate) fn cmd(&self) -> Cmd {
         let mut cmd = Cmd::new();
         self.each_argument(|argument| {
@@ -160,7 +164,7 @@ impl Call<'_> {
         cmd
     }
 
-    /// Appends it as it is sent.
+    /// Appends the call as it is sent.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
         head(bytes, b'*', 3 + self.said.arguments());
         self.each_argument(|argument| {
@@ -185,7 +189,7 @@ impl Call<'_> {
 }
 
 impl Payload<'_> {
-    /// How many there are after the name of the script and the number of keys.
+    /// The number of keys and arguments.
     fn arguments(&self) -> usize {
         match self {
             Payload::Rules { queues, id, .. } => 1 + 3 * queues.len() + usize::from(id.is_some()),
@@ -199,7 +203,7 @@ fn each_of_rules(verb: Verb, queues: &[Line<'_>], id: Option<&[u8]>, mut argumen
     for line in queues {
         argument(&line.key);
     }
-    argument(verb.letter().as_bytes());
+    argument(verb.argument().as_bytes());
     for line in queues {
         match line.terms {
             Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
@@ -215,14 +219,14 @@ fn each_of_rules(verb: Verb, queues: &[Line<'_>], id: Option<&[u8]>, mut argumen
     }
 }
 
-/// What stands before an argument, or before all of them.
+/// Appends the header of an argument or of the array of arguments.
 fn head(bytes: &mut Vec<u8>, letter: u8, length: usize) {
     bytes.push(letter);
     bytes.extend_from_slice(Digits::of(length as u64).bytes());
     bytes.extend_from_slice(b"\r\n");
 }
 
-/// A number in writing, for which nothing is allocated.
+/// A number in decimal digits, without an allocation.
 struct Digits {
     written: [u8; 20],
     from: usize,
@@ -246,7 +250,7 @@ impl Digits {
     }
 }
 
-/// Reads the reply to a call with these lines. `None` if it is none.
+/// Decodes the reply to a call with these queues. `None` if it is malformed.
 pub(crate) fn read(reply: &Value, queues: &[Line<'_>]) -> Option<Reply> {
     let Value::Array(values) = reply else { return None };
     let mut numbers = values.iter().map(number);
@@ -321,7 +325,7 @@ mod tests {
         let text = packed.escape_ascii().to_string();
         assert!(
             text.contains(
-                "EVALSHA\\r\\n$3\\r\\n5ha\\r\\n$1\\r\\n2\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n$1\\r\\nc"
+                "EVALSHA\\r\\n$3\\r\\n5ha\\r\\n$1\\r\\n2\\r\\n$1\\r\\na\\r\\n$1\\r\\nb\\r\\n$7\\r\\n1:check"
             ),
             "{text}"
         );

@@ -34,7 +34,7 @@ fn hostile(n: u32) -> Vec<u8> {
         1 => format!("{{}}{{a}}{n}").into_bytes(),
         2 => format!("{{a}}\0\r\n}}{{{n}").into_bytes(),
         3 => format!("}}{n}{{").into_bytes(),
-        4 => format!("tg:{{bqmI7nN6aND7HXu3YEDoBA}}{n}").into_bytes(),
+        4 => format!("tg1{{bqmI7nN6aND7HXu3YEDoBA}}{n}").into_bytes(),
         _ => [&[0xff, 0xfe, b'{'][..], &n.to_be_bytes(), b"}"].concat(),
     };
     key.resize(key.len() + (n % 97) as usize * 10, b'}');
@@ -72,7 +72,7 @@ async fn check_all(gate: RedisGate, keys: impl Iterator<Item = u32>) -> Vec<u32>
     slots
 }
 
-/// How spread counts are from even: the sum of the squared differences, each divided by the expected count.
+/// How far counts are from even: the sum of the squared differences, each divided by the expected count.
 fn chi_square(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
     counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum()

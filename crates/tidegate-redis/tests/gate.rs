@@ -248,7 +248,7 @@ async fn describe_names_the_redis_key_which_expires_in_time() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
     let name = gate.describe(Part::of(FIRST).key("alice")).expect("a rule");
-    assert_eq!(name, "tg:{bqmI7nN6aND7HXu3YEDoBA}user");
+    assert_eq!(name, "tg1{bqmI7nN6aND7HXu3YEDoBA}user");
     assert_eq!(passed(&gate, "alice", 1).await, 1);
     until("the key has expired", || (server.cli(&["EXISTS", &name]) == "0").then_some(()));
     assert_eq!(gate.describe(Part::of(RuleId(7))), None);

@@ -123,8 +123,8 @@ fn assert_all_permits_return(server: &Server, permits: usize) {
         let peeked = runtime.block_on(gate.peek(&[Part::of(RuleId(0)).cost(0)]));
         peeked.expect("a request").expect("an answer").remaining()
     };
-    until("all permits are free", || (left() == u64::from(limit)).then_some(()));
-    until("no key is left behind", || server.cli(&["KEYS", "tg:*work"]).trim().is_empty().then_some(()));
+    until("all places are free", || (left() == u64::from(limit)).then_some(()));
+    until("nothing is left behind", || server.cli(&["KEYS", "tg1*work"]).trim().is_empty().then_some(()));
 }
 
 #[test]

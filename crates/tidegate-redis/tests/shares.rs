@@ -84,9 +84,9 @@ async fn outage_start(gate: &RedisGate, nodes: u32) -> Micros {
     );
     outage_start
 }
+
 /// Uses all shares again and again. A reply that was under way when the outage began may arrive late and end
-/// that outage: then the next outage is another one, and everything starts again. next is another one, and
-/// all begins anew.
+/// that outage: then the next outage is another one, and everything starts again.
 async fn shares(gate: RedisGate, nodes: u32) -> Vec<Share> {
     loop {
         let openings = gate.health().openings;

@@ -155,7 +155,7 @@ fn new_keys_without_room_share_sketch_cells() {
     assert_eq!(policy.peek(&[of("dave")[1].cost(0)]).expect("a valid request").remaining(), 2);
 }
 
-/// Ten keys in one request take the slow path.
+/// Ten keys in one request take the code path for any number of parts.
 #[test]
 fn request_of_ten_parts_is_all_or_nothing() {
     let policy = policy(&ManualClock::new());
@@ -441,7 +441,7 @@ fn invalid_request_is_rejected_and_charges_nothing() {
     assert_eq!(refused(&twice), InvalidRequest::SameKeyTwice { rule: USER });
     assert_eq!(
         refused(&twice).to_string(),
-        "rule 2 is asked twice for one key; check once, with the sum of the costs"
+        "rule 2 is asked twice for one key; ask once, with the sum of the costs"
     );
     assert!(policy.refund(&twice).is_err() && policy.reset(&[]).is_err() && policy.peek(&twice).is_err());
     assert!(policy.change(RuleId(9), Quota::per_second(1)).is_err() && policy.resize(USER, 1).is_err());

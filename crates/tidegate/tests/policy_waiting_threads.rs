@@ -4,10 +4,10 @@
 //! The main thread advances the clock until all others are done. A lost waiter would wait until the last
 //! instant and fail with a timeout.
 
-#[allow(dead_code, unused_imports, reason = "written for the core's tests, which use run_threads of it")]
+#[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
 mod oracle;
-#[allow(dead_code, reason = "written for the core's tests, which use run_threads of it")]
+#[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
 mod replay;

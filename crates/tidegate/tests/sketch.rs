@@ -395,7 +395,7 @@ fn repeated_quota_changes_never_exceed_the_most_generous_quota() {
             }
             clock.advance(Duration::from_micros(random.below(2_000_000 / others)));
         }
-        assert!(sketched > 1_000, "the run is too one-sided to mean something:  {sketched}");
+        assert!(sketched > 1_000, "the run is too one-sided to mean something: {sketched}");
     }
 }
 
@@ -444,6 +444,6 @@ fn clock_that_keeps_stepping_back_allows_no_more_than_real_time() {
                 shown = shown.saturating_sub(random.below(3_000_000));
             }
         }
-        assert!(passed > 1_000, "the run is too one-sided to mean something:  {passed}");
+        assert!(passed > 1_000, "the run is too one-sided to mean something: {passed}");
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting with a per-call quota: a reservation is kept, and rescheduled, by the quota it was made with.
 //!
-//! Until the next charge, one_used tokens refill at the rate of the quota that one_used them: every request
+//! Until the next charge, used tokens refill at the rate of the quota that used them: every request
 //! behind a slow one waits.
 
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]

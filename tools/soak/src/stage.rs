@@ -55,7 +55,7 @@ impl Stage {
 
     /// Deletes all strings of one rule.
     pub(crate) fn evict(&self, rule: &str) {
-        let names = self.redis.cli(&["KEYS", &format!("tg:*}}{rule}")]);
+        let names = self.redis.cli(&["KEYS", &format!("tg1*}}{rule}")]);
         let names: Vec<&str> = names.lines().filter(|name| !name.is_empty()).collect();
         if !names.is_empty() {
             self.redis.cli(&[&["DEL"], names.as_slice()].concat());

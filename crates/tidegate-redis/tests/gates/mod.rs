@@ -71,8 +71,8 @@ pub(crate) async fn passed(gate: &RedisGate, key: &str, checks: usize) -> usize 
     }
     passed
 }
+
 /// The results of so many concurrent checks.
-/// What comes of so many checks at once.
 pub(crate) async fn together(gate: &RedisGate, checks: usize) -> Vec<Admission> {
     let check = |_| {
         let gate = gate.clone();

@@ -1,8 +1,8 @@
-//! # Ad-hoc limits: the script and Rust side by side
+//! # Limits that come with the call: the script and Rust side by side
 //!
-//! `src/brought.lua` has nanoseconds in two numbers, `tidegate-server` has them in one word. Both run the
-//! same calls at the same instants, forward and back, and must owe the same to the nanosecond, answer the
-//! same, and expire at the same millisecond.
+//! `src/brought.lua` has nanoseconds in two numbers, `tidegate-server` has them in one word. Both are walked through
+//! the same calls at the same instants, forward and back, and must owe the same to the nanosecond, answer the same, and
+//! be forgotten at the same millisecond.
 
 use redis::Cmd;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Wait};
@@ -14,14 +14,14 @@ use crate::throttle::Throttle;
 use crate::walk::{Random, number_from};
 use crate::wire::{call_at, script_from};
 
-const STEPS_PER_SEQUENCE: u64 = 200;
+const STEPS_OF_A_STORY: u64 = 200;
 const NANOS: u64 = 1_000;
-/// The longest duration of a full burst.
+/// The longest that a whole burst may last.
 const LONGEST: u64 = 1 << 62;
 
-/// One of the two operations of the script.
+/// What is asked, in one of two words.
 #[derive(Clone, Copy, Debug)]
-enum Operation {
+enum Asked {
     Charge(Throttle, Terms),
     Forget,
 }
@@ -36,14 +36,14 @@ struct Terms {
 #[derive(Debug)]
 struct Step {
     at: Micros,
-    operation: Operation,
+    asked: Asked,
     want: Want,
 }
 
-/// The expected result.
+/// What has to come of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Want {
-    /// `None` for a key that is reset.
+    /// Nothing of what is forgotten.
     decision: Option<Decision>,
     nanos: u64,
 }
@@ -56,17 +56,17 @@ struct Reference {
 }
 
 impl Reference {
-    fn apply(&mut self, at: Micros, operation: Operation) -> Want {
+    fn ask(&mut self, at: Micros, asked: Asked) -> Want {
         if self.forgets && self.expiry().is_some_and(|millis| millis * 1_000 <= at.get()) {
             self.owes = 0;
         }
-        match operation {
-            Operation::Forget => {
+        match asked {
+            Asked::Forget => {
                 let nanos = self.nanos(at);
                 self.owes = 0;
                 Want { decision: None, nanos }
             }
-            Operation::Charge(throttle, terms) => {
+            Asked::Charge(throttle, terms) => {
                 let decision = throttle.decide(std::slice::from_mut(&mut self.owes), at, 0);
                 let nanos = self.nanos(at);
                 if terms.charge != 0 && decision.is_allowed() && nanos == 0 {
@@ -88,7 +88,7 @@ impl Reference {
 }
 
 impl Terms {
-    /// Encoded as `WIRE.md` says: each duration in whole microseconds, and the nanoseconds beyond them.
+    /// As `WIRE.md` says: of each time whole microseconds, and the nanoseconds beyond them.
     fn packed(self) -> Vec<u8> {
         let end = (1 << 53) - 1;
         let both = |nanos: i128| {
@@ -106,18 +106,18 @@ impl Terms {
     }
 }
 
-fn call(sha: &str, key: &str, operation: Operation) -> Cmd {
+fn call(sha: &str, key: &str, asked: Asked) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(sha).arg(1).arg(key);
-    match operation {
-        Operation::Charge(_, terms) => cmd.arg("c").arg(terms.packed()),
-        Operation::Forget => cmd.arg("x"),
+    match asked {
+        Asked::Charge(_, terms) => cmd.arg("1:charge").arg(terms.packed()),
+        Asked::Forget => cmd.arg("1:forget"),
     };
     cmd
 }
 
-/// Decodes the numbers of a reply.
-fn read(operation: Operation, numbers: &[u64]) -> Want {
+/// What the numbers of a reply come to.
+fn read(asked: Asked, numbers: &[u64]) -> Want {
     let [at, outcome, wait, micros, rest] = *numbers else { panic!("not five numbers: {numbers:?}") };
     assert!(rest < NANOS, "{numbers:?}");
     let outcome = match outcome {
@@ -127,37 +127,37 @@ fn read(operation: Operation, numbers: &[u64]) -> Want {
         other => panic!("outcome {other} means nothing"),
     };
     let owed = Owed { outcome, at: Micros::new(at), nanos: micros * NANOS + rest };
-    let decision = match operation {
-        Operation::Charge(throttle, _) => Some(throttle.told(owed)),
-        Operation::Forget => None,
+    let decision = match asked {
+        Asked::Charge(throttle, _) => Some(throttle.told(owed)),
+        Asked::Forget => None,
     };
     Want { decision, nanos: owed.nanos }
 }
 
-fn charge(limit: u64, count: i64, period: i64, quantity: i64) -> Option<Operation> {
+fn charge(limit: u64, count: i64, period: i64, quantity: i64) -> Option<Asked> {
     let throttle = Throttle::new(limit, count, period, quantity).ok()?;
     let interval = i128::from(period / count);
     let terms = Terms { full: interval * i128::from(limit), charge: interval * i128::from(quantity) };
-    Some(Operation::Charge(throttle, terms))
+    Some(Asked::Charge(throttle, terms))
 }
 
-struct Sequence {
+struct Story {
     key: String,
     reference: Reference,
     steps: Vec<Step>,
     limit: (u64, i64, i64),
 }
 
-impl Sequence {
-    fn generate(number: u64, random: &mut Random) -> Self {
+impl Story {
+    fn imagine(number: u64, random: &mut Random) -> Self {
         let reference = Reference { forgets: number.is_multiple_of(2), ..Reference::default() };
-        let mut sequence = Sequence {
-            key: format!("sequence {number}"),
+        let mut story = Story {
+            key: format!("story {number}"),
             reference,
             steps: Vec::new(),
             limit: (5, 3, 1_000_000_000),
         };
-        // Today, at the start of the time line, and where it ends within a few bursts.
+        // In our days, as time begins, and where it ends within a few bursts.
         let start = random.one_of(&[
             1_700_000_000_123_456,
             1_700_000_000_123_456,
@@ -165,13 +165,13 @@ impl Sequence {
             Micros::MAX.get() - 500_000_000,
         ]);
         let mut at = Micros::new(start);
-        for _ in 0..STEPS_PER_SEQUENCE {
-            at = sequence.next_instant(at, random);
-            let operation = sequence.request(random);
-            let want = sequence.reference.apply(at, operation);
-            sequence.steps.push(Step { at, operation, want });
+        for _ in 0..STEPS_OF_A_STORY {
+            at = story.next_instant(at, random);
+            let asked = story.request(random);
+            let want = story.reference.ask(at, asked);
+            story.steps.push(Step { at, asked, want });
         }
-        sequence
+        story
     }
 
     fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
@@ -195,9 +195,9 @@ impl Sequence {
         }
     }
 
-    fn request(&mut self, random: &mut Random) -> Operation {
+    fn request(&mut self, random: &mut Random) -> Asked {
         if random.below(60) == 0 {
-            return Operation::Forget;
+            return Asked::Forget;
         }
         if random.below(12) == 0 {
             self.limit = (
@@ -213,24 +213,24 @@ impl Sequence {
             random.one_of(&[0, 1, 1, 1, 2, 5, 100, below, most - 1, most, most + 1, i64::MAX, i64::MAX / 7]);
         let quantity = if random.below(6) == 0 { -quantity } else { quantity };
         charge(limit, count, period, quantity).unwrap_or_else(|| {
-            self.limit = (5, 3, 1_000_000_000); // an invalid limit never reaches the script
+            self.limit = (5, 3, 1_000_000_000); // what is no limit never comes as far as this
             charge(5, 3, 1_000_000_000, 1).expect("a limit")
         })
     }
 
-    fn replay(&self, clocked: &mut Clocked) {
+    fn tell(&self, clocked: &mut Clocked) {
         let mut pipe = redis::pipe();
         for step in &self.steps {
-            call_at(&mut pipe, step.at, call(&clocked.sha, &self.key, step.operation));
+            call_at(&mut pipe, step.at, call(&clocked.sha, &self.key, step.asked));
         }
         let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
         for (index, (numbers, step)) in answers.iter().zip(&self.steps).enumerate() {
             let before = &self.steps[index.saturating_sub(4)..index];
-            let Step { at, operation, want } = step;
+            let Step { at, asked, want } = step;
             assert_eq!(
-                read(*operation, numbers),
+                read(*asked, numbers),
                 *want,
-                "step {index} of {}: {operation:?} at {at}\nbefore it: {before:#?}",
+                "step {index} of {}: {asked:?} at {at}\nbefore it: {before:#?}",
                 self.key
             );
         }
@@ -238,47 +238,47 @@ impl Sequence {
     }
 }
 
-fn adhoc_script() -> String {
+fn brought() -> String {
     script_from("TIDEGATE_SCRIPT_OF_BROUGHT", ADHOC_SCRIPT)
 }
 
 fn walk(kind: Kind, seed: u64, steps: u64) {
-    let mut clocked = Clocked::with(kind, &adhoc_script());
+    let mut clocked = Clocked::with(kind, &brought());
     let mut random = Random(number_from("TIDEGATE_SEED", seed));
-    for number in 0..number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_PER_SEQUENCE) {
-        let sequence = Sequence::generate(number, &mut random);
-        clocked.forget(sequence.reference.forgets);
-        sequence.replay(&mut clocked);
+    for number in 0..number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_OF_A_STORY) {
+        let story = Story::imagine(number, &mut random);
+        clocked.forget(story.reference.forgets);
+        story.tell(&mut clocked);
     }
 }
 
 #[test]
-fn adhoc_debts_equal_those_of_rust_to_the_nanosecond() {
+fn it_owes_what_rust_owes_to_the_nanosecond() {
     walk(Kind::Redis, 0x5EED, 60_000);
 }
 
 #[test]
-fn adhoc_debts_equal_those_of_rust_on_valkey() {
+fn it_does_so_on_valkey() {
     walk(Kind::Valkey, 0x5EA, 10_000);
 }
 
 #[test]
-fn adhoc_debts_equal_those_of_rust_on_the_oldest_redis() {
+fn and_on_the_oldest_redis() {
     walk(Kind::OldRedis, 0x01D, 10_000);
 }
 
-/// Where doubles lose precision: every sum here has more than 53 bits.
+/// Where doubles begin to lose: every sum here has more than 53 bits.
 #[test]
 fn the_longest_limits_are_exact() {
-    let mut clocked = Clocked::with(Kind::Redis, &adhoc_script());
+    let mut clocked = Clocked::with(Kind::Redis, &brought());
     let longest = i64::try_from(LONGEST).expect("63 bits");
     let mut reference = Reference::default();
     let mut at = Micros::new(1_700_000_000_123_456);
     for (step, limit, count, period, quantity) in [
         (0, LONGEST, 1, 1, 1),           // a nanosecond each
-        (0, LONGEST, 1, 1, longest - 1), // up to the limit
-        (0, LONGEST, 1, 1, 1),           // and one beyond it
-        (1, LONGEST, 1, 1, 1_001),       // a microsecond later, one beyond it as well
+        (0, LONGEST, 1, 1, longest - 1), // up to the line
+        (0, LONGEST, 1, 1, 1),           // and over it, by one
+        (1, LONGEST, 1, 1, 1_001),       // a microsecond later by one as well
         (0, LONGEST, 1, 1, 1_000),
         (0, 1, 1, longest, 0),
         (0, LONGEST, 1, 1, longest + 1), // never
@@ -287,74 +287,73 @@ fn the_longest_limits_are_exact() {
         (0, LONGEST, 1, 1, longest),
         (0, LONGEST, 1, 1, -longest + 1), // all but one
         (0, 1, 1, 1, 0),
-        (4_500_000_000_000_000, LONGEST, 1, 1, longest), // the limit is the end of time
+        (4_500_000_000_000_000, LONGEST, 1, 1, longest), // the line is the end of time
         (0, LONGEST, 1, 1, 2_500_000_000_000_000_007),
         (0, LONGEST, 1, 1, longest),
         (0, LONGEST, 1, 1, 0),
     ] {
         at = at.plus(step);
-        let operation = charge(limit, count, period, quantity).expect("a limit");
-        let want = reference.apply(at, operation);
+        let asked = charge(limit, count, period, quantity).expect("a limit");
+        let want = reference.ask(at, asked);
         let mut pipe = redis::pipe();
-        call_at(&mut pipe, at, call(&clocked.sha, "k", operation));
+        call_at(&mut pipe, at, call(&clocked.sha, "k", asked));
         let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
-        assert_eq!(read(operation, &answers[0]), want, "{operation:?} at {at}");
+        assert_eq!(read(asked, &answers[0]), want, "{asked:?} at {at}");
     }
-    assert!(reference.owes > 1 << 62, "the debt got that large");
+    assert!(reference.owes > 1 << 62, "it came as far as that");
 }
 
-/// A step back is not forgiven here, so a return mints nothing either.
+/// No step back is forgiven here, so a return is none either.
 #[test]
-fn a_flickering_clock_mints_nothing_for_adhoc_limits() {
-    let mut clocked = Clocked::with(Kind::Redis, &adhoc_script());
+fn a_clock_that_flickers_mints_nothing() {
+    let mut clocked = Clocked::with(Kind::Redis, &brought());
     clocked.forget(true);
     let at = |seconds: u64| Micros::new(1_700_000_000_000_000 + seconds * 1_000_000);
     for (seconds, quantity, outcome) in [(10, 4, 0), (0, 1, 2), (10, 1, 2), (0, 1, 2), (10, 1, 2), (11, 4, 0)]
     {
-        let operation = charge(4, 10, 1_000_000_000, quantity).expect("a limit");
+        let asked = charge(4, 10, 1_000_000_000, quantity).expect("a limit");
         let mut pipe = redis::pipe();
-        call_at(&mut pipe, at(seconds), call(&clocked.sha, "k", operation));
+        call_at(&mut pipe, at(seconds), call(&clocked.sha, "k", asked));
         let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
         assert_eq!(answers[0][1], outcome, "{quantity} at {seconds} s");
     }
 }
 
 #[test]
-fn peeks_and_full_refunds_leave_no_key_behind() {
+fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
     let server = Server::start();
-    let (mut connection, sha) = server.load(&adhoc_script());
-    let mut apply = |quantity| {
-        let operation = charge(5, 1, 3_600_000_000_000, quantity).expect("a limit");
-        let numbers: Vec<u64> =
-            call(&sha, "k", operation).query(&mut connection).expect("the script answers");
+    let (mut connection, sha) = server.load(&brought());
+    let mut ask = |quantity| {
+        let asked = charge(5, 1, 3_600_000_000_000, quantity).expect("a limit");
+        let numbers: Vec<u64> = call(&sha, "k", asked).query(&mut connection).expect("the script answers");
         let until: i64 = redis::cmd("PEXPIRETIME").arg("k").query(&mut connection).expect("an answer");
         let value: Option<u64> = redis::cmd("GET").arg("k").query(&mut connection).expect("an answer");
         let encoding: Option<String> =
             redis::cmd("OBJECT").arg("ENCODING").arg("k").query(&mut connection).ok();
         (numbers, until, value, encoding.filter(|_| value.is_some()))
     };
-    assert_eq!((apply(0).1, apply(-1).1, apply(6).1), (-2, -2, -2), "a peek, a refund, a cost never allowed");
-    let (numbers, until, value, encoding) = apply(2);
+    assert_eq!((ask(0).1, ask(-1).1, ask(6).1), (-2, -2, -2), "a look, a gift, what never passes");
+    let (numbers, until, value, encoding) = ask(2);
     let owes = (numbers[0] + 7_200_000_000) * NANOS;
     assert_eq!((numbers[3], value), (7_200_000_000, Some(owes)), "the instant, in nanoseconds");
     assert_eq!(
         until,
         i64::try_from(owes.div_ceil(1_000_000)).expect("an instant"),
-        "expires when nothing is owed"
+        "forgotten when nothing is owed"
     );
     assert_eq!(encoding.as_deref(), Some("int"));
-    assert_eq!(apply(4).1, until, "a refusal changes nothing");
-    assert_eq!(apply(0).1, until);
-    assert_eq!(apply(-2).1, -2);
-    assert_eq!(apply(-2).2, None);
+    assert_eq!(ask(4).1, until, "a refusal changes nothing");
+    assert_eq!(ask(0).1, until);
+    assert_eq!(ask(-2).1, -2);
+    assert_eq!(ask(-2).2, None);
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("an answer");
-    assert!(stats.contains("cmdstat_set:calls=1,"), "one charge is written once: {stats}");
+    assert!(stats.contains("cmdstat_set:calls=1,"), "what was charged once was written once: {stats}");
 }
 
 #[test]
-fn invalid_calls_are_errors_and_write_nothing() {
+fn what_is_wrong_is_said_and_nothing_is_written() {
     let server = Server::start();
-    let (mut connection, sha) = server.load(&adhoc_script());
+    let (mut connection, sha) = server.load(&brought());
     let numbers =
         |numbers: [i64; 4]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<u8>>();
     let mut refuses = |keys: &[&str], arguments: &[&[u8]], sentence: &str| {
@@ -364,21 +363,25 @@ fn invalid_calls_are_errors_and_write_nothing() {
         let error = answer.expect_err(sentence);
         assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
         let size: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("an answer");
-        assert_eq!(size, 0, "written by an invalid call: {sentence}");
+        assert_eq!(size, 0, "written by a request that is wrong: {sentence}");
     };
     let good = numbers([1, 0, 1, 0]);
-    let shape = "expected one key, and as arguments c and 32 bytes of numbers, or x";
+    let shape = "expected one key, and as arguments 1:charge and 32 bytes of numbers, or 1:forget";
     for (keys, arguments) in [
-        (&[][..], &[b"c", &good[..]][..]),
-        (&["k", "l"], &[b"c", &good]),
+        (&[][..], &[b"1:charge", &good[..]][..]),
+        (&["k", "l"], &[b"1:charge", &good]),
         (&["k"], &[]),
-        (&["k"], &[b"c"]),
-        (&["k"], &[b"c", &good[1..]]),
-        (&["k"], &[b"x", &good]),
-        (&["k"], &[b"z", &good]),
+        (&["k"], &[b"1:charge"]),
+        (&["k"], &[b"1:charge", &good[1..]]),
+        (&["k"], &[b"1:forget", &good]),
+        (&["k"], &[b"1:other", &good]),
     ] {
         let sentence = format!("tidegate: {} keys and {} arguments; {shape}", keys.len(), arguments.len());
         refuses(keys, arguments, &sentence);
+    }
+    let version = "tidegate: operation without wire version 1; expected 1:charge or 1:forget";
+    for other in [&b"c"[..], b"2:charge", b""] {
+        refuses(&["k"], &[other, &good], version);
     }
     let ranges = "expected microseconds below 2^53, and nanoseconds below 1000";
     for wrong in
@@ -386,13 +389,13 @@ fn invalid_calls_are_errors_and_write_nothing() {
     {
         let [full, full_ns, charge, charge_ns] = wrong;
         let found = format!("full {full} and {full_ns}, charge {charge} and {charge_ns}");
-        refuses(&["k"], &[b"c", &numbers(wrong)], &format!("tidegate: {found}; {ranges}"));
+        refuses(&["k"], &[b"1:charge", &numbers(wrong)], &format!("tidegate: {found}; {ranges}"));
     }
     for foreign in ["hello", "", "12", "-5000", "9007199254740992000", "99999999999999999999999"] {
         redis::cmd("SET").arg("k").arg(foreign).exec(&mut connection).expect("an answer");
-        let operation = charge(5, 1, 1_000_000_000, 1).expect("a limit");
-        let error = call(&sha, "k", operation).query::<Vec<u64>>(&mut connection).expect_err("no state");
-        assert!(error.detail().is_some_and(|detail| detail.contains("of something else")), "{error}");
+        let asked = charge(5, 1, 1_000_000_000, 1).expect("a limit");
+        let error = call(&sha, "k", asked).query::<Vec<u64>>(&mut connection).expect_err("no state");
+        assert!(error.detail().is_some_and(|detail| detail.contains("of unknown content")), "{error}");
         let kept: String = redis::cmd("GET").arg("k").query(&mut connection).expect("an answer");
         assert_eq!(kept, foreign);
     }

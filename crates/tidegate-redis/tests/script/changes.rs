@@ -1,8 +1,7 @@
-//! # Rules change, state stays
+//! # Rules change, states stay
 //!
-//! The script learns of a change with the next request. What was used stays used: under another quota the
-//! same number of tokens, under another algorithm as much as it can hold, as if it had been used at that
-//! moment.
+//! The script learns of a change with the next request. What was used stays used: under another quota as many tokens,
+//! under another algorithm as much as it can hold, as if it had been used at that moment.
 
 use tidegate_core::{Micros, Rule};
 
@@ -12,7 +11,7 @@ use crate::wire::{Ask, Reply, Told};
 
 const NOON: Micros = Micros::new(1_700_000_040_000_000); // a full minute
 
-/// One rule of each algorithm, with a burst of ten.
+/// One of each algorithm, with room for ten at once.
 const EACH: [&str; 9] = [
     "10/min",
     "leaky_queue 10/min queue 9 nodelay",
@@ -43,7 +42,7 @@ impl Changing {
         Changing(Clocked::start())
     }
 
-    fn ask(&mut self, at: Micros, verb: char, cost: u32, text: &str) -> Told {
+    fn ask(&mut self, at: Micros, verb: &str, cost: u32, text: &str) -> Told {
         let id = (text == "places").then_some(b"an id of 16 byte".as_slice());
         let Reply { rules, .. } = self.0.ask(at, verb, &ask(text, cost), id);
         rules[0]
@@ -57,24 +56,24 @@ fn another_algorithm_is_charged_what_was_used() {
         for new in EACH {
             for used in [1, 6, 10] {
                 changing.0.clear();
-                changing.ask(NOON, 'c', used, old);
-                let found = changing.ask(NOON, 'p', 0, new);
+                changing.ask(NOON, "check", used, old);
+                let found = changing.ask(NOON, "peek", 0, new);
                 assert_eq!(found.remaining, u64::from(10 - used), "{used} used by {old}, seen by {new}");
                 if old != new && old != "places" && new != "places" {
-                    let refused = changing.ask(NOON, 'c', 10, new);
-                    assert_eq!(refused.outcome, 2, "{used} used by {old}, requested from {new}");
-                    assert_wait_holds(&mut changing, refused.wait, old, new);
+                    let refused = changing.ask(NOON, "check", 10, new);
+                    assert_eq!(refused.outcome, 2, "{used} used by {old}, asked of {new}");
+                    kept(&mut changing, refused.wait, old, new);
                 }
             }
         }
     }
 }
 
-/// A refusal has written the migrated state, so that the wait it reported holds.
-fn assert_wait_holds(changing: &mut Changing, wait: u64, old: &str, new: &str) {
-    let early = changing.ask(NOON.plus(wait - 1), 'p', 10, new);
+/// A refusal has written what it has carried over, so that what it promised holds.
+fn kept(changing: &mut Changing, wait: u64, old: &str, new: &str) {
+    let early = changing.ask(NOON.plus(wait - 1), "peek", 10, new);
     assert_eq!((early.outcome, early.wait), (2, 1), "{old}, {new}");
-    assert_eq!(changing.ask(NOON.plus(wait), 'p', 10, new).outcome, 0, "{old}, {new}");
+    assert_eq!(changing.ask(NOON.plus(wait), "peek", 10, new).outcome, 0, "{old}, {new}");
 }
 
 #[test]
@@ -83,8 +82,8 @@ fn another_algorithm_is_charged_no_more_than_it_can_hold() {
     for old in ["fixed_window 10/min", "sliding_log 50/min", "sliding_window 10/min cells 6"] {
         for new in ["2/min", "leaky_queue 2/min queue 1", "stepped_bucket 1/min burst 2"] {
             changing.0.clear();
-            changing.ask(NOON, 'f', 50, old);
-            let found = changing.ask(NOON, 'p', 2, new);
+            changing.ask(NOON, "force", 50, old);
+            let found = changing.ask(NOON, "peek", 2, new);
             let nothing_before = if new.starts_with("stepped") { 120_000_000 } else { 60_000_000 };
             assert_eq!((found.outcome, found.remaining, found.reset), (2, 0, nothing_before), "{old}, {new}");
         }
@@ -92,77 +91,77 @@ fn another_algorithm_is_charged_no_more_than_it_can_hold() {
 }
 
 #[test]
-fn another_quota_keeps_the_number_of_used_tokens() {
+fn under_another_quota_as_many_tokens_are_used() {
     let mut changing = Changing::start();
     let (fine, coarse) = ("999983/s", "1/s burst 20000");
-    changing.ask(NOON, 'c', 60_000, fine);
-    // 49999 have refilled, the others are used; the time since then has 850 thousand parts of a microsecond
-    // that 1/s cannot represent.
+    changing.ask(NOON, "check", 60_000, fine);
+    // 49999 have come back, the others are used; since when is told with 850 thousand parts of a microsecond that 1/s
+    // does not know.
     let at = NOON.plus(50_000);
-    assert_eq!(changing.ask(at, 'c', 3, fine).remaining, 999_983 - 10_004);
-    assert_eq!(changing.ask(at, 'p', 0, coarse).remaining, 9_996);
-    assert_eq!(changing.ask(at.plus(1_000_000), 'p', 0, coarse).remaining, 9_997);
-    assert_eq!(changing.ask(at.plus(1_000_000), 'c', 1, coarse).remaining, 9_996);
-    assert_eq!(changing.ask(at.plus(1_000_000), 'p', 0, "1/h burst 10005").remaining, 1);
-    assert_eq!(changing.ask(at.plus(1_000_000), 'p', 0, "1/h burst 5").remaining, 0);
+    assert_eq!(changing.ask(at, "check", 3, fine).remaining, 999_983 - 10_004);
+    assert_eq!(changing.ask(at, "peek", 0, coarse).remaining, 9_996);
+    assert_eq!(changing.ask(at.plus(1_000_000), "peek", 0, coarse).remaining, 9_997);
+    assert_eq!(changing.ask(at.plus(1_000_000), "check", 1, coarse).remaining, 9_996);
+    assert_eq!(changing.ask(at.plus(1_000_000), "peek", 0, "1/h burst 10005").remaining, 1);
+    assert_eq!(changing.ask(at.plus(1_000_000), "peek", 0, "1/h burst 5").remaining, 0);
 }
 
-/// A key has whole tokens and the time since: what had refilled of the next token is kept as time, and so
-/// counts at the new rate.
+/// A key has whole tokens and the time since: what had come back of the next one is told as time, and so counts at the
+/// new pace.
 #[test]
-fn a_partly_refilled_token_or_step_counts_at_the_new_rate() {
+fn what_had_come_back_of_a_token_or_a_step_counts_at_the_new_pace() {
     let mut changing = Changing::start();
     let at = |millis: u64| NOON.plus(millis * 1_000);
-    changing.ask(NOON, 'c', 2, "3/s");
-    assert_eq!(changing.ask(at(100), 'c', 1, "3/s").remaining, 0); // a third of a token less than three
-    let found = changing.ask(at(100), 'p', 0, "10/s");
-    assert_eq!((found.remaining, found.reset), (8, 200_000), "the 100ms are a token at the new rate");
+    changing.ask(NOON, "check", 2, "3/s");
+    assert_eq!(changing.ask(at(100), "check", 1, "3/s").remaining, 0); // a third of a token less than three
+    let found = changing.ask(at(100), "peek", 0, "10/s");
+    assert_eq!((found.remaining, found.reset), (8, 200_000), "the 100ms were a token of the new pace");
     assert_eq!(
-        changing.ask(at(100), 'p', 0, "1/h burst 3").remaining,
+        changing.ask(at(100), "peek", 0, "1/h burst 3").remaining,
         0,
-        "and next to nothing at a slower one"
+        "and next to nothing of a slower one"
     );
 
     changing.0.clear();
-    changing.ask(NOON, 'c', 30, "stepped_bucket 20/min burst 50");
-    let found = changing.ask(at(29_000), 'p', 0, "stepped_bucket 10 per 10s burst 50");
+    changing.ask(NOON, "check", 30, "stepped_bucket 20/min burst 50");
+    let found = changing.ask(at(29_000), "peek", 0, "stepped_bucket 10 per 10s burst 50");
     assert_eq!(
         (found.remaining, found.reset),
         (40, 1_000_000),
-        "two steps of the new rule, since the step of the old one began"
+        "two steps of the new, since the step of the old began"
     );
 }
 
 #[test]
-fn an_open_window_keeps_its_count_under_a_new_rule() {
+fn a_window_that_is_still_open_keeps_its_count() {
     let mut changing = Changing::start();
     let at = |seconds: u64| NOON.plus(seconds * 1_000_000);
-    changing.ask(NOON, 'c', 4, "fixed_window 10/min");
-    assert_eq!(changing.ask(at(59), 'p', 0, "fixed_window 10/h").remaining, 6);
-    assert_eq!(changing.ask(at(60), 'p', 0, "fixed_window 10/h").remaining, 10);
-    assert_eq!(changing.ask(at(59), 'p', 0, "fixed_window 10 per 7s from first hit").reset, 7_000_000);
-    // A refusal under the new rule migrates it.
-    changing.ask(at(59), 'c', 10, "fixed_window 10/h");
-    assert_eq!(changing.ask(at(61), 'p', 0, "fixed_window 10/h").remaining, 6);
+    changing.ask(NOON, "check", 4, "fixed_window 10/min");
+    assert_eq!(changing.ask(at(59), "peek", 0, "fixed_window 10/h").remaining, 6);
+    assert_eq!(changing.ask(at(60), "peek", 0, "fixed_window 10/h").remaining, 10);
+    assert_eq!(changing.ask(at(59), "peek", 0, "fixed_window 10 per 7s from first hit").reset, 7_000_000);
+    // A refusal under the new rule takes it over.
+    changing.ask(at(59), "check", 10, "fixed_window 10/h");
+    assert_eq!(changing.ask(at(61), "peek", 0, "fixed_window 10/h").remaining, 6);
 
     changing.0.clear();
-    changing.ask(NOON, 'c', 4, "fixed_window 10 per 30s from first hit");
-    assert_eq!(changing.ask(at(10), 'p', 0, "fixed_window 10 per 20s from first hit").reset, 10_000_000);
-    assert_eq!(changing.ask(at(20), 'p', 0, "fixed_window 10 per 20s from first hit").remaining, 10);
-    assert_eq!(changing.ask(at(29), 'p', 0, "fixed_window 10 per 40s from first hit").reset, 11_000_000);
-    assert_eq!(changing.ask(at(29), 'p', 0, "fixed_window 10/min").reset, 31_000_000);
+    changing.ask(NOON, "check", 4, "fixed_window 10 per 30s from first hit");
+    assert_eq!(changing.ask(at(10), "peek", 0, "fixed_window 10 per 20s from first hit").reset, 10_000_000);
+    assert_eq!(changing.ask(at(20), "peek", 0, "fixed_window 10 per 20s from first hit").remaining, 10);
+    assert_eq!(changing.ask(at(29), "peek", 0, "fixed_window 10 per 40s from first hit").reset, 11_000_000);
+    assert_eq!(changing.ask(at(29), "peek", 0, "fixed_window 10/min").reset, 31_000_000);
 }
 
 #[test]
-fn another_number_of_cells_counts_all_usage_as_of_now() {
+fn other_cells_count_everything_as_made_now() {
     let mut changing = Changing::start();
     let at = |millis: u64| NOON.plus(millis * 1_000);
     let (five, ten) = ("sliding_window 5/s cells 5", "sliding_window 5/s cells 10");
-    changing.ask(NOON, 'c', 3, five);
+    changing.ask(NOON, "check", 3, five);
     assert_eq!(limit(&rule(ten)), 5);
-    let refused = changing.ask(at(400), 'c', 3, ten);
+    let refused = changing.ask(at(400), "check", 3, ten);
     assert_eq!((refused.outcome, refused.remaining, refused.wait), (2, 2, 1_100_000));
-    let refused = changing.ask(at(1_500).minus(1), 'c', 3, ten);
+    let refused = changing.ask(at(1_500).minus(1), "check", 3, ten);
     assert_eq!((refused.outcome, refused.remaining, refused.wait), (2, 2, 1));
-    assert_eq!(changing.ask(at(1_500), 'c', 5, ten).outcome, 0);
+    assert_eq!(changing.ask(at(1_500), "check", 5, ten).outcome, 0);
 }

@@ -1,8 +1,8 @@
 //! # The script on a clock that the test sets
 //!
-//! The code below goes before the script's text and stands between it and Redis: `TIME` is answered from a
-//! key, and the expiry of a value is recorded instead of being passed to the server, which has another
-//! clock. With `test:forgets` set, values expire by the test's clock, when they are read.
+//! The piece below goes before the script's text and stands between it and Redis: `TIME` is answered from a key, and
+//! the expiry of a value is written down instead of being handed to the server, whose clock is another one. With
+//! `test:forgets` set, values expire by the test's clock, when somebody looks.
 
 use redis::{Connection, Pipeline};
 use tidegate_core::Micros;
@@ -62,24 +62,31 @@ impl Clocked {
         Clocked::with(kind, &script())
     }
 
-    /// Starts with another script.
+    /// With another script.
     pub(crate) fn with(kind: Kind, script: &str) -> Self {
         let server = Server::of(kind);
         let (connection, sha) = server.load(&format!("{CLOCK}{script}"));
         Clocked { connection, sha, _server: server }
     }
 
-    pub(crate) fn ask(&mut self, at: Micros, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Reply {
+    /// Loads another script in place of this one.
+    pub(crate) fn load(&mut self, script: &str) {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(format!("{CLOCK}{script}"));
+        self.sha = load.query(&mut self.connection).expect("the script is Lua");
+    }
+
+    pub(crate) fn ask(&mut self, at: Micros, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Reply {
         let mut pipe = redis::pipe();
         call_at(&mut pipe, at, call(&self.sha, verb, asks, id));
         self.answers(&pipe).remove(0)
     }
 
-    /// The same, with all numbers of the reply.
+    /// The same, with all its numbers.
     pub(crate) fn numbers(
         &mut self,
         at: Micros,
-        verb: char,
+        verb: &str,
         asks: &[Ask],
         id: Option<&[u8]>,
     ) -> (Told, Vec<u64>) {
@@ -89,13 +96,13 @@ impl Clocked {
         (Reply::read(&answers[0]).rules[0], answers[0].clone())
     }
 
-    /// The replies to a pipeline of requests.
+    /// The answers to many requests at once.
     pub(crate) fn answers(&mut self, pipe: &Pipeline) -> Vec<Reply> {
         let answers: Vec<Vec<u64>> = pipe.query(&mut self.connection).expect("the script answers");
         answers.iter().map(|numbers| Reply::read(numbers)).collect()
     }
 
-    /// The millisecond at which a key expires; `None` if it does not exist.
+    /// Until which millisecond a key is remembered; `None` if it is not there.
     pub(crate) fn expiry(&mut self, key: &str) -> Option<u64> {
         let exists: bool = redis::cmd("EXISTS").arg(key).query(&mut self.connection).expect("an answer");
         let expiry: Option<u64> =
@@ -104,7 +111,7 @@ impl Clocked {
         expiry
     }
 
-    /// Sets whether values expire by the test's clock.
+    /// Whether values expire by the test's clock.
     pub(crate) fn forget(&mut self, forgets: bool) {
         let mut command = redis::cmd(if forgets { "SET" } else { "DEL" });
         command.arg("test:forgets");

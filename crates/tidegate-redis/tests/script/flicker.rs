@@ -1,7 +1,6 @@
-//! # A server clock that steps back and returns
+//! # A server's clock that steps back and comes again
 //!
-//! The comparison of script and core is in `walk.rs`; here is the required behaviour, whichever of them
-//! decides.
+//! The script and the core side by side are in `walk.rs`; here is what must come of it, whoever decides.
 
 use tidegate_core::{Micros, Rule};
 
@@ -13,12 +12,12 @@ use crate::wire::{Ask, Told};
 const NOON: Micros = Micros::new(1_700_000_000_000_000);
 const SECOND: u64 = 1_000_000;
 
-/// Whether a rule remembers the latest instant before the clock stepped back.
+/// Whether a rule remembers where the clock stepped back from.
 fn remembers(rule: &Rule) -> bool {
     !matches!(rule, Rule::FixedWindow(_) | Rule::SteppedBucket(_) | Rule::NginxQueue(_))
 }
 
-fn ask(clocked: &mut Clocked, at: Micros, verb: char, cost: &str, rule: &Rule, id: Option<&[u8]>) -> Told {
+fn ask(clocked: &mut Clocked, at: Micros, verb: &str, cost: &str, rule: &Rule, id: Option<&[u8]>) -> Told {
     let asks = [Ask { cost: cost.to_owned(), ..Ask::new("key", 1, rule) }];
     clocked.numbers(at, verb, &asks, id).0
 }
@@ -28,7 +27,7 @@ fn length(clocked: &mut Clocked) -> u64 {
 }
 
 #[test]
-fn a_flickering_clock_mints_nothing() {
+fn a_clock_that_flickers_mints_nothing() {
     let mut clocked = Clocked::start();
     clocked.forget(true);
     for text in RULES {
@@ -36,19 +35,19 @@ fn a_flickering_clock_mints_nothing() {
         if !remembers(&rule) {
             continue;
         }
-        let all = ask(&mut clocked, NOON, 'x', "0", &rule, None).remaining.to_string();
-        assert!(ask(&mut clocked, NOON, 'c', &all, &rule, None).outcome < 2, "{text}");
+        let all = ask(&mut clocked, NOON, "reset", "0", &rule, None).remaining.to_string();
+        assert!(ask(&mut clocked, NOON, "check", &all, &rule, None).outcome < 2, "{text}");
         for _ in 0..3 {
             for at in [NOON.minus(100_000 * SECOND), NOON] {
-                let reply = ask(&mut clocked, at, 'c', "1", &rule, None);
-                assert_eq!((reply.outcome, reply.remaining), (2, 0), "{text} at {at}");
+                let told = ask(&mut clocked, at, "check", "1", &rule, None);
+                assert_eq!((told.outcome, told.remaining), (2, 0), "{text} at {at}");
             }
         }
     }
 }
 
 #[test]
-fn a_flickering_clock_mints_nothing_for_several_buckets_at_once() {
+fn several_buckets_at_once_mint_nothing_either() {
     let mut clocked = Clocked::start();
     let rules: [Rule; 3] =
         ["10/s burst 4", "7/s burst 5", "3/s burst 9"].map(|text| text.parse().expect("a rule"));
@@ -56,70 +55,70 @@ fn a_flickering_clock_mints_nothing_for_several_buckets_at_once() {
     let asks = |cost| [0, 1, 2].map(|n: usize| Ask::new(&n.to_string(), cost, &rules[n]));
     for (at, cost) in [(10, 4), (0, 1), (10, 1), (0, 1), (1, 2), (10, 1), (11, 4)] {
         let at = NOON.plus(at * SECOND);
-        let want = core.ask(at, 'c', &[cost; 3]);
-        assert_eq!(clocked.ask(at, 'c', &asks(cost), None), want, "{cost} at {at}");
+        let want = core.ask(at, "check", &[cost; 3]);
+        assert_eq!(clocked.ask(at, "check", &asks(cost), None), want, "{cost} at {at}");
     }
 }
 
 #[test]
-fn a_bucket_value_is_longer_only_while_the_clock_is_behind() {
+fn a_value_is_longer_only_while_the_clock_is_behind() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
-    let mut charge = |at: Micros, cost: &str| {
-        ask(&mut clocked, at, 'c', cost, &rule, None);
+    let mut visit = |at: Micros, cost: &str| {
+        ask(&mut clocked, at, "check", cost, &rule, None);
         length(&mut clocked)
     };
-    assert_eq!(charge(NOON, "4"), 12);
-    assert_eq!(charge(NOON.minus(10 * SECOND), "1"), 35);
-    assert_eq!(charge(NOON.minus(9 * SECOND), "1"), 35);
-    assert_eq!(charge(NOON, "1"), 12);
+    assert_eq!(visit(NOON, "4"), 12);
+    assert_eq!(visit(NOON.minus(10 * SECOND), "1"), 35);
+    assert_eq!(visit(NOON.minus(9 * SECOND), "1"), 35);
+    assert_eq!(visit(NOON, "1"), 12);
 }
 
-/// The clock moves ten seconds back and forth, five times.
+/// Ten seconds back and forth, five times.
 #[test]
-fn a_clock_flickering_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
+fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
     let mut clocked = Clocked::start();
     for kind in ["sliding_log 5/s", "sliding_window 5/s cells 10", "sliding_window 5/s cells 5 interpolated"]
     {
-        assert_admits_one_limit(&mut clocked, kind);
+        admits_one_limit(&mut clocked, kind);
     }
     for kind in
         ["sliding_window 5 per 10s cells 1 plain", "sliding_window 5 per 3s cells 7", "sliding_log 5/h"]
     {
-        assert_admits_one_limit(&mut clocked, kind);
+        admits_one_limit(&mut clocked, kind);
     }
 }
 
-fn assert_admits_one_limit(clocked: &mut Clocked, text: &str) {
+fn admits_one_limit(clocked: &mut Clocked, text: &str) {
     clocked.clear();
     let (rule, mut passed) = (text.parse().expect("a rule"), 0);
     for _ in 0..5 {
         for at in [NOON, NOON.minus(10 * SECOND)] {
-            let outcomes = (0..10).map(|_| ask(clocked, at, 'c', "1", &rule, None).outcome);
-            passed += outcomes.filter(|outcome| *outcome == 0).count();
+            let told = (0..10).map(|_| ask(clocked, at, "check", "1", &rule, None).outcome);
+            passed += told.filter(|outcome| *outcome == 0).count();
         }
     }
     assert_eq!(passed, 5, "{text}");
 }
 
 #[test]
-fn a_log_or_cell_value_is_longer_only_while_the_clock_is_behind() {
+fn the_value_of_a_log_or_of_cells_is_longer_only_while_the_clock_is_behind() {
     for (text, length_of_one) in [("sliding_log 4/s", 8), ("sliding_window 4/s cells 10", 21)] {
         let (mut clocked, rule) = (Clocked::start(), text.parse().expect("a rule"));
-        let mut charge = |at: Micros, cost: &str| {
-            ask(&mut clocked, at, 'c', cost, &rule, None);
+        let mut visit = |at: Micros, cost: &str| {
+            ask(&mut clocked, at, "check", cost, &rule, None);
             length(&mut clocked)
         };
-        assert_eq!(charge(NOON, "1"), length_of_one, "{text}");
-        assert_eq!(charge(NOON.minus(SECOND / 2), "5"), length_of_one, "{text}: a small step");
-        assert_eq!(charge(NOON.minus(10 * SECOND), "5"), length_of_one + 7, "{text}: a far step");
-        assert_eq!(charge(NOON.minus(9 * SECOND), "5"), length_of_one + 7, "{text}");
-        assert_eq!(charge(NOON, "5"), length_of_one, "{text}");
+        assert_eq!(visit(NOON, "1"), length_of_one, "{text}");
+        assert_eq!(visit(NOON.minus(SECOND / 2), "5"), length_of_one, "{text}: a small step");
+        assert_eq!(visit(NOON.minus(10 * SECOND), "5"), length_of_one + 7, "{text}: a far step");
+        assert_eq!(visit(NOON.minus(9 * SECOND), "5"), length_of_one + 7, "{text}");
+        assert_eq!(visit(NOON, "5"), length_of_one, "{text}");
     }
 }
 
-/// A window changes its cells, and a log changes its period, while the clock is behind.
+/// A window that is changed to other cells, and a log that is changed to another period, while the clock is behind.
 #[test]
-fn a_changed_rule_remembers_the_latest_instant_before_the_step_back() {
+fn a_changed_rule_remembers_where_the_clock_stepped_back_from() {
     let changes = [
         ("sliding_window 4/s cells 10", "sliding_window 4/s cells 5"),
         ("sliding_window 4/s cells 10", "sliding_window 4 per 2s cells 3 interpolated"),
@@ -129,30 +128,30 @@ fn a_changed_rule_remembers_the_latest_instant_before_the_step_back() {
     for (old, new) in changes {
         let mut clocked = Clocked::start();
         let [old, new]: [Rule; 2] = [old, new].map(|text| text.parse().expect("a rule"));
-        assert_eq!(ask(&mut clocked, NOON, 'c', "4", &old, None).outcome, 0);
-        assert_eq!(ask(&mut clocked, NOON.minus(10 * SECOND), 'c', "1", &old, None).outcome, 2);
+        assert_eq!(ask(&mut clocked, NOON, "check", "4", &old, None).outcome, 0);
+        assert_eq!(ask(&mut clocked, NOON.minus(10 * SECOND), "check", "1", &old, None).outcome, 2);
         for at in [NOON.minus(10 * SECOND), NOON, NOON.minus(10 * SECOND), NOON] {
-            assert_eq!(ask(&mut clocked, at, 'c', "1", &new, None).outcome, 2, "{new:?} at {at}");
+            assert_eq!(ask(&mut clocked, at, "check", "1", &new, None).outcome, 2, "{new:?} at {at}");
         }
     }
 }
 
 #[test]
-fn another_algorithm_is_charged_the_usage_without_the_latest_instant() {
+fn another_algorithm_is_charged_what_was_used_and_not_the_mark() {
     let new = "fixed_window 10/h".parse().expect("a rule");
     for old in ["sliding_log 4/s", "sliding_window 4/s cells 10"] {
         let (mut clocked, old) = (Clocked::start(), old.parse().expect("a rule"));
-        ask(&mut clocked, NOON, 'c', "3", &old, None);
+        ask(&mut clocked, NOON, "check", "3", &old, None);
         let low = NOON.minus(10 * SECOND);
-        assert_eq!(ask(&mut clocked, low, 'c', "2", &old, None).remaining, 1);
-        assert_eq!(ask(&mut clocked, low, 'p', "0", &new, None).remaining, 7, "{old:?}");
-        assert_eq!(ask(&mut clocked, NOON, 'p', "0", &new, None).remaining, 7, "{old:?}");
+        assert_eq!(ask(&mut clocked, low, "check", "2", &old, None).remaining, 1);
+        assert_eq!(ask(&mut clocked, low, "peek", "0", &new, None).remaining, 7, "{old:?}");
+        assert_eq!(ask(&mut clocked, NOON, "peek", "0", &new, None).remaining, 7, "{old:?}");
     }
 }
 
-/// The longest step that a window with such cells remembers, and some that are too long, as in the core.
+/// The longest step that a window of such cells remembers, and two that are too long, as in the core.
 #[test]
-fn a_window_remembers_a_step_back_as_far_as_the_core() {
+fn a_window_remembers_a_step_as_far_as_the_core_can() {
     let mut clocked = Clocked::start();
     for (text, cell, furthest) in [
         ("sliding_window 3 per 10us cells 5", 2, 4_095),
@@ -165,15 +164,19 @@ fn a_window_remembers_a_step_back_as_far_as_the_core() {
             let low = NOON.minus(step * cell);
             for (at, cost) in [(NOON, 3), (low, 1), (low.plus(cell), 1), (NOON, 1), (NOON.plus(7 * cell), 1)]
             {
-                let want = core.ask(at, 'c', &[cost]);
+                let want = core.ask(at, "check", &[cost]);
                 let asks = [Ask::new("key", cost, &rule)];
-                assert_eq!(clocked.ask(at, 'c', &asks, None), want, "{text}: {step} cells, {cost} at {at}");
+                assert_eq!(
+                    clocked.ask(at, "check", &asks, None),
+                    want,
+                    "{text}: {step} cells, {cost} at {at}"
+                );
             }
         }
     }
 }
 
-/// The next reading of a flickering clock, for a rule with windows of this length.
+/// The next reading of a clock that flickers, for a rule with windows of this length.
 fn flickered(at: Micros, latest: Micros, period: u64, random: &mut Random) -> Micros {
     match random.below(12) {
         0..3 => at,
@@ -189,9 +192,9 @@ fn flickered(at: Micros, latest: Micros, period: u64, random: &mut Random) -> Mi
     }
 }
 
-/// Compares script and core on logs and cells alone, with many more steps back and returns than in `walk.rs`.
+/// Script and core side by side, on logs and cells alone and with many more steps back and returns than in `walk.rs`.
 #[test]
-fn logs_and_cells_on_a_flickering_clock_decide_as_the_core() {
+fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
     let (mut clocked, mut random) = (Clocked::start(), Random(0xF11C));
     let sliding = RULES.iter().copied().filter(|text| text.starts_with("sliding"));
     for text in
@@ -208,7 +211,9 @@ fn logs_and_cells_on_a_flickering_clock_decide_as_the_core() {
             for step in 0..400 {
                 at = flickered(at, latest, period, &mut random);
                 latest = latest.max(at);
-                let verb = random.one_of(&['c', 'c', 'c', 'c', 'c', 't', 'p', 'f', 'r']);
+                let verb = random.one_of(&[
+                    "check", "check", "check", "check", "check", "take", "peek", "force", "refund",
+                ]);
                 let cost = random.one_of(&[1, 1, limit, limit / 2 + 1, limit + 1]);
                 let cost = u32::try_from(cost).expect("a cost");
                 let want = core.ask(at, verb, &[cost]);
@@ -221,21 +226,21 @@ fn logs_and_cells_on_a_flickering_clock_decide_as_the_core() {
     }
 }
 
-/// Two of four tokens are leased for a second, and two are taken.
+/// Two of four are lent for a second, and two are taken.
 #[test]
-fn a_flickering_clock_mints_nothing_for_leased_tokens() {
+fn what_is_lent_is_not_minted_either() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
-    let granted = ask(&mut clocked, NOON, 'k', "2 2 1000000 0", &rule, Some(&[7; 16]));
-    assert_eq!((granted.outcome, granted.remaining), (0, 2));
-    assert_eq!(ask(&mut clocked, NOON, 'c', "2", &rule, None).outcome, 0);
+    let lent = ask(&mut clocked, NOON, "lease", "2 2 1000000 0", &rule, Some(&[7; 16]));
+    assert_eq!((lent.outcome, lent.remaining), (0, 2));
+    assert_eq!(ask(&mut clocked, NOON, "check", "2", &rule, None).outcome, 0);
     for _ in 0..3 {
         for at in [NOON.minus(10 * SECOND), NOON] {
-            assert_eq!(ask(&mut clocked, at, 'c', "1", &rule, None).outcome, 2, "at {at}");
+            assert_eq!(ask(&mut clocked, at, "check", "1", &rule, None).outcome, 2, "at {at}");
         }
     }
     assert_eq!(length(&mut clocked), 21 + 27, "with the grant behind it");
-    ask(&mut clocked, NOON.minus(10 * SECOND), 'c', "1", &rule, None);
+    ask(&mut clocked, NOON.minus(10 * SECOND), "check", "1", &rule, None);
     assert_eq!(length(&mut clocked), 35 + 27);
-    let back = ask(&mut clocked, NOON, 'u', "2", &rule, Some(&[7; 16]));
+    let back = ask(&mut clocked, NOON, "return", "2", &rule, Some(&[7; 16]));
     assert_eq!((back.remaining, length(&mut clocked)), (2, 12));
 }

@@ -1,7 +1,7 @@
-//! # Refunds, late or before the clock steps back
+//! # What is given back, late or before the clock steps back
 //!
-//! Two keys are charged alike, but one of them has once been charged more, and later refunded what still
-//! counts. From then on it never has more left than the other.
+//! Two keys are charged alike, but one of them has once been charged more, and later given back what still counts. From then on
+//! it never has more left than the other.
 
 use tidegate_core::{Micros, Rule};
 
@@ -28,33 +28,33 @@ impl Pair {
         (self.rule, self.now) = (*rule, now);
     }
 
-    fn ask(&mut self, key: &str, verb: char, cost: u32) -> Told {
+    fn ask(&mut self, key: &str, verb: &str, cost: u32) -> Told {
         let asks = [Ask::new(key, cost, &self.rule)];
         self.clocked.ask(self.now, verb, &asks, None).rules[0]
     }
 
-    fn refund_until(&mut self, key: &str, cost: u32, til: Micros) -> Told {
+    fn give_back(&mut self, key: &str, cost: u32, til: Micros) -> Told {
         let ask = Ask { cost: format!("{cost} {}", til.get()), ..Ask::new(key, cost, &self.rule) };
-        self.clocked.ask(self.now, 'g', &[ask], None).rules[0]
+        self.clocked.ask(self.now, "rollback", &[ask], None).rules[0]
     }
 
     fn left(&mut self) -> (u64, u64) {
-        (self.ask("more", 'p', 0).remaining, self.ask("alike", 'p', 0).remaining)
+        (self.ask("more", "peek", 0).remaining, self.ask("alike", "peek", 0).remaining)
     }
 
-    /// Charges both keys at random instants, if the key with less left allows it.
+    /// Charges both, now and then, if the one that is short of something lets it pass.
     fn wander(&mut self, random: &mut Random, steps: u64, pace: u64) {
         for _ in 0..steps {
             self.now = self.now.plus(random.below(2 * pace));
             let cost = random.one_of(&[1, 1, 2]);
-            if self.ask("more", 'c', cost).outcome < 2 {
-                self.ask("alike", 'f', cost);
+            if self.ask("more", "check", cost).outcome < 2 {
+                self.ask("alike", "force", cost);
             }
         }
     }
 }
 
-/// How long one unit takes to refill, more or less.
+/// How long one unit takes to come back, more or less.
 fn pace(rule: &Rule) -> u64 {
     let setting = rule.encode();
     match (setting.letter(), setting.numbers()) {
@@ -67,10 +67,10 @@ fn pace(rule: &Rule) -> u64 {
 }
 
 #[test]
-fn a_refunded_key_never_has_more_left_than_one_never_charged() {
-    let (mut random, mut refunded_units) = (Random(11), 0);
+fn who_gives_back_never_has_more_than_who_never_took() {
+    let (mut random, mut given) = (Random(11), 0);
     let mut pair = Pair::start();
-    // A window that a charge has opened stays open after a refund, and so ends before one opened later.
+    // A window that a charge has opened stays open when the charge is given back, and so ends before one that others open.
     for text in RULES.iter().filter(|text| !text.contains("from first hit")) {
         let rule: Rule = text.parse().expect("a rule");
         let pace = pace(&rule);
@@ -80,15 +80,15 @@ fn a_refunded_key_never_has_more_left_than_one_never_charged() {
             let steps = random.below(4);
             pair.wander(&mut random, steps, pace);
             let cost = random.one_of(&[1, 2, 3]);
-            let reply = pair.ask("more", 'c', cost);
-            if reply.outcome >= 2 {
+            let told = pair.ask("more", "check", cost);
+            if told.outcome >= 2 {
                 continue;
             }
-            let til = pair.now.plus(reply.reset);
+            let til = pair.now.plus(told.reset);
             let steps = random.below(4);
             pair.wander(&mut random, steps, pace);
-            let before = pair.ask("more", 'p', 0).remaining;
-            refunded_units += pair.refund_until("more", cost, til).remaining - before;
+            let before = pair.ask("more", "peek", 0).remaining;
+            given += pair.give_back("more", cost, til).remaining - before;
             for _ in 0..6 {
                 let (more, alike) = pair.left();
                 assert!(
@@ -102,46 +102,45 @@ fn a_refunded_key_never_has_more_left_than_one_never_charged() {
             }
         }
     }
-    assert!(refunded_units > 50, "only {refunded_units} were refunded");
+    assert!(given > 50, "only {given} were given back");
 }
 
 #[test]
-fn an_early_refund_restores_the_quota_without_delay() {
+fn what_is_given_back_soon_is_there_again_as_soon() {
     let mut pair = Pair::start();
     for text in RULES.iter().filter(|text| !text.contains("nginx")) {
         let rule: Rule = text.parse().expect("a rule");
         pair.begin(&rule, NOON);
-        let reply = pair.ask("more", 'c', 1);
-        let til = pair.now.plus(reply.reset);
-        let late = reply.reset.min(1_000) / 2;
+        let told = pair.ask("more", "check", 1);
+        let til = pair.now.plus(told.reset);
+        let late = told.reset.min(1_000) / 2;
         pair.now = pair.now.plus(late);
-        pair.refund_until("more", 1, til);
+        pair.give_back("more", 1, til);
         pair.now = pair.now.plus(late + 1);
         let (more, alike) = pair.left();
-        assert_eq!(more, alike, "{text}: refunded after {late}us");
+        assert_eq!(more, alike, "{text}: given back after {late}us");
     }
 }
 
 #[test]
-fn an_immediate_refund_restores_the_key_up_to_rounding() {
+fn what_is_given_back_at_once_was_never_taken() {
     let mut pair = Pair::start();
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
         let setting = rule.encode();
         pair.begin(&rule, NOON);
-        let reply = pair.ask("more", 'f', 1);
-        let til = pair.now.plus(reply.reset);
-        pair.refund_until("more", 1, til);
+        let told = pair.ask("more", "force", 1);
+        let til = pair.now.plus(told.reset);
+        pair.give_back("more", 1, til);
         let (more, alike) = pair.left();
-        // Where a unit takes no whole number of microseconds, or nginx's milliseconds, the last unit may be
-        // lost.
+        // Where a unit takes no whole number of microseconds, or nginx's milliseconds, the last one may be lost.
         let rounded = matches!(setting.numbers(), [_, q, ..] if setting.letter() == b'b' && *q > 1);
         let lost = u64::from(rounded || matches!(setting.letter(), b'q' | b'g'));
         assert!(more <= alike && more + lost >= alike, "{text}: {more}, not {alike}");
     }
 }
 
-/// A charge, then a refund at another instant, then a check at a third, compared with the core at each.
+/// Charged, then a refund at another instant, then a look at a third, with the core at each.
 #[test]
 fn script_and_core_agree_after_a_refund_and_a_step_back() {
     let mut pair = Pair::start();
@@ -149,11 +148,11 @@ fn script_and_core_agree_after_a_refund_and_a_step_back() {
     let at = |offset: i64| Micros::new(NOON.get().checked_add_signed(offset).expect("after 1970"));
     for text in RULES.iter().chain(&["7/s burst 9"]) {
         let rule: Rule = text.parse().expect("a rule");
-        for (refunded, checked) in steps.iter().flat_map(|one| steps.map(|other| (*one, other))) {
+        for (refunded, looked) in steps.iter().flat_map(|one| steps.map(|other| (*one, other))) {
             pair.begin(&rule, NOON);
             let mut core = Reference::new(&[rule], false);
-            let sequence = [(0, 'f', 4), (refunded, 'r', 4), (checked, 'c', 3), (checked, 'p', 0)];
-            for (offset, verb, cost) in sequence {
+            let story = [(0, "force", 4), (refunded, "refund", 4), (looked, "check", 3), (looked, "peek", 0)];
+            for (offset, verb, cost) in story {
                 pair.now = at(offset);
                 let want = core.ask(pair.now, verb, &[cost]).rules[0];
                 let got = pair.ask("more", verb, cost);
@@ -164,30 +163,30 @@ fn script_and_core_agree_after_a_refund_and_a_step_back() {
 }
 
 #[test]
-fn a_refunded_charge_is_not_missing_after_a_step_back() {
+fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
     let mut pair = Pair::start();
     pair.begin(&"7/s burst 9".parse().expect("a rule"), NOON);
-    assert_eq!(pair.ask("more", 'c', 4).remaining, 5);
-    assert_eq!(pair.ask("more", 'r', 4).remaining, 9);
+    assert_eq!(pair.ask("more", "check", 4).remaining, 5);
+    assert_eq!(pair.ask("more", "refund", 4).remaining, 9);
     pair.now = NOON.minus(1_000_000);
-    assert_eq!((pair.ask("more", 'c', 3).outcome, pair.left().0), (0, 6));
+    assert_eq!((pair.ask("more", "check", 3).outcome, pair.left().0), (0, 6));
 }
 
-/// A window that is over counts again when the clock steps back into it, whatever was refunded meanwhile.
+/// A window that is over counts again when the clock steps back into it, whatever was given back meanwhile.
 #[test]
 fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
     let mut pair = Pair::start();
-    for verb in ['r', 'g'] {
+    for verb in ["refund", "rollback"] {
         for text in RULES {
             pair.begin(&text.parse().expect("a rule"), NOON);
-            let charged = pair.ask("more", 'f', 1);
-            pair.ask("alike", 'f', 1);
-            pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be full before its debt is 0
-            if verb == 'r' {
-                pair.ask("more", 'r', 1);
+            let charged = pair.ask("more", "force", 1);
+            pair.ask("alike", "force", 1);
+            pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be whole a little before nothing is owed
+            if verb == "refund" {
+                pair.ask("more", "refund", 1);
             } else {
                 let til = pair.now.plus(1);
-                pair.refund_until("more", 1, til);
+                pair.give_back("more", 1, til);
             }
             pair.now = NOON;
             let (more, alike) = pair.left();

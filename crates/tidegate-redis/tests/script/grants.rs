@@ -1,9 +1,8 @@
-//! # Grants: tokens that nodes spend without a round trip
+//! # Tokens that are spent elsewhere
 //!
-//! Several nodes take tokens in advance, spend them without a round trip, reserve and claim tokens that come
-//! in later, return some, forget some and die, while requests and replies are late, overtake each other or
-//! are lost. Every token spent, and every request the script itself allowed, is charged to a bucket of the
-//! core at that instant, and must always fit.
+//! Several nodes take tokens in advance, spend them without asking, reserve and claim those that come in later, return some,
+//! forget some and die, while requests and replies are late, overtake each other or are lost. Every token spent, and every
+//! request the script allowed itself, is charged to a bucket of the core at that instant, and must always fit.
 
 use std::collections::VecDeque;
 
@@ -24,16 +23,16 @@ const RULES: &[&str] = &[
 ];
 const NODES: usize = 3;
 
-/// Tokens that a node may spend; for a reservation, tokens that it may claim.
+/// What a node may spend; of a reservation, what it may claim.
 #[derive(Clone, Debug)]
-struct Grant {
+struct Lot {
     id: [u8; 16],
     left: u32,
     until: Micros,
     is_reserved: bool,
 }
 
-impl Grant {
+impl Lot {
     fn spend(&mut self, now: Micros) -> bool {
         let spends = self.left > 0 && now < self.until && !self.is_reserved;
         self.left -= u32::from(spends);
@@ -41,7 +40,7 @@ impl Grant {
     }
 }
 
-/// A message under way.
+/// What is on its way.
 #[derive(Clone, Debug)]
 enum Message {
     Lease {
@@ -59,7 +58,7 @@ enum Message {
     },
     Granted {
         node: usize,
-        grants: Vec<Grant>,
+        lots: Vec<Lot>,
     },
 }
 
@@ -71,13 +70,13 @@ struct Run {
     clocked: Clocked,
     random: Random,
     rule: Rule,
-    /// How long a token takes to refill, more or less.
+    /// How long a token takes, more or less.
     pace: u64,
     stock: u64,
     ttl: u64,
     now: Micros,
-    bucket: Vec<u64>,
-    grants: Vec<Vec<Grant>>,
+    right: Vec<u64>,
+    lots: Vec<Vec<Lot>>,
     under_way: VecDeque<Message>,
     ids: u64,
     spent: usize,
@@ -95,8 +94,8 @@ impl Run {
             stock: 0,
             ttl: 0,
             now: NOON,
-            bucket: vec![0; rule.words()],
-            grants: Vec::new(),
+            right: vec![0; rule.words()],
+            lots: Vec::new(),
             under_way: VecDeque::new(),
             ids: 0,
             spent: 0,
@@ -112,12 +111,12 @@ impl Run {
         self.stock = 1 + self.random.below(*burst);
         self.ttl = self.pace * self.random.one_of(&[1, 4, 9, 40]);
         (self.rule, self.now) = (rule, NOON.plus(self.random.below(self.pace)));
-        self.bucket = vec![0; rule.words()];
-        self.grants = vec![Vec::new(); NODES];
+        self.right = vec![0; rule.words()];
+        self.lots = vec![Vec::new(); NODES];
         self.under_way.clear();
     }
 
-    fn ask(&mut self, verb: char, cost: String, id: Option<&[u8]>) -> (Told, Vec<u64>) {
+    fn ask(&mut self, verb: &str, cost: String, id: Option<&[u8]>) -> (Told, Vec<u64>) {
         let ask = Ask { cost, ..Ask::new("key", 0, &self.rule) };
         self.clocked.numbers(self.now, verb, &[ask], id)
     }
@@ -126,9 +125,9 @@ impl Run {
         match self.random.below(24) {
             0..=2 => self.now = self.now.plus(self.random.below(self.pace)),
             3 if self.random.below(4) == 0 => self.now = self.now.plus(self.random.below(self.ttl)),
-            4 | 5 => self.requests_a_grant(),
-            6 => self.returns_a_grant(),
-            7 => self.checks_strictly(),
+            4 | 5 => self.wants(),
+            6 => self.gives_back(),
+            7 => self.asks_strictly(),
             8 if self.random.below(8) == 0 => self.dies(),
             9..=15 => self.arrives(),
             _ => self.spends(),
@@ -143,47 +142,46 @@ impl Run {
         self.below(NODES)
     }
 
-    fn requests_a_grant(&mut self) {
+    fn wants(&mut self) {
         let node = self.node();
         self.ids += 1;
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.ids.to_be_bytes());
         let of_some = self.random.below(4);
-        // One reservation is claimed at a time, so that the reply says what became of it.
-        let claim = self.grants[node].iter().find(|grant| grant.is_reserved).map(|grant| grant.id);
-        let older = self.grants[node].iter().filter(|grant| {
-            if grant.is_reserved { Some(grant.id) == claim } else { u64::from(grant.id[15]) % 4 <= of_some }
+        // One reservation is claimed at a time, so that the reply tells what became of it.
+        let claim = self.lots[node].iter().find(|lot| lot.is_reserved).map(|lot| lot.id);
+        let older = self.lots[node].iter().filter(|lot| {
+            if lot.is_reserved { Some(lot.id) == claim } else { u64::from(lot.id[15]) % 4 <= of_some }
         });
-        let older: Vec<u8> =
-            older.flat_map(|grant| [&grant.id[..], &grant.left.to_be_bytes()].concat()).collect();
-        // A claimed reservation is gone until the reply gives it back.
-        self.grants[node].retain(|grant| grant.left > 0 && !grant.is_reserved);
+        let older: Vec<u8> = older.flat_map(|lot| [&lot.id[..], &lot.left.to_be_bytes()].concat()).collect();
+        // What is claimed is gone until the reply gives it back.
+        self.lots[node].retain(|lot| lot.left > 0 && !lot.is_reserved);
         let want = 1 + small(self.random.below(self.stock + 2));
-        let ttl = 1 + self.random.below(self.ttl); // differs between nodes, and between requests of a node
+        let ttl = 1 + self.random.below(self.ttl); // nodes may differ, and a node from request to request
         self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, ttl, older, claim });
     }
 
-    fn returns_a_grant(&mut self) {
+    fn gives_back(&mut self) {
         let node = self.node();
-        if let Some(grant) = self.grants[node].pop() {
-            self.under_way.push_back(Message::Return { id: grant.id, unspent: grant.left });
+        if let Some(lot) = self.lots[node].pop() {
+            self.under_way.push_back(Message::Return { id: lot.id, unspent: lot.left });
         }
     }
 
-    fn checks_strictly(&mut self) {
+    fn asks_strictly(&mut self) {
         let cost = self.random.one_of(&[1, 1, 2]);
-        let (reply, _) = self.ask('c', cost.to_string(), None);
-        if reply.outcome == 0 {
-            self.assert_within_bucket(cost);
+        let (told, _) = self.ask("check", cost.to_string(), None);
+        if told.outcome == 0 {
+            self.is_right(cost);
         }
     }
 
     fn dies(&mut self) {
         let node = self.node();
-        self.grants[node].clear();
+        self.lots[node].clear();
     }
 
-    /// Any message under way arrives; or it is lost, or arrives twice.
+    /// Any of what is under way; or it is lost, or comes twice.
     fn arrives(&mut self) {
         if self.under_way.is_empty() {
             return;
@@ -199,37 +197,36 @@ impl Run {
             Message::Lease { node, id, sent, want, ttl, older, claim } => {
                 let ahead = self.random.below(self.stock + 2);
                 let cost = format!("{want} {} {ttl} {ahead}", self.stock);
-                let (reply, numbers) = self.ask('k', cost, Some(&[&id[..], &older].concat()));
+                let (told, numbers) = self.ask("lease", cost, Some(&[&id[..], &older].concat()));
                 let [.., granted, reserved, claimed] = numbers[..] else { panic!("{numbers:?}") };
                 assert!(granted <= want.into() && granted <= self.stock, "{numbers:?}");
                 assert!(reserved <= ahead && claimed <= self.stock, "{numbers:?}");
                 self.claimed += claimed;
                 let until = sent.plus(ttl);
-                let grant =
-                    |id, left, until, is_reserved| Grant { id, left: small(left), until, is_reserved };
-                let mut grants =
-                    vec![grant(id, granted, until, false), grant(id, reserved, until.plus(reply.wait), true)];
-                grants.extend(claim.map(|id| grant(id, claimed, until, false)));
-                grants.retain(|grant| grant.left > 0);
-                self.under_way.push_back(Message::Granted { node, grants });
+                let lot = |id, left, until, is_reserved| Lot { id, left: small(left), until, is_reserved };
+                let mut lots =
+                    vec![lot(id, granted, until, false), lot(id, reserved, until.plus(told.wait), true)];
+                lots.extend(claim.map(|id| lot(id, claimed, until, false)));
+                lots.retain(|lot| lot.left > 0);
+                self.under_way.push_back(Message::Granted { node, lots });
             }
             Message::Return { id, unspent } => {
-                self.ask('u', unspent.to_string(), Some(&id));
+                self.ask("return", unspent.to_string(), Some(&id));
             }
-            Message::Granted { node, grants } => self.grants[node].extend(grants),
+            Message::Granted { node, lots } => self.lots[node].extend(lots),
         }
     }
 
     fn spends(&mut self) {
         let (node, now) = (self.node(), self.now);
-        if self.grants[node].iter_mut().any(|grant| grant.spend(now)) {
+        if self.lots[node].iter_mut().any(|lot| lot.spend(now)) {
             self.spent += 1;
-            self.assert_within_bucket(1);
+            self.is_right(1);
         }
     }
 
-    fn assert_within_bucket(&mut self, cost: u32) {
-        let decision = self.rule.decide(self.bucket.as_mut_slice(), self.now, cost);
+    fn is_right(&mut self, cost: u32) {
+        let decision = self.rule.decide(self.right.as_mut_slice(), self.now, cost);
         let (rule, now) = (&self.rule, self.now);
         assert!(
             decision.is_allowed(),
@@ -239,26 +236,26 @@ impl Run {
         );
     }
 
-    /// Long after all grants have expired, the whole burst is available again.
-    fn assert_all_refills(&mut self) {
+    /// When everybody has long gone, all is there again.
+    fn ends(&mut self) {
         let rule = self.rule;
         let setting = rule.encode();
         let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
         self.now = self.now.plus(2 * p * burst / q + 2 * self.ttl + 2);
-        let (reply, _) = self.ask('p', "0".into(), None);
-        assert_eq!((reply.remaining, reply.reset), (*burst, 0), "{rule:?}: some tokens never refill");
+        let (told, _) = self.ask("peek", "0".into(), None);
+        assert_eq!((told.remaining, told.reset), (*burst, 0), "{rule:?}: something stays taken");
     }
 }
 
 #[test]
-fn granted_tokens_never_exceed_the_bucket_and_all_of_them_refill() {
+fn what_is_spent_elsewhere_is_never_too_much_and_nothing_stays_taken() {
     let mut run = Run::start();
     for text in RULES {
         let before = run.spent;
         for _ in 0..60 {
             run.begin(text.parse().expect("a rule"));
             (0..300).for_each(|_| run.step());
-            run.assert_all_refills();
+            run.ends();
         }
         assert!(run.spent > before + 100, "{text}: only {} were spent", run.spent - before);
     }
@@ -275,34 +272,38 @@ impl Single {
         Single { clocked: Clocked::start(), rule: text.parse().expect("a rule") }
     }
 
-    fn ask(&mut self, at: u64, verb: char, cost: &str, id: Option<u8>) -> Vec<u64> {
+    fn ask(&mut self, at: u64, verb: &str, cost: &str, id: Option<u8>) -> Vec<u64> {
         let ask = Ask { cost: cost.into(), ..Ask::new("key", 0, &self.rule) };
         let id = id.map(|id| [id; 16]);
         self.clocked.numbers(NOON.plus(at), verb, &[ask], id.as_ref().map(|id| &id[..])).1[2..].to_vec()
     }
 
-    /// Claims an older reservation, and requests one token more.
+    /// Claims an older reservation, and asks for one token more.
     fn claim(&mut self, at: u64, id: u8, older: u8) -> Vec<u64> {
         let ask = Ask { cost: "1 8 1000000 0".into(), ..Ask::new("key", 0, &self.rule) };
         let id = [&[id; 16][..], &[older; 16], &99_u32.to_be_bytes()].concat();
-        self.clocked.numbers(NOON.plus(at), 'k', &[ask], Some(&id)).1[2..].to_vec()
+        self.clocked.numbers(NOON.plus(at), "lease", &[ask], Some(&id)).1[2..].to_vec()
     }
 }
 
 #[test]
-fn available_tokens_are_granted_and_the_next_ones_are_reserved() {
+fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "7", None), [0, 3, 0, 700_000]);
+    assert_eq!(one.ask(0, "check", "7", None), [0, 3, 0, 700_000]);
     let lease = "5 8 1000000 5";
-    assert_eq!(one.ask(0, 'k', lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are available");
-    assert_eq!(one.ask(0, 'k', lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
-    assert_eq!(one.ask(0, 'k', lease, Some(3)), [1, 0, 800_000, 1_800_000, 0, 3, 0], "the stock is reserved");
+    assert_eq!(one.ask(0, "lease", lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are there");
+    assert_eq!(one.ask(0, "lease", lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
     assert_eq!(
-        one.ask(0, 'k', "5 8 1000000 0", Some(4)),
-        [2, 0, 900_000, 1_800_000, 0, 0, 0],
-        "the wait for one token"
+        one.ask(0, "lease", lease, Some(3)),
+        [1, 0, 800_000, 1_800_000, 0, 3, 0],
+        "the stock is reserved"
     );
-    assert_eq!(one.ask(500_000, 'c', "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
+    assert_eq!(
+        one.ask(0, "lease", "5 8 1000000 0", Some(4)),
+        [2, 0, 900_000, 1_800_000, 0, 0, 0],
+        "when one is there"
+    );
+    assert_eq!(one.ask(500_000, "check", "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
     assert_eq!(
         one.claim(499_999, 5, 2)[4..],
         [0, 0, 4],
@@ -313,66 +314,66 @@ fn available_tokens_are_granted_and_the_next_ones_are_reserved() {
 }
 
 #[test]
-fn a_reservation_claimed_late_has_lapsed_by_what_has_refilled() {
+fn a_reservation_that_is_claimed_late_has_to_be_taken_anew() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
-    assert_eq!(one.ask(1_200_000, 'p', "0", None)[..2], [0, 8], "the charge refills like any other");
-    assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is available");
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(1_200_000, "peek", "0", None)[..2], [0, 8], "the charge refills as any other");
+    assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is there");
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
     assert_eq!(one.claim(1_300_000, 2, 1)[4..], [1, 0, 0], "it has lapsed");
 }
 
 #[test]
 fn a_short_lease_does_not_end_the_longer_ones_of_other_nodes() {
     let mut one = Single::start("1000/s burst 10");
-    assert_eq!(one.ask(0, 'k', "4 8 1000000 0", Some(1))[4..], [4, 0, 0]);
-    assert_eq!(one.ask(10, 'k', "1 8 1000 0", Some(2))[4..], [1, 0, 0]);
-    assert_eq!(one.ask(500_000, 'p', "0", None)[..2], [0, 6], "four may still be unspent");
-    assert_eq!(one.ask(1_100_000, 'p', "0", None)[..2], [0, 10]);
+    assert_eq!(one.ask(0, "lease", "4 8 1000000 0", Some(1))[4..], [4, 0, 0]);
+    assert_eq!(one.ask(10, "lease", "1 8 1000 0", Some(2))[4..], [1, 0, 0]);
+    assert_eq!(one.ask(500_000, "peek", "0", None)[..2], [0, 6], "four may still be unspent");
+    assert_eq!(one.ask(1_100_000, "peek", "0", None)[..2], [0, 10]);
 }
 
 #[test]
-fn a_returned_reservation_is_available_to_others() {
+fn a_reservation_that_is_returned_is_there_for_others() {
     let mut one = Single::start("10/s burst 10");
-    assert_eq!(one.ask(0, 'c', "10", None)[..2], [0, 0]);
-    assert_eq!(one.ask(0, 'k', "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
-    assert_eq!(one.ask(100_000, 'u', "4", Some(1))[..2], [0, 1]);
+    assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
+    assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
+    assert_eq!(one.ask(100_000, "return", "4", Some(1))[..2], [0, 1]);
 }
 
 #[test]
-fn a_grant_is_returned_once_and_only_while_it_is_known() {
+fn what_comes_back_comes_back_once_and_only_while_it_is_known() {
     let mut one = Single::start("1/h burst 10");
-    assert_eq!(one.ask(0, 'k', "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
-    assert_eq!(one.ask(10, 'u', "4", Some(2))[..2], [0, 4], "an unknown id");
-    assert_eq!(one.ask(20, 'u', "4", Some(1))[..2], [0, 8]);
-    assert_eq!(one.ask(30, 'u', "4", Some(1))[..2], [0, 8], "twice");
-    assert_eq!(one.ask(40, 'k', "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
-    assert_eq!(one.ask(50, 'u', "99", Some(3))[..2], [0, 8], "no more than was granted");
-    assert_eq!(one.ask(60, 'k', "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
-    assert_eq!(one.ask(1_000_060, 'u', "2", Some(4))[..2], [0, 6], "it has expired");
+    assert_eq!(one.ask(0, "lease", "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
+    assert_eq!(one.ask(10, "return", "4", Some(2))[..2], [0, 4], "an id that nobody knows");
+    assert_eq!(one.ask(20, "return", "4", Some(1))[..2], [0, 8]);
+    assert_eq!(one.ask(30, "return", "4", Some(1))[..2], [0, 8], "twice");
+    assert_eq!(one.ask(40, "lease", "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
+    assert_eq!(one.ask(50, "return", "99", Some(3))[..2], [0, 8], "no more than was granted");
+    assert_eq!(one.ask(60, "lease", "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
+    assert_eq!(one.ask(1_000_060, "return", "2", Some(4))[..2], [0, 6], "its time is over");
 }
 
 #[test]
-fn a_reset_key_still_owes_the_tokens_of_unspent_grants() {
+fn who_is_forgotten_still_owes_what_others_may_spend() {
     let mut one = Single::start("1/h burst 10");
-    one.ask(0, 'c', "3", None);
-    one.ask(0, 'k', "4 10 1000000 0", Some(1));
-    assert_eq!(one.ask(1, 'x', "0", None)[..2], [0, 6]);
-    assert_eq!(one.ask(2, 'r', "9", None)[..2], [0, 6], "nor does a refund return them");
-    assert_eq!(one.ask(3, 'u', "4", Some(1))[..2], [0, 10]);
+    one.ask(0, "check", "3", None);
+    one.ask(0, "lease", "4 10 1000000 0", Some(1));
+    assert_eq!(one.ask(1, "reset", "0", None)[..2], [0, 6]);
+    assert_eq!(one.ask(2, "refund", "9", None)[..2], [0, 6], "nor is it given back by others");
+    assert_eq!(one.ask(3, "return", "4", Some(1))[..2], [0, 10]);
 }
 
 #[test]
-fn reporting_older_grants_as_spent_makes_room_for_new_ones() {
+fn what_is_said_of_older_grants_makes_room() {
     let mut one = Single::start("1000000/s burst 10");
-    assert_eq!(one.ask(0, 'k', "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
-    assert_eq!(one.ask(100, 'k', "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all ten may be unspent");
+    assert_eq!(one.ask(0, "lease", "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
+    assert_eq!(one.ask(100, "lease", "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all of it may be unspent");
     let ask = Ask { cost: "10 10 1000000 10".into(), ..Ask::new("key", 0, &one.rule) };
     let id = [&[3; 16][..], &[1; 16], &3_u32.to_be_bytes()].concat();
-    let numbers = one.clocked.numbers(NOON.plus(200), 'k', &[ask], Some(&id)).1;
-    assert_eq!(numbers[6..], [0, 10, 0], "spent tokens refill only from now on: until now they were held");
-    assert_eq!(numbers[4], 10, "at the rate of the bucket");
+    let numbers = one.clocked.numbers(NOON.plus(200), "lease", &[ask], Some(&id)).1;
+    assert_eq!(numbers[6..], [0, 10, 0], "what was used refills only from now on: until then it was held");
+    assert_eq!(numbers[4], 10, "at the pace of the bucket");
 }

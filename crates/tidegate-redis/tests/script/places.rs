@@ -1,4 +1,4 @@
-//! # Permits: held, renewed, released, expired
+//! # Places: held, renewed, given back, lost
 
 use tidegate_core::Micros;
 
@@ -14,7 +14,7 @@ fn seconds(seconds: u64) -> Micros {
     NOON.plus(seconds * 1_000_000)
 }
 
-/// The number of permits, and how long each is held without a renewal.
+/// How many places there are, and for how long one is held.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     limit: u64,
@@ -23,7 +23,7 @@ struct Setting {
 
 const USUAL: Setting = Setting { limit: LIMIT, lease: LEASE };
 
-/// A gate with three permits, unless a request says otherwise.
+/// What is asked of one gate, with three places unless it is said otherwise.
 struct Gate(Clocked);
 
 impl Gate {
@@ -31,11 +31,11 @@ impl Gate {
         Gate(Clocked::start())
     }
 
-    fn ask(&mut self, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+    fn ask(&mut self, at: Micros, verb: &str, cost: u32, id: &str) -> Told {
         self.ask_of(USUAL, at, verb, cost, id)
     }
 
-    fn ask_of(&mut self, rule: Setting, at: Micros, verb: char, cost: u32, id: &str) -> Told {
+    fn ask_of(&mut self, rule: Setting, at: Micros, verb: &str, cost: u32, id: &str) -> Told {
         let asks = [Ask::places("places", cost, rule.limit, rule.lease)];
         let id = (!id.is_empty()).then(|| named(id));
         let id = id.as_ref().map(<[u8; 16]>::as_slice);
@@ -45,92 +45,92 @@ impl Gate {
     }
 }
 
-/// A name, padded to the length of an id.
+/// A name, as long as ids are.
 fn named(name: &str) -> [u8; 16] {
     let mut id = [b' '; 16];
     id[..name.len()].copy_from_slice(name.as_bytes());
     id
 }
 
-fn reply(outcome: u64, remaining: u64) -> Told {
+fn told(outcome: u64, remaining: u64) -> Told {
     Told { outcome, remaining, wait: 0, reset: 0 }
 }
 
 #[test]
-fn no_more_than_the_limit_of_permits_is_held() {
+fn as_many_as_there_are_places_are_held_at_once() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'p', 1, ""), reply(0, 2));
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), reply(0, 2));
-    assert_eq!(gate.ask(NOON, 'c', 2, "b"), reply(0, 0));
-    assert_eq!(gate.ask(NOON, 'c', 1, "c"), reply(3, 0));
-    assert_eq!(gate.ask(NOON, 'c', 4, "c"), reply(4, 0));
-    assert_eq!(gate.ask(NOON, 'c', 0, "c"), reply(0, 0));
-    assert_eq!(gate.ask(NOON, 'p', 1, ""), reply(3, 0));
-    assert_eq!(gate.ask(NOON, 'l', 0, "b"), reply(0, 2));
-    assert_eq!(gate.ask(NOON, 'l', 0, "b"), reply(0, 2), "a second release does nothing");
-    assert_eq!(gate.ask(NOON, 'c', 2, "c"), reply(0, 0));
-    assert_eq!(gate.ask(NOON, 'x', 0, ""), reply(0, 3));
+    assert_eq!(gate.ask(NOON, "peek", 1, ""), told(0, 2));
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "check", 2, "b"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "check", 1, "c"), told(3, 0));
+    assert_eq!(gate.ask(NOON, "check", 4, "c"), told(4, 0));
+    assert_eq!(gate.ask(NOON, "check", 0, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "peek", 1, ""), told(3, 0));
+    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2), "given back twice is given back once");
+    assert_eq!(gate.ask(NOON, "check", 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "reset", 0, ""), told(0, 3));
     assert_eq!(gate.0.expiry("places"), None);
 }
 
 #[test]
-fn a_holder_that_asks_again_is_not_counted_twice() {
+fn who_asks_again_is_not_counted_twice() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 2, "a"), reply(0, 1));
-    assert_eq!(gate.ask(seconds(1), 'c', 2, "a"), reply(0, 1));
-    assert_eq!(gate.ask(seconds(1), 'p', 3, "a"), reply(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'p', 3, ""), reply(3, 1));
-    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), reply(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'c', 3, "a"), reply(3, 0), "two of its own and one of another holder");
-    assert_eq!(gate.ask(seconds(1), 'f', 3, "c"), reply(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 2, "c"), reply(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 9, "c"), reply(0, 0));
-    assert_eq!(gate.ask(seconds(1), 'r', 1, "a"), reply(0, 1));
+    assert_eq!(gate.ask(NOON, "check", 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), "check", 2, "a"), told(0, 1));
+    assert_eq!(gate.ask(seconds(1), "peek", 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "peek", 3, ""), told(3, 1));
+    assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "check", 3, "a"), told(3, 0), "two of its own and one of another's");
+    assert_eq!(gate.ask(seconds(1), "force", 3, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 2, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 9, "c"), told(0, 0));
+    assert_eq!(gate.ask(seconds(1), "refund", 1, "a"), told(0, 1));
 }
 
 #[test]
-fn permits_that_are_not_renewed_expire() {
+fn places_that_are_not_renewed_are_lost() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), reply(0, 2));
-    assert_eq!(gate.ask(seconds(1), 'c', 1, "b"), reply(0, 1));
-    assert_eq!(gate.ask(seconds(20), 'n', 0, "a"), reply(0, 1));
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 1));
+    assert_eq!(gate.ask(seconds(20), "renew", 0, "a"), told(0, 1));
     assert_eq!(gate.0.expiry("places"), Some(seconds(50).get() / 1_000));
-    assert_eq!(gate.ask(seconds(31).minus(1), 'p', 0, ""), reply(0, 1));
-    assert_eq!(gate.ask(seconds(31), 'p', 0, ""), reply(0, 2));
-    assert_eq!(gate.ask(seconds(31), 'n', 0, "b"), reply(3, 2));
-    assert_eq!(gate.ask(seconds(50), 'n', 0, "a"), reply(3, 3));
-    assert_eq!(gate.0.expiry("places"), None, "state that makes no difference is not kept");
+    assert_eq!(gate.ask(seconds(31).minus(1), "peek", 0, ""), told(0, 1));
+    assert_eq!(gate.ask(seconds(31), "peek", 0, ""), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), "renew", 0, "b"), told(3, 2));
+    assert_eq!(gate.ask(seconds(50), "renew", 0, "a"), told(3, 3));
+    assert_eq!(gate.0.expiry("places"), None, "what makes no difference is not kept");
 }
 
 #[test]
-fn after_a_step_back_no_permit_is_held_longer_than_a_lease() {
+fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(seconds(3_600), 'c', 3, "a"), reply(0, 0));
-    assert_eq!(gate.ask(NOON, 'c', 1, "b"), reply(3, 0));
+    assert_eq!(gate.ask(seconds(3_600), "check", 3, "a"), told(0, 0));
+    assert_eq!(gate.ask(NOON, "check", 1, "b"), told(3, 0));
     assert_eq!(gate.0.expiry("places"), Some(seconds(30).get() / 1_000), "a refusal has written it");
-    assert_eq!(gate.ask(seconds(30).minus(1), 'c', 1, "b"), reply(3, 0));
-    assert_eq!(gate.ask(seconds(30), 'c', 1, "b"), reply(0, 2));
+    assert_eq!(gate.ask(seconds(30).minus(1), "check", 1, "b"), told(3, 0));
+    assert_eq!(gate.ask(seconds(30), "check", 1, "b"), told(0, 2));
 }
 
 /// The end of one entry and the beginning of the next may read like an id.
 #[test]
-fn an_id_is_found_only_at_the_start_of_an_entry() {
+fn an_id_is_found_only_where_an_id_is() {
     let mut clocked = Clocked::start();
     let mut hold = |id: &[u8]| {
         let asks = [Ask::places("places", 1, LIMIT, LEASE)];
-        clocked.ask(NOON, 'c', &asks, Some(id)).rules[0]
+        clocked.ask(NOON, "check", &asks, Some(id)).rules[0]
     };
-    assert_eq!(hold(&named("a")), reply(0, 2));
-    assert_eq!(hold(&named("b")), reply(0, 1));
+    assert_eq!(hold(&named("a")), told(0, 2));
+    assert_eq!(hold(&named("b")), told(0, 1));
     let expires = NOON.plus(LEASE).get().to_be_bytes();
     let alike = [&named("a")[12..], &expires[1..], &1u32.to_be_bytes(), b"b"].concat();
-    assert_eq!(hold(&alike), reply(0, 0), "a third holder");
-    assert_eq!(hold(&alike), reply(0, 0), "the same holder again");
-    assert_eq!(hold(&named("c")), reply(3, 0));
+    assert_eq!(hold(&alike), told(0, 0), "a third one");
+    assert_eq!(hold(&alike), told(0, 0), "the same again");
+    assert_eq!(hold(&named("c")), told(3, 0));
 }
 
 #[test]
-fn permits_and_other_rules_are_charged_together_or_not_at_all() {
+fn places_and_other_rules_are_charged_together_or_not_at_all() {
     let mut clocked = Clocked::start();
     let bucket = "10/s burst 2".parse().expect("a quota");
     let mut ask = |verb, id: &str| {
@@ -138,113 +138,113 @@ fn permits_and_other_rules_are_charged_together_or_not_at_all() {
         clocked.ask(NOON, verb, &asks, Some(&named(id)))
     };
     let passed = |remaining, reset| Told { outcome: 0, remaining, wait: 0, reset };
-    assert_eq!(ask('c', "a").rules, [passed(1, 100_000), passed(0, 0)]);
-    let refused = ask('c', "b");
-    assert_eq!((refused.binding, &*refused.rules), (2, &[passed(1, 100_000), reply(3, 0)][..]));
-    assert_eq!(ask('l', "b").rules, [passed(0, 0), passed(0, 0)], "the bucket is left out");
-    assert_eq!(ask('n', "a").rules, [passed(0, 0), passed(0, 0)]);
-    assert_eq!(ask('l', "a").rules, [passed(0, 0), passed(1, 0)]);
-    assert_eq!(ask('t', "b").taken, Some(1));
-    assert_eq!(ask('t', "c").taken, Some(0), "neither a token nor a permit");
-    assert_eq!(ask('x', "b").rules, [passed(2, 0), passed(1, 0)]);
+    assert_eq!(ask("check", "a").rules, [passed(1, 100_000), passed(0, 0)]);
+    let refused = ask("check", "b");
+    assert_eq!((refused.binding, &*refused.rules), (2, &[passed(1, 100_000), told(3, 0)][..]));
+    assert_eq!(ask("release", "b").rules, [passed(0, 0), passed(0, 0)], "the bucket is left out");
+    assert_eq!(ask("renew", "a").rules, [passed(0, 0), passed(0, 0)]);
+    assert_eq!(ask("release", "a").rules, [passed(0, 0), passed(1, 0)]);
+    assert_eq!(ask("take", "b").taken, Some(1));
+    assert_eq!(ask("take", "c").taken, Some(0), "neither a token nor a place");
+    assert_eq!(ask("reset", "b").rules, [passed(2, 0), passed(1, 0)]);
 }
 
 #[test]
-fn releasing_or_refunding_permits_of_others_does_nothing() {
+fn who_gives_back_what_it_has_not_gives_back_nothing() {
     let mut gate = Gate::open();
-    assert_eq!(gate.ask(NOON, 'c', 1, "a"), reply(0, 2));
-    assert_eq!(gate.ask(NOON, 'l', 0, "stranger"), reply(0, 2));
-    assert_eq!(gate.ask(seconds(30), 'c', 3, "b"), reply(0, 0), "the permit of a has expired");
-    for verb in ['l', 'l', 'r'] {
-        assert_eq!(gate.ask(seconds(31), verb, 1, "a"), reply(0, 0), "and a cannot release those of b");
+    assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
+    assert_eq!(gate.ask(NOON, "release", 0, "stranger"), told(0, 2));
+    assert_eq!(gate.ask(seconds(30), "check", 3, "b"), told(0, 0), "a has lost its own");
+    for verb in ["release", "release", "refund"] {
+        assert_eq!(gate.ask(seconds(31), verb, 1, "a"), told(0, 0), "and has none of b's to give");
     }
-    assert_eq!(gate.ask(seconds(31), 'n', 0, "a"), reply(3, 0));
-    assert_eq!(gate.ask(seconds(31), 'r', 2, "b"), reply(0, 2));
-    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), reply(0, 3));
-    assert_eq!(gate.ask(seconds(31), 'l', 0, "b"), reply(0, 3), "a second release does nothing");
+    assert_eq!(gate.ask(seconds(31), "renew", 0, "a"), told(3, 0));
+    assert_eq!(gate.ask(seconds(31), "refund", 2, "b"), told(0, 2));
+    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3));
+    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3), "given back twice is given back once");
 }
 
 #[test]
-fn another_limit_keeps_current_holders_and_applies_to_new_ones() {
+fn another_limit_leaves_who_is_in_and_counts_from_the_next_on() {
     let mut gate = Gate::open();
     let (fewer, more) = (Setting { limit: 2, ..USUAL }, Setting { limit: 5, ..USUAL });
     for id in ["a", "b", "c"] {
-        gate.ask(NOON, 'c', 1, id);
+        gate.ask(NOON, "check", 1, id);
     }
-    assert_eq!(gate.ask_of(fewer, NOON, 'p', 0, ""), reply(0, 0), "one more than the limit");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'n', 0, "a"), reply(0, 0), "no holder is evicted");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'l', 0, "b"), reply(0, 0));
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 1, "d"), reply(3, 0), "as many as the limit");
-    assert_eq!(gate.ask_of(fewer, seconds(20), 'c', 3, "d"), reply(4, 0));
-    assert_eq!(gate.ask_of(more, seconds(20), 'c', 3, "d"), reply(0, 0));
-    assert_eq!(gate.ask_of(more, seconds(30), 'p', 0, ""), reply(0, 1), "all have renewed but c");
+    assert_eq!(gate.ask_of(fewer, NOON, "peek", 0, ""), told(0, 0), "one more than there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "renew", 0, "a"), told(0, 0), "nobody is driven out");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "release", 0, "b"), told(0, 0));
+    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 1, "d"), told(3, 0), "as many as there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 3, "d"), told(4, 0));
+    assert_eq!(gate.ask_of(more, seconds(20), "check", 3, "d"), told(0, 0));
+    assert_eq!(gate.ask_of(more, seconds(30), "peek", 0, ""), told(0, 1), "all have renewed but c");
 }
 
 #[test]
-fn a_shorter_lease_applies_to_current_holders() {
+fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
     let mut gate = Gate::open();
     let (short, long) = (Setting { lease: LEASE / 3, ..USUAL }, Setting { lease: 2 * LEASE, ..USUAL });
-    gate.ask(NOON, 'c', 3, "a");
-    assert_eq!(gate.ask_of(short, seconds(1), 'c', 1, "b"), reply(3, 0));
+    gate.ask(NOON, "check", 3, "a");
+    assert_eq!(gate.ask_of(short, seconds(1), "check", 1, "b"), told(3, 0));
     assert_eq!(gate.0.expiry("places"), Some(seconds(11).get() / 1_000), "a refusal has written it");
-    assert_eq!(gate.ask_of(short, seconds(11), 'c', 1, "b"), reply(0, 2));
-    assert_eq!(gate.ask_of(long, seconds(20), 'n', 0, "b"), reply(0, 2));
+    assert_eq!(gate.ask_of(short, seconds(11), "check", 1, "b"), told(0, 2));
+    assert_eq!(gate.ask_of(long, seconds(20), "renew", 0, "b"), told(0, 2));
     assert_eq!(gate.0.expiry("places"), Some(seconds(80).get() / 1_000));
 }
 
-/// The same in the simplest way: id, expiry and number of permits of each holder.
+/// The same in the plainest way: who holds how much until when.
 #[derive(Clone, Debug, Default)]
 struct Model(Vec<(String, u64, u64)>);
 
 impl Model {
-    fn ask(&mut self, rule: Setting, now: u64, verb: char, cost: u64, id: &str) -> Told {
+    fn ask(&mut self, rule: Setting, now: u64, verb: &str, cost: u64, id: &str) -> Told {
         let found = self.clone();
         let pulled = self.0.iter().any(|(_, expires, _)| *expires > now + rule.lease);
-        let reply = self.decide(rule, now, verb, cost, id);
-        let refused = verb == 'c' && reply.outcome != 0;
-        let is_read = verb == 'p' || (cost == 0 && matches!(verb, 'c' | 'f'));
-        if is_read || refused && !pulled {
+        let told = self.judge(rule, now, verb, cost, id);
+        let refused = verb == "check" && told.outcome != 0;
+        let asked = verb == "peek" || (cost == 0 && matches!(verb, "check" | "force"));
+        if asked || refused && !pulled {
             *self = found; // nothing is written
         }
-        reply
+        told
     }
 
-    fn decide(
+    fn judge(
         &mut self,
         Setting { limit, lease }: Setting,
         now: u64,
-        verb: char,
+        verb: &str,
         cost: u64,
         id: &str,
     ) -> Told {
         self.0.retain(|(_, expires, _)| *expires > now);
-        self.0.iter_mut().for_each(|holder| holder.1 = holder.1.min(now + lease));
-        let others: u64 = self.0.iter().filter(|holder| holder.0 != id).map(|holder| holder.2).sum();
+        self.0.iter_mut().for_each(|place| place.1 = place.1.min(now + lease));
+        let others: u64 = self.0.iter().filter(|place| place.0 != id).map(|place| place.2).sum();
         let mut outcome = 0;
         match verb {
-            'c' | 'p' if cost > limit => outcome = 4,
-            'c' | 'p' if cost > 0 && others + cost > limit => outcome = 3,
-            'c' | 'p' | 'f' if cost > 0 => self.hold(id, now + lease, cost),
-            'n' => match self.0.iter_mut().find(|holder| holder.0 == id) {
-                Some(holder) => holder.1 = now + lease,
+            "check" | "peek" if cost > limit => outcome = 4,
+            "check" | "peek" if cost > 0 && others + cost > limit => outcome = 3,
+            "check" | "peek" | "force" if cost > 0 => self.hold(id, now + lease, cost),
+            "renew" => match self.0.iter_mut().find(|place| place.0 == id) {
+                Some(place) => place.1 = now + lease,
                 None => outcome = 3,
             },
-            'l' => self.0.retain(|holder| holder.0 != id),
-            'x' => self.0.clear(),
+            "release" => self.0.retain(|place| place.0 != id),
+            "reset" => self.0.clear(),
             _ => {}
         }
-        let used = self.0.iter().map(|holder| holder.2).sum();
-        reply(outcome, limit.saturating_sub(used))
+        let used = self.0.iter().map(|place| place.2).sum();
+        told(outcome, limit.saturating_sub(used))
     }
 
     fn hold(&mut self, id: &str, expires: u64, cost: u64) {
-        self.0.retain(|holder| holder.0 != id);
+        self.0.retain(|place| place.0 != id);
         self.0.push((id.to_owned(), expires, cost));
     }
 }
 
 #[test]
-fn a_long_random_walk_of_permits_equals_a_simple_model() {
+fn a_long_walk_among_places() {
     let (mut gate, mut model, mut random) = (Gate::open(), Model::default(), Random(7));
     let (mut now, mut rule) = (NOON, USUAL);
     for step in 0..4_000 {
@@ -259,8 +259,11 @@ fn a_long_random_walk_of_permits_equals_a_simple_model() {
             10 => now.minus(random.below(LEASE / 2)),
             _ => now.minus(random.below(LEASE * 10)),
         };
-        let verb = random.one_of(&['c', 'c', 'c', 'c', 'p', 'f', 'n', 'n', 'l', 'l', 'x']);
-        let verb = if verb == 'x' && random.below(10) > 0 { 'c' } else { verb };
+        let verb = random.one_of(&[
+            "check", "check", "check", "check", "peek", "force", "renew", "renew", "release", "release",
+            "reset",
+        ]);
+        let verb = if verb == "reset" && random.below(10) > 0 { "check" } else { verb };
         let (cost, id) = (random.one_of(&[0, 1, 1, 1, 2, 3, 4]), random.one_of(&["a", "b", "c", "d", "e"]));
         let want = model.ask(rule, now.get(), verb, u64::from(cost), id);
         assert_eq!(

@@ -1,13 +1,13 @@
-//! # The core behind the interface of the script
+//! # The core, spoken to as the script is
 //!
-//! Several rules, each with a cost of its own. The logic of a policy is repeated here by hand, because in the
-//! core all costs of a policy are the same.
+//! Several rules, each with a cost of its own. What a policy does in the core is done here by hand, because there all
+//! costs are the same.
 
 use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId};
 
 use crate::wire::{Reply, Told};
 
-/// One rule and its state.
+/// One rule and its words.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) rule: Rule,
@@ -18,8 +18,8 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) held: Vec<Held>,
-    /// Whether states are dropped when they expire, which is at the first whole millisecond at which they
-    /// make no difference.
+    /// Whether states are forgotten when they expire, which is the first whole millisecond at which they make no
+    /// difference.
     pub(crate) forgets: bool,
 }
 
@@ -29,31 +29,33 @@ impl Reference {
         Reference { held, forgets }
     }
 
-    pub(crate) fn ask(&mut self, at: Micros, verb: char, costs: &[u32]) -> Reply {
+    pub(crate) fn ask(&mut self, at: Micros, verb: &str, costs: &[u32]) -> Reply {
         if self.forgets {
             self.held.iter_mut().for_each(|held| held.forget_expired(at));
         }
         match verb {
-            'c' => self.check(at, costs),
-            'p' => self.clone().check(at, costs),
-            't' => self.take(at, costs),
-            'f' => self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost)),
-            'r' => self.each(at, costs, |held, cost| held.refund(at, cost)),
-            'x' => self.each(at, costs, |held, _| held.reset(at)),
-            other => panic!("{other} is no operation of the core"),
+            "check" => self.check(at, costs),
+            "peek" => self.clone().check(at, costs),
+            "take" => self.take(at, costs),
+            "force" => {
+                self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost))
+            }
+            "refund" => self.each(at, costs, |held, cost| held.refund(at, cost)),
+            "reset" => self.each(at, costs, |held, _| held.reset(at)),
+            other => panic!("{other} is no verb of the core"),
         }
     }
 
     fn check(&mut self, at: Micros, costs: &[u32]) -> Reply {
-        let allows = |(held, &cost): (&Held, &u32)| held.peek(at, cost).is_allowed();
-        if self.held.iter().zip(costs).all(allows) {
+        let judged = |(held, &cost): (&Held, &u32)| held.peek(at, cost).is_allowed();
+        if self.held.iter().zip(costs).all(judged) {
             return self.each(at, costs, |held, cost| held.rule.decide(held.words.as_mut_slice(), at, cost));
         }
         self.each(at, costs, |held, cost| {
-            let decision = held.peek(at, cost);
-            let reply = if decision.is_allowed() { held.peek(at, 0) } else { decision };
+            let judged = held.peek(at, cost);
+            let told = if judged.is_allowed() { held.peek(at, 0) } else { judged };
             held.repair(at);
-            reply
+            told
         })
     }
 

@@ -1,4 +1,4 @@
-//! # An invalid request is an error that names the mistake, and nothing is written
+//! # An invalid call returns an error that names the argument, and writes nothing
 
 use redis::Connection;
 
@@ -19,12 +19,12 @@ impl Plain {
     }
 
     #[track_caller]
-    fn refuses(&mut self, verb: char, asks: &[Ask], id: Option<&[u8]>, sentence: &str) {
+    fn refuses(&mut self, verb: &str, asks: &[Ask], id: Option<&[u8]>, sentence: &str) {
         let answer: Result<Vec<u64>, _> = call(&self.sha, verb, asks, id).query(&mut self.connection);
         let error = answer.expect_err(sentence);
         assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
         let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("an answer");
-        assert_eq!(keys, 0, "written by an invalid request: {sentence}");
+        assert_eq!(keys, 0, "written by a request that is wrong: {sentence}");
     }
 }
 
@@ -38,40 +38,52 @@ fn also(cost: &str, letter: u8, numbers: &[u64]) -> Ask {
 }
 
 #[test]
-fn every_wrong_argument_is_named_with_its_value_and_the_expected_one() {
+fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
     let mut plain = Plain::start();
     let bucket = |cost| ask(cost, b'b', &[1, 1, 5]);
-    let arguments =
-        "at least one key, and as arguments a verb, a cost and a rule for each key, and for places an id";
-    plain.refuses('c', &[], None, &format!("tidegate: 0 keys and 1 arguments; expected {arguments}"));
-    let verbs = "one of the letters c, p, t, f, r, g, x, n, l, k, u";
-    plain.refuses('z', &[bucket("1")], None, &format!("tidegate: verb 'z'; expected {verbs}"));
-    let costs = "a whole number from 0 to 4294967295";
+    let arguments = "at least one key; as arguments an operation, a cost and a rule for each key, and for permits and leases an id";
+    plain.refuses("check", &[], None, &format!("tidegate: 0 keys and 1 arguments; expected {arguments}"));
+    let names = "check, peek, take, force, refund, rollback, reset, renew, release, lease, return";
+    for wrong in ["c", "chec", "checks", "check, peek"] {
+        let expected = if wrong.contains(' ') {
+            "wire version 1, as in 1:check"
+        } else {
+            &format!("one of {names} after 1:")
+        };
+        let sentence = format!("tidegate: operation '1:{wrong}'; expected {expected}");
+        plain.refuses(wrong, &[bucket("1")], None, &sentence);
+    }
+    let costs = "an integer from 0 to 4294967295";
     for wrong in ["", "-1", "1.5", "nan", "inf", "4294967296", "many"] {
         plain.refuses(
-            'c',
+            "check",
             &[bucket(wrong)],
             None,
             &format!("tidegate: cost 1 is '{wrong}'; expected {costs}"),
         );
         let second = also(wrong, b'b', &[1, 1, 5]);
         let sentence = format!("tidegate: cost 2 is '{wrong}'; expected {costs}");
-        plain.refuses('c', &[bucket("1"), second], None, &sentence);
+        plain.refuses("check", &[bucket("1"), second], None, &sentence);
     }
     let same = "the same cost for every rule of a take";
     let sentence = format!("tidegate: cost 2 is '2'; expected {same}");
-    plain.refuses('t', &[bucket("1"), also("2", b'b', &[1, 1, 5])], None, &sentence);
-    let twice = "tidegate: key 2 is 'k', which was given before; expected each key once";
-    plain.refuses('c', &[bucket("1"), bucket("1")], None, twice);
+    plain.refuses("take", &[bucket("1"), also("2", b'b', &[1, 1, 5])], None, &sentence);
+    let twice = "tidegate: key 2 is 'k', a duplicate; expected each key once";
+    plain.refuses("check", &[bucket("1"), bucket("1")], None, twice);
 }
 
 #[test]
 fn every_wrong_rule_is_named() {
     let mut plain = Plain::start();
     let letters = "one of the letters b, q, g, s, w, h, l, c, n and its numbers";
-    plain.refuses('c', &[ask("1", b'z', &[])], None, &format!("tidegate: rule 1 is 'z'; expected {letters}"));
+    plain.refuses(
+        "check",
+        &[ask("1", b'z', &[])],
+        None,
+        &format!("tidegate: rule 1 is 'z'; expected {letters}"),
+    );
     let long = "tidegate: rule 1 is 'b' and 16 bytes; expected 24 bytes after the letter, 8 for each number";
-    plain.refuses('c', &[ask("1", b'b', &[1, 1])], None, long);
+    plain.refuses("check", &[ask("1", b'b', &[1, 1])], None, long);
     for (letter, numbers, wrong) in [
         ('b', &[0, 1, 5][..], "p 0; expected p from 1 to 9007199254740991"),
         ('b', &[1, 0, 5], "q 0; expected q from 1 to 9007199254740991"),
@@ -93,17 +105,17 @@ fn every_wrong_rule_is_named() {
     ] {
         let byte = u8::try_from(letter).expect("an ASCII letter");
         let sentence = format!("tidegate: rule 1 is '{letter}' with {wrong}");
-        plain.refuses('c', &[ask("1", byte, numbers)], Some(b"an id of 16 byte"), &sentence);
+        plain.refuses("check", &[ask("1", byte, numbers)], Some(b"an id of 16 byte"), &sentence);
     }
 }
 
 #[test]
-fn permits_require_an_id_of_sixteen_bytes() {
+fn permits_need_an_id() {
     let mut plain = Plain::start();
     let places = ask("1", b'n', &[1, 5]);
-    let id = "the id of who holds the places or the grant, as the last argument";
-    for verb in ['c', 't', 'f', 'r', 'n', 'l'] {
-        let sentence = format!("tidegate: rule 1 and verb '{verb}' without an id; expected {id}");
+    let id = "the id of the permits or the grant as the last argument";
+    for verb in ["check", "take", "force", "refund", "renew", "release"] {
+        let sentence = format!("tidegate: rule 1 and operation {verb} without an id; expected {id}");
         plain.refuses(verb, std::slice::from_ref(&places), None, &sentence);
     }
     for (id, shown) in [
@@ -112,23 +124,22 @@ fn permits_require_an_id_of_sixteen_bytes() {
         ("i".repeat(65), "i".repeat(40) + "…"),
     ] {
         let bytes = id.len();
-        let sentence =
-            format!("tidegate: id '{shown}' of {bytes} bytes; expected 16 bytes that nobody else has");
-        plain.refuses('c', std::slice::from_ref(&places), Some(id.as_bytes()), &sentence);
+        let sentence = format!("tidegate: id '{shown}' of {bytes} bytes; expected 16 unique bytes");
+        plain.refuses("check", std::slice::from_ref(&places), Some(id.as_bytes()), &sentence);
     }
 }
 
 #[test]
-fn a_key_with_a_foreign_value_is_an_error_and_left_alone() {
+fn a_key_with_foreign_content_is_left_alone() {
     let mut plain = Plain::start();
     let asks = [ask("1", b'b', &[1, 1, 5])];
     for foreign in ["hello", "", "1"] {
         redis::cmd("SET").arg("k").arg(foreign).exec(&mut plain.connection).expect("an answer");
-        let answer: Result<Vec<u64>, _> = call(&plain.sha, 'c', &asks, None).query(&mut plain.connection);
+        let answer: Result<Vec<u64>, _> = call(&plain.sha, "check", &asks, None).query(&mut plain.connection);
         let error = answer.expect_err("no state");
         let bytes = foreign.len();
         let sentence = format!(
-            "tidegate: key 1, 'k', holds {bytes} bytes of something else; expected what this script has written there"
+            "tidegate: key 1, 'k', holds {bytes} bytes of unknown content; expected a value written by this script"
         );
         assert_eq!(error.detail(), Some(&*sentence));
         let kept: String = redis::cmd("GET").arg("k").query(&mut plain.connection).expect("an answer");

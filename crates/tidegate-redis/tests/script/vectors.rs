@@ -1,9 +1,8 @@
-//! # The vector files, run by the script
+//! # The vector files, told to the script
 //!
-//! Every row that every other subject is tested with, on Redis and on Valkey. How a case is translated for
-//! the script, and which cases are [left out](LEFT_OUT) because the script lacks information, is written in
-//! `scripted.rs`, which other programs can use, too; the script's behaviour in the cases left out is tested
-//! in `changes.rs`.
+//! Every row that every other subject is tested with, on Redis and on Valkey. How a case is told to the script, and
+//! which cases are [left out](LEFT_OUT) because it cannot know enough, is written in `scripted.rs`, for those who run
+//! it elsewhere; what it makes of those cases is told in `changes.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +17,7 @@ use crate::server;
 use crate::wire::Ask;
 
 impl Script for Clocked {
-    fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64> {
+    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64> {
         let asks: Vec<Ask> = asked.iter().map(|(name, rule, cost)| Ask::new(name, *cost, rule)).collect();
         self.numbers(at, verb, &asks, None).1
     }
@@ -43,7 +42,7 @@ fn every_vector_holds(kind: server::Kind) {
         let cases = format::parse(&fs::read(&file).expect("it was just read")).expect("it was just parsed");
         for case in cases.iter().filter(|case| LEFT_OUT.contains(&&*case.name)) {
             left += 1;
-            assert_differs(case, &mut script, left);
+            is_left_out_with_reason(case, &mut script, left);
         }
     }
     assert_eq!(report.status(), Status::Equal, "\n{}", report.text);
@@ -52,10 +51,10 @@ fn every_vector_holds(kind: server::Kind) {
     assert_eq!((run + left, left), (limits, named), "every case about limits is run or named");
 }
 
-/// A case that passes on the script must not be left out.
-fn assert_differs(case: &Case, script: &mut Clocked, number: u64) {
+/// Who holds for the script is not left out.
+fn is_left_out_with_reason(case: &Case, script: &mut Clocked, number: u64) {
     let differences = differences(case, script, u64::MAX - number);
-    assert!(!differences.is_empty(), "{} passes: take it off the list", case.name);
+    assert!(!differences.is_empty(), "{} holds: take it off the list", case.name);
 }
 
 #[test]

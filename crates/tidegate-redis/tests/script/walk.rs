@@ -1,10 +1,10 @@
-//! # A long random walk, script and core side by side
+//! # A long walk, script and core side by side
 //!
-//! Sequences of two hundred requests on a few rules: every algorithm, every operation, costs from nothing to
-//! more than can ever pass, time that stands still, moves to where something happens, and steps back. Every
-//! number of every reply must be the core's. A sequence runs on the core first and is then sent to the server
-//! in one pipeline. The seed is fixed, so that a failure is reproducible; `TIDEGATE_STEPS` makes the walk
-//! longer or shorter, `TIDEGATE_SEED` selects another walk.
+//! Stories of two hundred requests on a few rules: every algorithm, every verb, costs from nothing to more than can
+//! ever pass, time that stands still, moves to where something happens, and steps back. Every number of every answer
+//! must be the core's. A story is worked out in the core first and then told to the server in one go. From a fixed
+//! seed, so that a failure comes again; `TIDEGATE_STEPS` makes the walk longer or shorter, `TIDEGATE_SEED` takes
+//! another way.
 
 use std::env;
 
@@ -16,10 +16,10 @@ use crate::scripted::limit;
 use crate::server::Kind;
 use crate::wire::{Ask, Reply, call, call_at};
 
-const STEPS_PER_SEQUENCE: u64 = 200;
+const STEPS_OF_A_STORY: u64 = 200;
 
-/// The earliest instant of the walk: one interval of the slowest rule. Just after 1970 the script cannot
-/// store that a token was used before, which matters only if the clock steps back twice there.
+/// Where the walk turns back: one interval of the slowest rule. Just after 1970 the script cannot write down that a
+/// token was used before, which matters only for who steps back twice there.
 const EARLIEST: Micros = Micros::new(86_400_000_000);
 
 pub(crate) const RULES: &[&str] = &[
@@ -61,7 +61,7 @@ pub(crate) const RULES: &[&str] = &[
     "sliding_window 4000000000 per 1w cells 3 interpolated",
 ];
 
-/// A small generator of random numbers with a fixed seed, so that a failure is reproducible.
+/// A small generator of random numbers, so that a failure comes again.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -77,8 +77,8 @@ impl Random {
     }
 }
 
-/// Requests on one key, with the core's reply to each.
-struct Sequence {
+/// Requests on one key, with what the core answers to each.
+struct Story {
     number: u64,
     rules: Vec<Rule>,
     texts: Vec<&'static str>,
@@ -89,35 +89,35 @@ struct Sequence {
 #[derive(Debug)]
 struct Step {
     at: Micros,
-    verb: char,
+    verb: &'static str,
     costs: Vec<u32>,
     want: Reply,
 }
 
-impl Sequence {
-    fn generate(number: u64, forgets: bool, random: &mut Random) -> Self {
+impl Story {
+    fn imagine(number: u64, forgets: bool, random: &mut Random) -> Self {
         let count = random.one_of(&[1, 1, 1, 1, 2, 3, 4]);
-        // Every other sequence uses only buckets, which have fast paths of their own in the script.
+        // Every other story is of buckets alone, which have ways of their own through the script.
         let choices = if random.below(2) == 0 { &RULES[..9] } else { RULES };
         let texts: Vec<&'static str> = (0..count).map(|_| random.one_of(choices)).collect();
         let rules: Vec<Rule> = texts.iter().map(|text| text.parse().expect("a rule")).collect();
-        let mut sequence =
-            Sequence { number, reference: Reference::new(&rules, forgets), rules, texts, steps: Vec::new() };
+        let mut story =
+            Story { number, reference: Reference::new(&rules, forgets), rules, texts, steps: Vec::new() };
         let start = random.one_of(&[1_700_000_000_000_000, 1_484_551_710_123_456, EARLIEST.get()]);
         let mut at = Micros::new(start + random.below(3_000_000));
-        for _ in 0..STEPS_PER_SEQUENCE {
-            at = sequence.next_instant(at, random).max(EARLIEST);
-            let (verb, costs) = sequence.request(at, random);
-            let want = sequence.reference.ask(at, verb, &costs);
-            sequence.steps.push(Step { at, verb, costs, want });
+        for _ in 0..STEPS_OF_A_STORY {
+            at = story.next_instant(at, random).max(EARLIEST);
+            let (verb, costs) = story.request(at, random);
+            let want = story.reference.ask(at, verb, &costs);
+            story.steps.push(Step { at, verb, costs, want });
         }
-        sequence
+        story
     }
 
-    /// The same instant, a moment later, where something happens, back, or the latest instant so far.
+    /// Now again, a moment later, where something happens, back, or to the latest instant there was.
     fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
-        let reply = self.steps.last().map(|step| random.one_of(&step.want.rules));
-        let (wait, reset) = reply.map_or((0, 0), |reply| (reply.wait, reply.reset));
+        let told = self.steps.last().map(|step| random.one_of(&step.want.rules));
+        let (wait, reset) = told.map_or((0, 0), |told| (told.wait, told.reset));
         let latest = self.steps.iter().map(|step| step.at).max().unwrap_or(at);
         match random.below(42) {
             0..12 => at,
@@ -144,15 +144,17 @@ impl Sequence {
         }
     }
 
-    fn request(&self, at: Micros, random: &mut Random) -> (char, Vec<u32>) {
-        let verb =
-            random.one_of(&['c', 'c', 'c', 'c', 'c', 'c', 'c', 'p', 'p', 't', 't', 'f', 'r', 'r', 'x']);
-        // A reset every 15 steps would keep states young.
-        let verb = if verb == 'x' && random.below(4) > 0 { 'c' } else { verb };
+    fn request(&self, at: Micros, random: &mut Random) -> (&'static str, Vec<u32>) {
+        let verb = random.one_of(&[
+            "check", "check", "check", "check", "check", "check", "check", "peek", "peek", "take", "take",
+            "force", "refund", "refund", "reset",
+        ]);
+        // A reset each 15 steps would keep states young.
+        let verb = if verb == "reset" && random.below(4) > 0 { "check" } else { verb };
         let same = random.below(2) == 0;
         let mut costs: Vec<u32> = (0..self.rules.len()).map(|index| self.cost(index, at, random)).collect();
         // A debt that suits one rule may lie beyond the end of the time line of another.
-        if (same && verb != 'f') || verb == 't' {
+        if (same && verb != "force") || verb == "take" {
             let first = costs[0];
             costs.fill(first);
         }
@@ -179,52 +181,52 @@ impl Sequence {
         format!("{}:{index}", self.number)
     }
 
-    /// Sends the sequence to the script and compares the replies.
-    fn replay(&self, clocked: &mut Clocked) {
+    /// Tells the story to the script and compares.
+    fn tell(&self, clocked: &mut Clocked) {
         let mut pipe = redis::pipe();
         for Step { at, verb, costs, .. } in &self.steps {
             let ask = |(index, rule)| Ask::new(&self.key(index), costs[index], rule);
             let asks: Vec<Ask> = self.rules.iter().enumerate().map(ask).collect();
-            call_at(&mut pipe, *at, call(&clocked.sha, *verb, &asks, None));
+            call_at(&mut pipe, *at, call(&clocked.sha, verb, &asks, None));
         }
         let answers = clocked.answers(&pipe);
         for (index, (got, step)) in answers.iter().zip(&self.steps).enumerate() {
             let before = &self.steps[index.saturating_sub(4)..index];
             assert_eq!(
                 *got, step.want,
-                "step {index} of sequence {} of {:?}: {} {:?} at {}\nbefore it: {before:#?}",
+                "step {index} of story {} of {:?}: {} {:?} at {}\nbefore it: {before:#?}",
                 self.number, self.texts, step.verb, step.costs, step.at,
             );
         }
     }
 
-    /// Keys in Redis expire exactly when they make no difference any more.
-    fn assert_expiries(&self, clocked: &mut Clocked) {
+    /// What lies in Redis afterwards is remembered exactly as long as it makes a difference.
+    fn expiries_are_right(&self, clocked: &mut Clocked) {
         for (index, held) in self.reference.held.iter().enumerate() {
             let got = clocked.expiry(&self.key(index));
-            let (sequence, text) = (self.number, self.texts[index]);
-            assert_eq!(got, held.expiry(), "of {text} after sequence {sequence}");
+            let (story, text) = (self.number, self.texts[index]);
+            assert_eq!(got, held.expiry(), "of {text} after story {story}");
         }
     }
 }
 
-pub(crate) fn number_from(variable: &str, default: u64) -> u64 {
-    env::var(variable).map_or(default, |text| text.parse().expect("a number of steps, or a seed"))
+pub(crate) fn number_from(variable: &str, otherwise: u64) -> u64 {
+    env::var(variable).map_or(otherwise, |text| text.parse().expect("a number of steps, or a seed"))
 }
 
 fn walk(kind: Kind, seed: u64, steps: u64) {
     let mut clocked = Clocked::of(kind);
     let mut random = Random(number_from("TIDEGATE_SEED", seed));
-    let sequences = number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_PER_SEQUENCE);
-    for number in 0..sequences {
+    let stories = number_from("TIDEGATE_STEPS", steps).div_ceil(STEPS_OF_A_STORY);
+    for number in 0..stories {
         let forgets = number % 2 == 0;
         if number % 2 == 0 || number == 1 {
             clocked.clear();
         }
         clocked.forget(forgets);
-        let sequence = Sequence::generate(number, forgets, &mut random);
-        sequence.replay(&mut clocked);
-        sequence.assert_expiries(&mut clocked);
+        let story = Story::imagine(number, forgets, &mut random);
+        story.tell(&mut clocked);
+        story.expiries_are_right(&mut clocked);
     }
 }
 
@@ -233,13 +235,13 @@ fn the_script_answers_every_request_as_the_core_does() {
     walk(Kind::Redis, 0x5EED, 100_000);
 }
 
-/// Another Lua, with its own library of numbers and bytes; another walk.
+/// Another Lua, and its own library of numbers and bytes; another walk.
 #[test]
-fn the_script_answers_as_the_core_does_on_valkey() {
+fn it_does_so_on_valkey() {
     walk(Kind::Valkey, 0x5EA, 20_000);
 }
 
 #[test]
-fn the_script_answers_as_the_core_does_on_the_oldest_redis() {
+fn and_on_the_oldest_redis() {
     walk(Kind::OldRedis, 0x01D, 20_000);
 }

@@ -5,7 +5,7 @@ use std::{env, fs};
 use redis::{Cmd, Pipeline};
 use tidegate_core::{Decision, EncodedRule, Micros, Outcome, Rule};
 
-/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on a broken one.
+/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
 pub(crate) fn script() -> String {
     script_from("TIDEGATE_SCRIPT", tidegate_redis::SCRIPT)
 }
@@ -17,7 +17,7 @@ pub(crate) fn script_from(variable: &str, otherwise: &str) -> String {
     }
 }
 
-/// One rule of a request, with its key and cost.
+/// What is asked of one rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: String,
@@ -30,7 +30,7 @@ impl Ask {
         Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.encode()) }
     }
 
-    /// A rule that the core does not have: `limit` permits, with a lease in microseconds.
+    /// Of a rule that the core does not know: so many at once, for a lease of so many microseconds.
     pub(crate) fn places(key: &str, cost: u32, limit: u64, lease: u64) -> Self {
         Ask { key: key.to_owned(), cost: cost.to_string(), rule: described(b'n', &[limit, lease]) }
     }
@@ -47,13 +47,13 @@ pub(crate) fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
 }
 
 /// The call of the script with this hash.
-pub(crate) fn call(sha: &str, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
+pub(crate) fn call(sha: &str, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(sha).arg(asks.len());
     for ask in asks {
         cmd.arg(&ask.key);
     }
-    cmd.arg(verb.to_string());
+    cmd.arg(format!("1:{verb}"));
     for ask in asks {
         cmd.arg(&ask.cost).arg(&ask.rule);
     }
@@ -63,23 +63,23 @@ pub(crate) fn call(sha: &str, verb: char, asks: &[Ask], id: Option<&[u8]>) -> Cm
     cmd
 }
 
-/// The same after setting the clock.
+/// The same after the clock was set.
 pub(crate) fn call_at(pipe: &mut Pipeline, at: Micros, cmd: Cmd) {
     pipe.cmd("SET").arg("test:now").arg(at.get()).ignore();
     pipe.add_command(cmd);
 }
 
-/// A decoded reply.
+/// A reply, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) now: u64,
-    /// The index of the binding rule, from 1.
+    /// From 1.
     pub(crate) binding: u64,
     pub(crate) rules: Vec<Told>,
     pub(crate) taken: Option<u64>,
 }
 
-/// The decision on one rule in a reply.
+/// What a reply says of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) outcome: u64,

@@ -12,7 +12,7 @@
 //! The proxy fails only as networks do. A network never loses the middle of a connection: if one reply were
 //! swallowed and the next one passed, the client would match it to the wrong request, and a test would report
 //! a bug that does not exist. So a connection that has lost data is reset as soon as the network recovers. A
-//! slow network behaves the same way: replies are late but run their spacing, and no reply waits for the one
+//! slow network behaves the same way: replies are late but keep their spacing, and no reply waits for the one
 //! before it.
 //!
 //! The proxy runs on threads of its own, so a test may block, or pause tokio's clock.

@@ -15,7 +15,7 @@ fn worker() -> PathBuf {
     folder.join("examples").join("worker")
 }
 
-/// A worker process. It is killed when dropped, or when the test run_to_end.
+/// A worker process. It is killed when dropped, or when the test ends.
 pub(crate) struct Worker(pub(crate) Process);
 
 impl Worker {

@@ -74,14 +74,14 @@ impl Server {
         went_wrong.and(deleted)
     }
 
-    fn call(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Words {
+    fn call(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Words {
         let mut words = vec![b"EVALSHA".to_vec(), self.sha.clone(), asked.len().to_string().into_bytes()];
         for (name, ..) in asked {
             let name = format!("tidegate:test:{:x}:{name}", self.run).into_bytes();
             self.keys.insert(name.clone());
             words.push(name);
         }
-        words.push(verb.to_string().into_bytes());
+        words.push(format!("1:{verb}").into_bytes());
         for (_, rule, cost) in asked {
             words.extend([cost.to_string().into_bytes(), described(rule)]);
         }
@@ -91,7 +91,7 @@ impl Server {
 }
 
 impl Script for Server {
-    fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64> {
+    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64> {
         let call = self.call(at, verb, asked);
         let Some(answers) = self.wire.ask_all(&[call]) else { return Vec::new() };
         let numbers = match &answers[..] {

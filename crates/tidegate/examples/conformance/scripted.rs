@@ -29,9 +29,9 @@ pub(crate) const LEFT_OUT: [&str; 3] = [
 
 /// The script, on a server, with a clock that can be set.
 pub(crate) trait Script {
-    /// Calls an operation of `WIRE.md` at an instant, with the state name, the rule and the cost of each
-    /// part. Returns the script's numbers, or none after an error.
-    fn ask(&mut self, at: Micros, verb: char, asked: &[(String, Rule, u32)]) -> Vec<u64>;
+    /// Asks by an operation of `WIRE.md`, at an instant, for a cost under each rule, whose state has this name. Answers with
+    /// the script's numbers; with none if there was trouble.
+    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64>;
 }
 
 /// Runs a case with a new key, if the script supports the case.
@@ -64,7 +64,7 @@ struct Scripted<'s> {
 }
 
 impl Scripted<'_> {
-    fn ask(&mut self, at: Micros, verb: char, cost: u32) -> Answer {
+    fn ask(&mut self, at: Micros, verb: &str, cost: u32) -> Answer {
         let asked: Vec<_> =
             self.rules.iter().enumerate().map(|(index, rule)| (self.name(index), *rule, cost)).collect();
         let numbers = self.script.ask(at, verb, &asked);
@@ -76,7 +76,7 @@ impl Scripted<'_> {
         Answer { decision: decision.unwrap_or(each[0]), took, each }
     }
 
-    fn ask_one(&mut self, at: Micros, verb: char, index: usize, rule: &Rule, cost: u32) -> Vec<u64> {
+    fn ask_one(&mut self, at: Micros, verb: &str, index: usize, rule: &Rule, cost: u32) -> Vec<u64> {
         self.script.ask(at, verb, &[(self.name(index), *rule, cost)])
     }
 
@@ -87,7 +87,7 @@ impl Scripted<'_> {
     /// Makes the script write its state under the old rule.
     fn before_change(&mut self, at: Micros, index: usize, old: &Rule) {
         if matches!(old, Rule::TokenBucket(_) | Rule::LeakyQueue(_) | Rule::SteppedBucket(_)) {
-            for verb in ['f', 'r'] {
+            for verb in ["force", "refund"] {
                 self.ask_one(at, verb, index, old, 1);
             }
         }
@@ -97,35 +97,35 @@ impl Scripted<'_> {
     fn after_change(&mut self, at: Micros, index: usize, new: &Rule) {
         let Rule::SlidingWindow(_) = new else { return };
         let all = u32::try_from(limit(new)).unwrap_or(u32::MAX);
-        if self.ask_one(at, 'p', index, new, all).get(2) == Some(&2) {
-            self.ask_one(at, 'c', index, new, all);
+        if self.ask_one(at, "peek", index, new, all).get(2) == Some(&2) {
+            self.ask_one(at, "check", index, new, all);
         }
     }
 }
 
 impl Subject for Scripted<'_> {
     fn check(&mut self, at: Micros, cost: u32) -> Answer {
-        self.ask(at, 'c', cost)
+        self.ask(at, "check", cost)
     }
 
     fn peek(&mut self, at: Micros, cost: u32) -> Answer {
-        self.ask(at, 'p', cost)
+        self.ask(at, "peek", cost)
     }
 
     fn force(&mut self, at: Micros, cost: u32) -> Answer {
-        self.ask(at, 'f', cost)
+        self.ask(at, "force", cost)
     }
 
     fn refund(&mut self, at: Micros, cost: u32) -> Answer {
-        self.ask(at, 'r', cost)
+        self.ask(at, "refund", cost)
     }
 
     fn reset(&mut self, at: Micros) -> Answer {
-        self.ask(at, 'x', 0)
+        self.ask(at, "reset", 0)
     }
 
     fn take(&mut self, at: Micros, most: u32) -> Answer {
-        self.ask(at, 't', most)
+        self.ask(at, "take", most)
     }
 
     fn change(&mut self, at: Micros, rules: &[Rule]) {

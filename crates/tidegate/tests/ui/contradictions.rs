@@ -1,4 +1,4 @@
-//! Arguments that contradict each other, or say nothing.
+//! Arguments that contradict each other, or that limit nothing.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! Arguments that do not exist, or are no such thing.
+//! Arguments that do not exist, or have an invalid value.
 
 #![allow(unused)]
 

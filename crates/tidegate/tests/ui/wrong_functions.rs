@@ -1,4 +1,4 @@
-//! What it is written on must be able to be limited.
+//! The attribute on items that cannot be limited.
 
 #![allow(unused)]
 

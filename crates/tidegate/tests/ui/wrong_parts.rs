@@ -1,4 +1,4 @@
-//! A limit in parts is whole, and has no part too many.
+//! A limit in parts with missing, unknown or superfluous parts.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! What is wrong with a text is said by its parser, where the text is.
+//! Invalid rule texts: the parser's message appears at the text.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! What only the compiler can see is said at the argument it is about.
+//! Type errors: the compiler's message appears at the argument in question.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! A key that may be missing has to come with a word on what happens then.
+//! A key that may be missing needs a fallback.
 
 use std::borrow::Cow;
 
