@@ -1,8 +1,8 @@
-//! # Limits that come with the call: the script and Rust side by side
+//! # Ad-hoc limits: the script and Rust side by side
 //!
-//! `src/brought.lua` has nanoseconds in two numbers, `tidegate-server` has them in one word. Both are walked through
-//! the same calls at the same instants, forward and back, and must owe the same to the nanosecond, answer the same, and
-//! be forgotten at the same millisecond.
+//! `src/brought.lua` has nanoseconds in two numbers, `tidegate-server` has them in one word. Both run the
+//! same calls at the same instants, forward and back, and must owe the same to the nanosecond, answer the
+//! same, and expire at the same millisecond.
 
 use redis::Cmd;
 use tidegate_core::{Algorithm, Decision, Micros, Outcome, Wait};
@@ -16,10 +16,10 @@ use crate::wire::{call_at, script_from};
 
 const STEPS_OF_A_STORY: u64 = 200;
 const NANOS: u64 = 1_000;
-/// The longest that a whole burst may last.
+/// The longest duration of a full burst.
 const LONGEST: u64 = 1 << 62;
 
-/// What is asked, in one of two words.
+/// One of the two operations of the script.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Charge(Throttle, Terms),
@@ -40,10 +40,10 @@ struct Step {
     want: Want,
 }
 
-/// What has to come of it.
+/// The expected result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Want {
-    /// Nothing of what is forgotten.
+    /// `None` for a key that is reset.
     decision: Option<Decision>,
     nanos: u64,
 }
@@ -88,7 +88,7 @@ impl Reference {
 }
 
 impl Terms {
-    /// As `WIRE.md` says: of each time whole microseconds, and the nanoseconds beyond them.
+    /// Encoded as `WIRE.md` says: each duration in whole microseconds, and the nanoseconds beyond them.
     fn packed(self) -> Vec<u8> {
         let end = (1 << 53) - 1;
         let both = |nanos: i128| {
@@ -116,7 +116,7 @@ fn call(sha: &str, key: &str, asked: Asked) -> Cmd {
     cmd
 }
 
-/// What the numbers of a reply come to.
+/// Decodes the numbers of a reply.
 fn read(asked: Asked, numbers: &[u64]) -> Want {
     let [at, outcome, wait, micros, rest] = *numbers else { panic!("not five numbers: {numbers:?}") };
     assert!(rest < NANOS, "{numbers:?}");
@@ -157,7 +157,7 @@ impl Story {
             steps: Vec::new(),
             limit: (5, 3, 1_000_000_000),
         };
-        // In our days, as time begins, and where it ends within a few bursts.
+        // Today, at the start of the time line, and where it ends within a few bursts.
         let start = random.one_of(&[
             1_700_000_000_123_456,
             1_700_000_000_123_456,
@@ -213,7 +213,7 @@ impl Story {
             random.one_of(&[0, 1, 1, 1, 2, 5, 100, below, most - 1, most, most + 1, i64::MAX, i64::MAX / 7]);
         let quantity = if random.below(6) == 0 { -quantity } else { quantity };
         charge(limit, count, period, quantity).unwrap_or_else(|| {
-            self.limit = (5, 3, 1_000_000_000); // what is no limit never comes as far as this
+            self.limit = (5, 3, 1_000_000_000); // an invalid limit never reaches the script
             charge(5, 3, 1_000_000_000, 1).expect("a limit")
         })
     }
@@ -253,21 +253,21 @@ fn walk(kind: Kind, seed: u64, steps: u64) {
 }
 
 #[test]
-fn it_owes_what_rust_owes_to_the_nanosecond() {
+fn adhoc_debts_equal_those_of_rust_to_the_nanosecond() {
     walk(Kind::Redis, 0x5EED, 60_000);
 }
 
 #[test]
-fn it_does_so_on_valkey() {
+fn adhoc_debts_equal_those_of_rust_on_valkey() {
     walk(Kind::Valkey, 0x5EA, 10_000);
 }
 
 #[test]
-fn and_on_the_oldest_redis() {
+fn adhoc_debts_equal_those_of_rust_on_the_oldest_redis() {
     walk(Kind::OldRedis, 0x01D, 10_000);
 }
 
-/// Where doubles begin to lose: every sum here has more than 53 bits.
+/// Where doubles lose precision: every sum here has more than 53 bits.
 #[test]
 fn the_longest_limits_are_exact() {
     let mut clocked = Clocked::with(Kind::Redis, &brought());
@@ -276,9 +276,9 @@ fn the_longest_limits_are_exact() {
     let mut at = Micros::new(1_700_000_000_123_456);
     for (step, limit, count, period, quantity) in [
         (0, LONGEST, 1, 1, 1),           // a nanosecond each
-        (0, LONGEST, 1, 1, longest - 1), // up to the line
-        (0, LONGEST, 1, 1, 1),           // and over it, by one
-        (1, LONGEST, 1, 1, 1_001),       // a microsecond later by one as well
+        (0, LONGEST, 1, 1, longest - 1), // up to the limit
+        (0, LONGEST, 1, 1, 1),           // and one beyond it
+        (1, LONGEST, 1, 1, 1_001),       // a microsecond later, one beyond it as well
         (0, LONGEST, 1, 1, 1_000),
         (0, 1, 1, longest, 0),
         (0, LONGEST, 1, 1, longest + 1), // never
@@ -287,7 +287,7 @@ fn the_longest_limits_are_exact() {
         (0, LONGEST, 1, 1, longest),
         (0, LONGEST, 1, 1, -longest + 1), // all but one
         (0, 1, 1, 1, 0),
-        (4_500_000_000_000_000, LONGEST, 1, 1, longest), // the line is the end of time
+        (4_500_000_000_000_000, LONGEST, 1, 1, longest), // the limit is the end of time
         (0, LONGEST, 1, 1, 2_500_000_000_000_000_007),
         (0, LONGEST, 1, 1, longest),
         (0, LONGEST, 1, 1, 0),
@@ -300,12 +300,12 @@ fn the_longest_limits_are_exact() {
         let answers: Vec<Vec<u64>> = pipe.query(&mut clocked.connection).expect("the script answers");
         assert_eq!(read(asked, &answers[0]), want, "{asked:?} at {at}");
     }
-    assert!(reference.owes > 1 << 62, "it came as far as that");
+    assert!(reference.owes > 1 << 62, "the debt got that large");
 }
 
-/// No step back is forgiven here, so a return is none either.
+/// A step back is not forgiven here, so a return mints nothing either.
 #[test]
-fn a_clock_that_flickers_mints_nothing() {
+fn a_flickering_clock_mints_nothing_for_adhoc_limits() {
     let mut clocked = Clocked::with(Kind::Redis, &brought());
     clocked.forget(true);
     let at = |seconds: u64| Micros::new(1_700_000_000_000_000 + seconds * 1_000_000);
@@ -320,7 +320,7 @@ fn a_clock_that_flickers_mints_nothing() {
 }
 
 #[test]
-fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
+fn peeks_and_full_refunds_leave_no_key_behind() {
     let server = Server::start();
     let (mut connection, sha) = server.load(&brought());
     let mut ask = |quantity| {
@@ -332,14 +332,14 @@ fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
             redis::cmd("OBJECT").arg("ENCODING").arg("k").query(&mut connection).ok();
         (numbers, until, value, encoding.filter(|_| value.is_some()))
     };
-    assert_eq!((ask(0).1, ask(-1).1, ask(6).1), (-2, -2, -2), "a look, a gift, what never passes");
+    assert_eq!((ask(0).1, ask(-1).1, ask(6).1), (-2, -2, -2), "a peek, a refund, a cost never allowed");
     let (numbers, until, value, encoding) = ask(2);
     let owes = (numbers[0] + 7_200_000_000) * NANOS;
     assert_eq!((numbers[3], value), (7_200_000_000, Some(owes)), "the instant, in nanoseconds");
     assert_eq!(
         until,
         i64::try_from(owes.div_ceil(1_000_000)).expect("an instant"),
-        "forgotten when nothing is owed"
+        "expires when nothing is owed"
     );
     assert_eq!(encoding.as_deref(), Some("int"));
     assert_eq!(ask(4).1, until, "a refusal changes nothing");
@@ -347,11 +347,11 @@ fn what_is_looked_at_or_given_back_leaves_nothing_behind() {
     assert_eq!(ask(-2).1, -2);
     assert_eq!(ask(-2).2, None);
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("an answer");
-    assert!(stats.contains("cmdstat_set:calls=1,"), "what was charged once was written once: {stats}");
+    assert!(stats.contains("cmdstat_set:calls=1,"), "one charge is written once: {stats}");
 }
 
 #[test]
-fn what_is_wrong_is_said_and_nothing_is_written() {
+fn invalid_calls_are_errors_and_write_nothing() {
     let server = Server::start();
     let (mut connection, sha) = server.load(&brought());
     let numbers =
@@ -363,7 +363,7 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
         let error = answer.expect_err(sentence);
         assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
         let size: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("an answer");
-        assert_eq!(size, 0, "written by a request that is wrong: {sentence}");
+        assert_eq!(size, 0, "written by an invalid call: {sentence}");
     };
     let good = numbers([1, 0, 1, 0]);
     let shape = "expected one key, and as arguments 1:charge and 32 bytes of numbers, or 1:forget";

@@ -1,7 +1,8 @@
-//! # Rules change, states stay
+//! # Rules change, state stays
 //!
-//! The script learns of a change with the next request. What was used stays used: under another quota as many tokens,
-//! under another algorithm as much as it can hold, as if it had been used at that moment.
+//! The script learns of a change with the next request. What was used stays used: under another quota the
+//! same number of tokens, under another algorithm as much as it can hold, as if it had been used at that
+//! moment.
 
 use tidegate_core::{Micros, Rule};
 
@@ -11,7 +12,7 @@ use crate::wire::{Ask, Reply, Told};
 
 const NOON: Micros = Micros::new(1_700_000_040_000_000); // a full minute
 
-/// One of each algorithm, with room for ten at once.
+/// One rule of each algorithm, with a burst of ten.
 const EACH: [&str; 9] = [
     "10/min",
     "leaky_queue 10/min queue 9 nodelay",
@@ -61,16 +62,16 @@ fn another_algorithm_is_charged_what_was_used() {
                 assert_eq!(found.remaining, u64::from(10 - used), "{used} used by {old}, seen by {new}");
                 if old != new && old != "places" && new != "places" {
                     let refused = changing.ask(NOON, "check", 10, new);
-                    assert_eq!(refused.outcome, 2, "{used} used by {old}, asked of {new}");
-                    kept(&mut changing, refused.wait, old, new);
+                    assert_eq!(refused.outcome, 2, "{used} used by {old}, requested from {new}");
+                    assert_wait_holds(&mut changing, refused.wait, old, new);
                 }
             }
         }
     }
 }
 
-/// A refusal has written what it has carried over, so that what it promised holds.
-fn kept(changing: &mut Changing, wait: u64, old: &str, new: &str) {
+/// A refusal has written the migrated state, so that the wait it reported holds.
+fn assert_wait_holds(changing: &mut Changing, wait: u64, old: &str, new: &str) {
     let early = changing.ask(NOON.plus(wait - 1), "peek", 10, new);
     assert_eq!((early.outcome, early.wait), (2, 1), "{old}, {new}");
     assert_eq!(changing.ask(NOON.plus(wait), "peek", 10, new).outcome, 0, "{old}, {new}");
@@ -91,12 +92,12 @@ fn another_algorithm_is_charged_no_more_than_it_can_hold() {
 }
 
 #[test]
-fn under_another_quota_as_many_tokens_are_used() {
+fn another_quota_keeps_the_number_of_used_tokens() {
     let mut changing = Changing::start();
     let (fine, coarse) = ("999983/s", "1/s burst 20000");
     changing.ask(NOON, "check", 60_000, fine);
-    // 49999 have come back, the others are used; since when is told with 850 thousand parts of a microsecond that 1/s
-    // does not know.
+    // 49999 have refilled, the others are used; the time since then has 850 thousand parts of a microsecond
+    // that 1/s cannot represent.
     let at = NOON.plus(50_000);
     assert_eq!(changing.ask(at, "check", 3, fine).remaining, 999_983 - 10_004);
     assert_eq!(changing.ask(at, "peek", 0, coarse).remaining, 9_996);
@@ -106,20 +107,20 @@ fn under_another_quota_as_many_tokens_are_used() {
     assert_eq!(changing.ask(at.plus(1_000_000), "peek", 0, "1/h burst 5").remaining, 0);
 }
 
-/// A key has whole tokens and the time since: what had come back of the next one is told as time, and so counts at the
-/// new pace.
+/// A key has whole tokens and the time since: what had refilled of the next token is kept as time, and so
+/// counts at the new rate.
 #[test]
-fn what_had_come_back_of_a_token_or_a_step_counts_at_the_new_pace() {
+fn a_partly_refilled_token_or_step_counts_at_the_new_rate() {
     let mut changing = Changing::start();
     let at = |millis: u64| NOON.plus(millis * 1_000);
     changing.ask(NOON, "check", 2, "3/s");
     assert_eq!(changing.ask(at(100), "check", 1, "3/s").remaining, 0); // a third of a token less than three
     let found = changing.ask(at(100), "peek", 0, "10/s");
-    assert_eq!((found.remaining, found.reset), (8, 200_000), "the 100ms were a token of the new pace");
+    assert_eq!((found.remaining, found.reset), (8, 200_000), "the 100ms are a token at the new rate");
     assert_eq!(
         changing.ask(at(100), "peek", 0, "1/h burst 3").remaining,
         0,
-        "and next to nothing of a slower one"
+        "and next to nothing at a slower one"
     );
 
     changing.0.clear();
@@ -128,19 +129,19 @@ fn what_had_come_back_of_a_token_or_a_step_counts_at_the_new_pace() {
     assert_eq!(
         (found.remaining, found.reset),
         (40, 1_000_000),
-        "two steps of the new, since the step of the old began"
+        "two steps of the new rule, since the step of the old one began"
     );
 }
 
 #[test]
-fn a_window_that_is_still_open_keeps_its_count() {
+fn an_open_window_keeps_its_count_under_a_new_rule() {
     let mut changing = Changing::start();
     let at = |seconds: u64| NOON.plus(seconds * 1_000_000);
     changing.ask(NOON, "check", 4, "fixed_window 10/min");
     assert_eq!(changing.ask(at(59), "peek", 0, "fixed_window 10/h").remaining, 6);
     assert_eq!(changing.ask(at(60), "peek", 0, "fixed_window 10/h").remaining, 10);
     assert_eq!(changing.ask(at(59), "peek", 0, "fixed_window 10 per 7s from first hit").reset, 7_000_000);
-    // A refusal under the new rule takes it over.
+    // A refusal under the new rule migrates it.
     changing.ask(at(59), "check", 10, "fixed_window 10/h");
     assert_eq!(changing.ask(at(61), "peek", 0, "fixed_window 10/h").remaining, 6);
 
@@ -153,7 +154,7 @@ fn a_window_that_is_still_open_keeps_its_count() {
 }
 
 #[test]
-fn other_cells_count_everything_as_made_now() {
+fn another_number_of_cells_counts_all_usage_as_of_now() {
     let mut changing = Changing::start();
     let at = |millis: u64| NOON.plus(millis * 1_000);
     let (five, ten) = ("sliding_window 5/s cells 5", "sliding_window 5/s cells 10");

@@ -1,8 +1,8 @@
 //! # The script on a clock that the test sets
 //!
-//! The piece below goes before the script's text and stands between it and Redis: `TIME` is answered from a key, and
-//! the expiry of a value is written down instead of being handed to the server, whose clock is another one. With
-//! `test:forgets` set, values expire by the test's clock, when somebody looks.
+//! The code below goes before the script's text and stands between it and Redis: `TIME` is answered from a
+//! key, and the expiry of a value is recorded instead of being passed to the server, whose clock is another
+//! one. With `test:forgets` set, values expire by the test's clock, when they are read.
 
 use redis::{Connection, Pipeline};
 use tidegate_core::Micros;
@@ -62,7 +62,7 @@ impl Clocked {
         Clocked::with(kind, &script())
     }
 
-    /// With another script.
+    /// Starts with another script.
     pub(crate) fn with(kind: Kind, script: &str) -> Self {
         let server = Server::of(kind);
         let (connection, sha) = server.load(&format!("{CLOCK}{script}"));
@@ -82,7 +82,7 @@ impl Clocked {
         self.answers(&pipe).remove(0)
     }
 
-    /// The same, with all its numbers.
+    /// The same, with all numbers of the reply.
     pub(crate) fn numbers(
         &mut self,
         at: Micros,
@@ -96,13 +96,13 @@ impl Clocked {
         (Reply::read(&answers[0]).rules[0], answers[0].clone())
     }
 
-    /// The answers to many requests at once.
+    /// The replies to a pipeline of requests.
     pub(crate) fn answers(&mut self, pipe: &Pipeline) -> Vec<Reply> {
         let answers: Vec<Vec<u64>> = pipe.query(&mut self.connection).expect("the script answers");
         answers.iter().map(|numbers| Reply::read(numbers)).collect()
     }
 
-    /// Until which millisecond a key is remembered; `None` if it is not there.
+    /// The millisecond at which a key expires; `None` if it does not exist.
     pub(crate) fn expiry(&mut self, key: &str) -> Option<u64> {
         let exists: bool = redis::cmd("EXISTS").arg(key).query(&mut self.connection).expect("an answer");
         let expiry: Option<u64> =
@@ -111,7 +111,7 @@ impl Clocked {
         expiry
     }
 
-    /// Whether values expire by the test's clock.
+    /// Sets whether values expire by the test's clock.
     pub(crate) fn forget(&mut self, forgets: bool) {
         let mut command = redis::cmd(if forgets { "SET" } else { "DEL" });
         command.arg("test:forgets");

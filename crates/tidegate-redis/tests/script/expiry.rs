@@ -1,4 +1,4 @@
-//! # Nothing stays for ever
+//! # Every key expires
 //!
 //! On the server's own clock, with the script as it ships.
 
@@ -9,13 +9,13 @@ use crate::server::Server;
 use crate::walk::RULES;
 use crate::wire::{Ask, Reply, call, script};
 
-/// Expiry in milliseconds since 1970, or −1 for a key that stays and −2 for one that is not there.
+/// Expiry in milliseconds since 1970, or −1 for a key without an expiry and −2 for one that does not exist.
 fn expires(connection: &mut Connection, key: &str) -> i64 {
     redis::cmd("PEXPIRETIME").arg(key).query(connection).expect("an answer")
 }
 
 #[test]
-fn every_key_expires_and_not_before_it_makes_no_difference() {
+fn every_key_expires_but_not_while_it_makes_a_difference() {
     let server = Server::start();
     let (mut connection, sha) = server.load(&script());
     for text in RULES {
@@ -27,13 +27,10 @@ fn every_key_expires_and_not_before_it_makes_no_difference() {
             let reply = Reply::read(&numbers);
             let until = expires(&mut connection, text);
             if until == -2 {
-                continue; // the fastest rules have forgotten by the time they are looked at
+                continue; // the keys of the fastest rules have expired already
             }
             let idle_at = i64::try_from(reply.now + reply.rules[0].reset).expect("before 2255");
-            assert!(
-                until * 1_000 >= idle_at,
-                "{text} is forgotten too early after {verb}: {until}, {idle_at}"
-            );
+            assert!(until * 1_000 >= idle_at, "{text} expires too early after {verb}: {until}, {idle_at}");
         }
         let asks = [Ask::new(text, 0, &rule)];
         let _: Vec<u64> =
@@ -43,7 +40,7 @@ fn every_key_expires_and_not_before_it_makes_no_difference() {
 }
 
 #[test]
-fn what_is_given_back_leaves_nothing_behind() {
+fn a_full_refund_leaves_no_key_behind() {
     let server = Server::start();
     let (mut connection, sha) = server.load(&script());
     for text in RULES {
@@ -54,7 +51,7 @@ fn what_is_given_back_leaves_nothing_behind() {
         };
         let (_, refunded) = (ask("force"), Reply::read(&ask("refund")));
         let until = expires(&mut connection, text);
-        // The fastest rules owe nothing any more when the refund comes, and are left to expire.
+        // The fastest rules owe nothing any more when the refund arrives, and are left to expire.
         let expiring = i64::try_from(refunded.now / 1_000 + 1).expect("before 2255");
         assert!(until <= expiring, "{text} is still there until {until}, at {}", refunded.now);
     }

@@ -1,6 +1,7 @@
-//! # A server's clock that steps back and comes again
+//! # A server clock that steps back and returns
 //!
-//! The script and the core side by side are in `walk.rs`; here is what must come of it, whoever decides.
+//! The comparison of script and core is in `walk.rs`; here is the required behaviour, whichever of them
+//! decides.
 
 use tidegate_core::{Micros, Rule};
 
@@ -12,7 +13,7 @@ use crate::wire::{Ask, Told};
 const NOON: Micros = Micros::new(1_700_000_000_000_000);
 const SECOND: u64 = 1_000_000;
 
-/// Whether a rule remembers where the clock stepped back from.
+/// Whether a rule remembers the latest instant before the clock stepped back.
 fn remembers(rule: &Rule) -> bool {
     !matches!(rule, Rule::FixedWindow(_) | Rule::SteppedBucket(_) | Rule::NginxQueue(_))
 }
@@ -27,7 +28,7 @@ fn length(clocked: &mut Clocked) -> u64 {
 }
 
 #[test]
-fn a_clock_that_flickers_mints_nothing() {
+fn a_flickering_clock_mints_nothing() {
     let mut clocked = Clocked::start();
     clocked.forget(true);
     for text in RULES {
@@ -47,7 +48,7 @@ fn a_clock_that_flickers_mints_nothing() {
 }
 
 #[test]
-fn several_buckets_at_once_mint_nothing_either() {
+fn a_flickering_clock_mints_nothing_for_several_buckets_at_once() {
     let mut clocked = Clocked::start();
     let rules: [Rule; 3] =
         ["10/s burst 4", "7/s burst 5", "3/s burst 9"].map(|text| text.parse().expect("a rule"));
@@ -61,7 +62,7 @@ fn several_buckets_at_once_mint_nothing_either() {
 }
 
 #[test]
-fn a_value_is_longer_only_while_the_clock_is_behind() {
+fn a_bucket_value_is_longer_only_while_the_clock_is_behind() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
     let mut visit = |at: Micros, cost: &str| {
         ask(&mut clocked, at, "check", cost, &rule, None);
@@ -73,22 +74,22 @@ fn a_value_is_longer_only_while_the_clock_is_behind() {
     assert_eq!(visit(NOON, "1"), 12);
 }
 
-/// Ten seconds back and forth, five times.
+/// The clock moves ten seconds back and forth, five times.
 #[test]
-fn a_clock_that_flickers_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
+fn a_clock_flickering_by_ten_seconds_admits_one_limit_of_logs_and_cells() {
     let mut clocked = Clocked::start();
     for kind in ["sliding_log 5/s", "sliding_window 5/s cells 10", "sliding_window 5/s cells 5 interpolated"]
     {
-        admits_one_limit(&mut clocked, kind);
+        assert_admits_one_limit(&mut clocked, kind);
     }
     for kind in
         ["sliding_window 5 per 10s cells 1 plain", "sliding_window 5 per 3s cells 7", "sliding_log 5/h"]
     {
-        admits_one_limit(&mut clocked, kind);
+        assert_admits_one_limit(&mut clocked, kind);
     }
 }
 
-fn admits_one_limit(clocked: &mut Clocked, text: &str) {
+fn assert_admits_one_limit(clocked: &mut Clocked, text: &str) {
     clocked.clear();
     let (rule, mut passed) = (text.parse().expect("a rule"), 0);
     for _ in 0..5 {
@@ -101,7 +102,7 @@ fn admits_one_limit(clocked: &mut Clocked, text: &str) {
 }
 
 #[test]
-fn the_value_of_a_log_or_of_cells_is_longer_only_while_the_clock_is_behind() {
+fn a_log_or_cell_value_is_longer_only_while_the_clock_is_behind() {
     for (text, length_of_one) in [("sliding_log 4/s", 8), ("sliding_window 4/s cells 10", 21)] {
         let (mut clocked, rule) = (Clocked::start(), text.parse().expect("a rule"));
         let mut visit = |at: Micros, cost: &str| {
@@ -116,9 +117,9 @@ fn the_value_of_a_log_or_of_cells_is_longer_only_while_the_clock_is_behind() {
     }
 }
 
-/// A window that is changed to other cells, and a log that is changed to another period, while the clock is behind.
+/// A window changes its cells, and a log changes its period, while the clock is behind.
 #[test]
-fn a_changed_rule_remembers_where_the_clock_stepped_back_from() {
+fn a_changed_rule_remembers_the_latest_instant_before_the_step_back() {
     let changes = [
         ("sliding_window 4/s cells 10", "sliding_window 4/s cells 5"),
         ("sliding_window 4/s cells 10", "sliding_window 4 per 2s cells 3 interpolated"),
@@ -137,7 +138,7 @@ fn a_changed_rule_remembers_where_the_clock_stepped_back_from() {
 }
 
 #[test]
-fn another_algorithm_is_charged_what_was_used_and_not_the_mark() {
+fn another_algorithm_is_charged_the_usage_without_the_latest_instant() {
     let new = "fixed_window 10/h".parse().expect("a rule");
     for old in ["sliding_log 4/s", "sliding_window 4/s cells 10"] {
         let (mut clocked, old) = (Clocked::start(), old.parse().expect("a rule"));
@@ -149,9 +150,9 @@ fn another_algorithm_is_charged_what_was_used_and_not_the_mark() {
     }
 }
 
-/// The longest step that a window of such cells remembers, and two that are too long, as in the core.
+/// The longest step that a window with such cells remembers, and some that are too long, as in the core.
 #[test]
-fn a_window_remembers_a_step_as_far_as_the_core_can() {
+fn a_window_remembers_a_step_back_as_far_as_the_core() {
     let mut clocked = Clocked::start();
     for (text, cell, furthest) in [
         ("sliding_window 3 per 10us cells 5", 2, 4_095),
@@ -176,7 +177,7 @@ fn a_window_remembers_a_step_as_far_as_the_core_can() {
     }
 }
 
-/// The next reading of a clock that flickers, for a rule with windows of this length.
+/// The next reading of a flickering clock, for a rule with windows of this length.
 fn flickered(at: Micros, latest: Micros, period: u64, random: &mut Random) -> Micros {
     match random.below(12) {
         0..3 => at,
@@ -192,9 +193,9 @@ fn flickered(at: Micros, latest: Micros, period: u64, random: &mut Random) -> Mi
     }
 }
 
-/// Script and core side by side, on logs and cells alone and with many more steps back and returns than in `walk.rs`.
+/// Compares script and core on logs and cells alone, with many more steps back and returns than in `walk.rs`.
 #[test]
-fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
+fn logs_and_cells_on_a_flickering_clock_decide_as_the_core() {
     let (mut clocked, mut random) = (Clocked::start(), Random(0xF11C));
     let sliding = RULES.iter().copied().filter(|text| text.starts_with("sliding"));
     for text in
@@ -226,9 +227,9 @@ fn logs_and_cells_on_a_clock_that_flickers_are_those_of_the_core() {
     }
 }
 
-/// Two of four are lent for a second, and two are taken.
+/// Two of four tokens are leased for a second, and two are taken.
 #[test]
-fn what_is_lent_is_not_minted_either() {
+fn a_flickering_clock_mints_nothing_for_leased_tokens() {
     let (mut clocked, rule) = (Clocked::start(), "10/s burst 4".parse().expect("a rule"));
     let lent = ask(&mut clocked, NOON, "lease", "2 2 1000000 0", &rule, Some(&[7; 16]));
     assert_eq!((lent.outcome, lent.remaining), (0, 2));

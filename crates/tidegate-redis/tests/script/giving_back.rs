@@ -1,7 +1,7 @@
-//! # What is given back, late or before the clock steps back
+//! # Refunds, late or before the clock steps back
 //!
-//! Two keys are charged alike, but one of them has once been charged more, and later given back what still counts. From then on
-//! it never has more left than the other.
+//! Two keys are charged alike, but one of them has once been charged more, and later refunded what still
+//! counts. From then on it never has more left than the other.
 
 use tidegate_core::{Micros, Rule};
 
@@ -42,7 +42,7 @@ impl Pair {
         (self.ask("more", "peek", 0).remaining, self.ask("alike", "peek", 0).remaining)
     }
 
-    /// Charges both, now and then, if the one that is short of something lets it pass.
+    /// Charges both keys at random instants, if the key with less left allows it.
     fn wander(&mut self, random: &mut Random, steps: u64, pace: u64) {
         for _ in 0..steps {
             self.now = self.now.plus(random.below(2 * pace));
@@ -54,7 +54,7 @@ impl Pair {
     }
 }
 
-/// How long one unit takes to come back, more or less.
+/// How long one unit takes to refill, more or less.
 fn pace(rule: &Rule) -> u64 {
     let setting = rule.encode();
     match (setting.letter(), setting.numbers()) {
@@ -67,10 +67,10 @@ fn pace(rule: &Rule) -> u64 {
 }
 
 #[test]
-fn who_gives_back_never_has_more_than_who_never_took() {
+fn a_refunded_key_never_has_more_left_than_one_never_charged() {
     let (mut random, mut given) = (Random(11), 0);
     let mut pair = Pair::start();
-    // A window that a charge has opened stays open when the charge is given back, and so ends before one that others open.
+    // A window that a charge has opened stays open after a refund, and so ends before one opened later.
     for text in RULES.iter().filter(|text| !text.contains("from first hit")) {
         let rule: Rule = text.parse().expect("a rule");
         let pace = pace(&rule);
@@ -102,11 +102,11 @@ fn who_gives_back_never_has_more_than_who_never_took() {
             }
         }
     }
-    assert!(given > 50, "only {given} were given back");
+    assert!(given > 50, "only {given} were refunded");
 }
 
 #[test]
-fn what_is_given_back_soon_is_there_again_as_soon() {
+fn an_early_refund_restores_the_quota_without_delay() {
     let mut pair = Pair::start();
     for text in RULES.iter().filter(|text| !text.contains("nginx")) {
         let rule: Rule = text.parse().expect("a rule");
@@ -118,12 +118,12 @@ fn what_is_given_back_soon_is_there_again_as_soon() {
         pair.give_back("more", 1, til);
         pair.now = pair.now.plus(late + 1);
         let (more, alike) = pair.left();
-        assert_eq!(more, alike, "{text}: given back after {late}us");
+        assert_eq!(more, alike, "{text}: refunded after {late}us");
     }
 }
 
 #[test]
-fn what_is_given_back_at_once_was_never_taken() {
+fn an_immediate_refund_restores_the_key_up_to_rounding() {
     let mut pair = Pair::start();
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
@@ -133,14 +133,15 @@ fn what_is_given_back_at_once_was_never_taken() {
         let til = pair.now.plus(told.reset);
         pair.give_back("more", 1, til);
         let (more, alike) = pair.left();
-        // Where a unit takes no whole number of microseconds, or nginx's milliseconds, the last one may be lost.
+        // Where a unit takes no whole number of microseconds, or nginx's milliseconds, the last unit may be
+        // lost.
         let rounded = matches!(setting.numbers(), [_, q, ..] if setting.letter() == b'b' && *q > 1);
         let lost = u64::from(rounded || matches!(setting.letter(), b'q' | b'g'));
         assert!(more <= alike && more + lost >= alike, "{text}: {more}, not {alike}");
     }
 }
 
-/// Charged, then a refund at another instant, then a look at a third, with the core at each.
+/// A charge, then a refund at another instant, then a check at a third, compared with the core at each.
 #[test]
 fn script_and_core_agree_after_a_refund_and_a_step_back() {
     let mut pair = Pair::start();
@@ -163,7 +164,7 @@ fn script_and_core_agree_after_a_refund_and_a_step_back() {
 }
 
 #[test]
-fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
+fn a_refunded_charge_is_not_missing_after_a_step_back() {
     let mut pair = Pair::start();
     pair.begin(&"7/s burst 9".parse().expect("a rule"), NOON);
     assert_eq!(pair.ask("more", "check", 4).remaining, 5);
@@ -172,7 +173,7 @@ fn what_was_taken_and_given_back_is_not_missed_after_a_step_back() {
     assert_eq!((pair.ask("more", "check", 3).outcome, pair.left().0), (0, 6));
 }
 
-/// A window that is over counts again when the clock steps back into it, whatever was given back meanwhile.
+/// A window that is over counts again when the clock steps back into it, whatever was refunded meanwhile.
 #[test]
 fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
     let mut pair = Pair::start();
@@ -181,7 +182,7 @@ fn a_refund_to_a_key_that_owes_nothing_changes_nothing() {
             pair.begin(&text.parse().expect("a rule"), NOON);
             let charged = pair.ask("more", "force", 1);
             pair.ask("alike", "force", 1);
-            pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be whole a little before nothing is owed
+            pair.now = NOON.plus(charged.reset + 2_000_000); // a queue may be full before its debt is 0
             if verb == "refund" {
                 pair.ask("more", "refund", 1);
             } else {

@@ -1,8 +1,9 @@
-//! # Tokens that are spent elsewhere
+//! # Grants: tokens that nodes spend without a round trip
 //!
-//! Several nodes take tokens in advance, spend them without asking, reserve and claim those that come in later, return some,
-//! forget some and die, while requests and replies are late, overtake each other or are lost. Every token spent, and every
-//! request the script allowed itself, is charged to a bucket of the core at that instant, and must always fit.
+//! Several nodes take tokens in advance, spend them without a round trip, reserve and claim those that come
+//! in later, return some, forget some and die, while requests and replies are late, overtake each other or
+//! are lost. Every token spent, and every request the script itself allowed, is charged to a bucket of the
+//! core at that instant, and must always fit.
 
 use std::collections::VecDeque;
 
@@ -23,7 +24,7 @@ const RULES: &[&str] = &[
 ];
 const NODES: usize = 3;
 
-/// What a node may spend; of a reservation, what it may claim.
+/// Tokens that a node may spend; for a reservation, tokens that it may claim.
 #[derive(Clone, Debug)]
 struct Lot {
     id: [u8; 16],
@@ -40,7 +41,7 @@ impl Lot {
     }
 }
 
-/// What is on its way.
+/// A message under way.
 #[derive(Clone, Debug)]
 enum Message {
     Lease {
@@ -70,7 +71,7 @@ struct Run {
     clocked: Clocked,
     random: Random,
     rule: Rule,
-    /// How long a token takes, more or less.
+    /// How long a token takes to refill, more or less.
     pace: u64,
     stock: u64,
     ttl: u64,
@@ -148,16 +149,16 @@ impl Run {
         let mut id = [0; 16];
         id[8..].copy_from_slice(&self.ids.to_be_bytes());
         let of_some = self.random.below(4);
-        // One reservation is claimed at a time, so that the reply tells what became of it.
+        // One reservation is claimed at a time, so that the reply says what became of it.
         let claim = self.lots[node].iter().find(|lot| lot.is_reserved).map(|lot| lot.id);
         let older = self.lots[node].iter().filter(|lot| {
             if lot.is_reserved { Some(lot.id) == claim } else { u64::from(lot.id[15]) % 4 <= of_some }
         });
         let older: Vec<u8> = older.flat_map(|lot| [&lot.id[..], &lot.left.to_be_bytes()].concat()).collect();
-        // What is claimed is gone until the reply gives it back.
+        // A claimed reservation is gone until the reply gives it back.
         self.lots[node].retain(|lot| lot.left > 0 && !lot.is_reserved);
         let want = 1 + small(self.random.below(self.stock + 2));
-        let ttl = 1 + self.random.below(self.ttl); // nodes may differ, and a node from request to request
+        let ttl = 1 + self.random.below(self.ttl); // differs between nodes, and between requests of a node
         self.under_way.push_back(Message::Lease { node, id, sent: self.now, want, ttl, older, claim });
     }
 
@@ -181,7 +182,7 @@ impl Run {
         self.lots[node].clear();
     }
 
-    /// Any of what is under way; or it is lost, or comes twice.
+    /// Any message under way arrives; or it is lost, or arrives twice.
     fn arrives(&mut self) {
         if self.under_way.is_empty() {
             return;
@@ -236,19 +237,19 @@ impl Run {
         );
     }
 
-    /// When everybody has long gone, all is there again.
+    /// Long after all grants have expired, the whole burst is available again.
     fn ends(&mut self) {
         let rule = self.rule;
         let setting = rule.encode();
         let [p, q, burst] = setting.numbers() else { panic!("a bucket") };
         self.now = self.now.plus(2 * p * burst / q + 2 * self.ttl + 2);
         let (told, _) = self.ask("peek", "0".into(), None);
-        assert_eq!((told.remaining, told.reset), (*burst, 0), "{rule:?}: something stays taken");
+        assert_eq!((told.remaining, told.reset), (*burst, 0), "{rule:?}: some tokens never refill");
     }
 }
 
 #[test]
-fn what_is_spent_elsewhere_is_never_too_much_and_nothing_stays_taken() {
+fn granted_tokens_never_exceed_the_bucket_and_all_of_them_refill() {
     let mut run = Run::start();
     for text in RULES {
         let before = run.spent;
@@ -278,7 +279,7 @@ impl Single {
         self.clocked.numbers(NOON.plus(at), verb, &[ask], id.as_ref().map(|id| &id[..])).1[2..].to_vec()
     }
 
-    /// Claims an older reservation, and asks for one token more.
+    /// Claims an older reservation, and requests one token more.
     fn claim(&mut self, at: u64, id: u8, older: u8) -> Vec<u64> {
         let ask = Ask { cost: "1 8 1000000 0".into(), ..Ask::new("key", 0, &self.rule) };
         let id = [&[id; 16][..], &[older; 16], &99_u32.to_be_bytes()].concat();
@@ -287,11 +288,11 @@ impl Single {
 }
 
 #[test]
-fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
+fn available_tokens_are_granted_and_the_next_ones_are_reserved() {
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, "check", "7", None), [0, 3, 0, 700_000]);
     let lease = "5 8 1000000 5";
-    assert_eq!(one.ask(0, "lease", lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are there");
+    assert_eq!(one.ask(0, "lease", lease, Some(1)), [0, 0, 0, 1_300_000, 3, 0, 0], "three are available");
     assert_eq!(one.ask(0, "lease", lease, Some(2)), [1, 0, 500_000, 1_500_000, 0, 5, 0]);
     assert_eq!(
         one.ask(0, "lease", lease, Some(3)),
@@ -301,7 +302,7 @@ fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
     assert_eq!(
         one.ask(0, "lease", "5 8 1000000 0", Some(4)),
         [2, 0, 900_000, 1_800_000, 0, 0, 0],
-        "when one is there"
+        "the wait for one token"
     );
     assert_eq!(one.ask(500_000, "check", "1", None)[..3], [2, 0, 400_000], "reserved tokens are charged");
     assert_eq!(
@@ -314,12 +315,12 @@ fn what_is_there_is_granted_and_what_comes_in_next_is_reserved() {
 }
 
 #[test]
-fn a_reservation_that_is_claimed_late_has_to_be_taken_anew() {
+fn a_reservation_claimed_late_has_lapsed_by_what_has_refilled() {
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
     assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
-    assert_eq!(one.ask(1_200_000, "peek", "0", None)[..2], [0, 8], "the charge refills as any other");
-    assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is there");
+    assert_eq!(one.ask(1_200_000, "peek", "0", None)[..2], [0, 8], "the charge refills like any other");
+    assert_eq!(one.claim(1_200_000, 2, 1)[4..], [1, 0, 2], "two are still charged; one more is available");
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
     assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
@@ -336,7 +337,7 @@ fn a_short_lease_does_not_end_the_longer_ones_of_other_nodes() {
 }
 
 #[test]
-fn a_reservation_that_is_returned_is_there_for_others() {
+fn a_returned_reservation_is_available_to_others() {
     let mut one = Single::start("10/s burst 10");
     assert_eq!(one.ask(0, "check", "10", None)[..2], [0, 0]);
     assert_eq!(one.ask(0, "lease", "4 8 900000 4", Some(1))[4..], [0, 4, 0]);
@@ -344,36 +345,36 @@ fn a_reservation_that_is_returned_is_there_for_others() {
 }
 
 #[test]
-fn what_comes_back_comes_back_once_and_only_while_it_is_known() {
+fn a_grant_is_returned_once_and_only_while_it_is_known() {
     let mut one = Single::start("1/h burst 10");
     assert_eq!(one.ask(0, "lease", "6 10 1000000 0", Some(1))[4..], [6, 0, 0]);
-    assert_eq!(one.ask(10, "return", "4", Some(2))[..2], [0, 4], "an id that nobody knows");
+    assert_eq!(one.ask(10, "return", "4", Some(2))[..2], [0, 4], "an unknown id");
     assert_eq!(one.ask(20, "return", "4", Some(1))[..2], [0, 8]);
     assert_eq!(one.ask(30, "return", "4", Some(1))[..2], [0, 8], "twice");
     assert_eq!(one.ask(40, "lease", "6 10 1000000 0", Some(3))[4..], [6, 0, 0]);
     assert_eq!(one.ask(50, "return", "99", Some(3))[..2], [0, 8], "no more than was granted");
     assert_eq!(one.ask(60, "lease", "2 10 1000000 0", Some(4))[4..], [2, 0, 0]);
-    assert_eq!(one.ask(1_000_060, "return", "2", Some(4))[..2], [0, 6], "its time is over");
+    assert_eq!(one.ask(1_000_060, "return", "2", Some(4))[..2], [0, 6], "it has expired");
 }
 
 #[test]
-fn who_is_forgotten_still_owes_what_others_may_spend() {
+fn a_reset_key_still_owes_the_tokens_of_unspent_grants() {
     let mut one = Single::start("1/h burst 10");
     one.ask(0, "check", "3", None);
     one.ask(0, "lease", "4 10 1000000 0", Some(1));
     assert_eq!(one.ask(1, "reset", "0", None)[..2], [0, 6]);
-    assert_eq!(one.ask(2, "refund", "9", None)[..2], [0, 6], "nor is it given back by others");
+    assert_eq!(one.ask(2, "refund", "9", None)[..2], [0, 6], "nor does a refund return them");
     assert_eq!(one.ask(3, "return", "4", Some(1))[..2], [0, 10]);
 }
 
 #[test]
-fn what_is_said_of_older_grants_makes_room() {
+fn reporting_older_grants_as_spent_makes_room_for_new_ones() {
     let mut one = Single::start("1000000/s burst 10");
     assert_eq!(one.ask(0, "lease", "10 10 1000000 0", Some(1))[4..], [10, 0, 0]);
-    assert_eq!(one.ask(100, "lease", "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all of it may be unspent");
+    assert_eq!(one.ask(100, "lease", "10 10 1000000 0", Some(2))[4..], [0, 0, 0], "all ten may be unspent");
     let ask = Ask { cost: "10 10 1000000 10".into(), ..Ask::new("key", 0, &one.rule) };
     let id = [&[3; 16][..], &[1; 16], &3_u32.to_be_bytes()].concat();
     let numbers = one.clocked.numbers(NOON.plus(200), "lease", &[ask], Some(&id)).1;
-    assert_eq!(numbers[6..], [0, 10, 0], "what was used refills only from now on: until then it was held");
-    assert_eq!(numbers[4], 10, "at the pace of the bucket");
+    assert_eq!(numbers[6..], [0, 10, 0], "spent tokens refill only from now on: until now they were held");
+    assert_eq!(numbers[4], 10, "at the rate of the bucket");
 }

@@ -1,6 +1,7 @@
 //! # The largest numbers
 //!
-//! Where a walk seldom comes: debts that last until the end of the time line, counts that outgrow their bytes.
+//! Cases that a random walk seldom reaches: debts that last until the end of the time line, counts that
+//! outgrow their bytes.
 
 use tidegate_core::{Micros, Rule};
 
@@ -31,7 +32,7 @@ impl Both {
 }
 
 #[test]
-fn a_debt_may_last_until_the_end_of_time() {
+fn a_debt_until_the_end_of_time_equals_the_core() {
     let mut both = Both::of("1/day");
     for _ in 0..3 {
         both.agree(NOON, "force", u32::MAX);
@@ -42,7 +43,7 @@ fn a_debt_may_last_until_the_end_of_time() {
 }
 
 #[test]
-fn debts_are_exact_while_they_are_below_two_to_the_fifty_third() {
+fn debts_below_two_to_the_fifty_third_are_exact() {
     let mut both = Both::of("7/s");
     for at in [NOON, NOON.plus(142_857)] {
         both.agree(at, "force", u32::MAX);
@@ -52,9 +53,9 @@ fn debts_are_exact_while_they_are_below_two_to_the_fifty_third() {
     both.agree(NOON.plus(1_000_000_000_001), "check", 7);
 }
 
-/// Of the finest parts of a microsecond the core has room for a step of four hours.
+/// For the finest parts of a microsecond the core has room for a step of four hours.
 #[test]
-fn a_step_back_is_remembered_as_far_as_the_core_can() {
+fn a_step_back_is_remembered_as_far_as_in_the_core() {
     for text in ["999983/s burst 3", "1099511627777 per 1d burst 3"] {
         for hours in [1, 4, 5, 100_000] {
             let (mut both, back) = (Both::of(text), NOON.minus(hours * 3_600_000_000));
@@ -68,7 +69,7 @@ fn a_step_back_is_remembered_as_far_as_the_core_can() {
 }
 
 #[test]
-fn counts_may_outgrow_five_bytes() {
+fn counts_beyond_five_bytes_are_exact() {
     let mut both = Both::of("fixed_window 2000000000000/min");
     for _ in 0..300 {
         both.agree(NOON, "force", u32::MAX);

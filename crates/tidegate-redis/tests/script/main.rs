@@ -1,13 +1,13 @@
 //! # The script decides as the core does
 //!
-//! `src/script.lua` is the core told once more, in another language and with other numbers. Here both are held against
-//! each other on a real server: every row of the vector files, and a long walk of random requests on which every number
-//! of every answer must be equal. The rest is about what only the script has: values with an expiry, arguments that may
-//! be wrong, rules that change under a state that stays, and places. The second script, for limits that come with the
-//! call, is held against the server's arithmetic in the same way.
+//! `src/script.lua` implements the core again, in another language and with other numbers. Here both are
+//! compared on a real server: every row of the vector files, and a long walk of random requests on which
+//! every number of every reply must be equal. The rest covers what only the script has: values with an
+//! expiry, arguments that may be wrong, rules that change under a state that stays, and permits. The second
+//! script, for ad-hoc limits, is compared with the server's arithmetic in the same way.
 //!
-//! Time is the test's: before the script's text goes a piece that answers `TIME` from a key (`clocked.rs`). The script
-//! itself is the one that ships.
+//! Time is set by the test: before the script's text goes code that answers `TIME` from a key (`clocked.rs`).
+//! The script itself is the one that ships.
 
 mod brought;
 mod changes;
@@ -39,7 +39,7 @@ mod wire;
 #[path = "../../../tidegate-server/src/engine/throttle.rs"]
 mod throttle;
 
-#[expect(dead_code, reason = "the script is told numbers, and not how a rule is written")]
+#[expect(dead_code, reason = "the script takes numbers, not the text of a rule")]
 #[path = "../../../tidegate/examples/conformance/format.rs"]
 mod format;
 #[path = "../../../tidegate/examples/conformance/line.rs"]

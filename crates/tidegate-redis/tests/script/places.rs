@@ -1,4 +1,4 @@
-//! # Places: held, renewed, given back, lost
+//! # Permits: held, renewed, released, expired
 
 use tidegate_core::Micros;
 
@@ -14,7 +14,7 @@ fn seconds(seconds: u64) -> Micros {
     NOON.plus(seconds * 1_000_000)
 }
 
-/// How many places there are, and for how long one is held.
+/// The number of permits, and how long each is held without a renewal.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     limit: u64,
@@ -23,7 +23,7 @@ struct Setting {
 
 const USUAL: Setting = Setting { limit: LIMIT, lease: LEASE };
 
-/// What is asked of one gate, with three places unless it is said otherwise.
+/// A gate with three permits, unless a request says otherwise.
 struct Gate(Clocked);
 
 impl Gate {
@@ -45,7 +45,7 @@ impl Gate {
     }
 }
 
-/// A name, as long as ids are.
+/// A name, padded to the length of an id.
 fn named(name: &str) -> [u8; 16] {
     let mut id = [b' '; 16];
     id[..name.len()].copy_from_slice(name.as_bytes());
@@ -57,7 +57,7 @@ fn told(outcome: u64, remaining: u64) -> Told {
 }
 
 #[test]
-fn as_many_as_there_are_places_are_held_at_once() {
+fn no_more_than_the_limit_of_permits_is_held() {
     let mut gate = Gate::open();
     assert_eq!(gate.ask(NOON, "peek", 1, ""), told(0, 2));
     assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
@@ -67,21 +67,21 @@ fn as_many_as_there_are_places_are_held_at_once() {
     assert_eq!(gate.ask(NOON, "check", 0, "c"), told(0, 0));
     assert_eq!(gate.ask(NOON, "peek", 1, ""), told(3, 0));
     assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2));
-    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2), "given back twice is given back once");
+    assert_eq!(gate.ask(NOON, "release", 0, "b"), told(0, 2), "a second release does nothing");
     assert_eq!(gate.ask(NOON, "check", 2, "c"), told(0, 0));
     assert_eq!(gate.ask(NOON, "reset", 0, ""), told(0, 3));
     assert_eq!(gate.0.expiry("places"), None);
 }
 
 #[test]
-fn who_asks_again_is_not_counted_twice() {
+fn a_holder_that_asks_again_is_not_counted_twice() {
     let mut gate = Gate::open();
     assert_eq!(gate.ask(NOON, "check", 2, "a"), told(0, 1));
     assert_eq!(gate.ask(seconds(1), "check", 2, "a"), told(0, 1));
     assert_eq!(gate.ask(seconds(1), "peek", 3, "a"), told(0, 0));
     assert_eq!(gate.ask(seconds(1), "peek", 3, ""), told(3, 1));
     assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 0));
-    assert_eq!(gate.ask(seconds(1), "check", 3, "a"), told(3, 0), "two of its own and one of another's");
+    assert_eq!(gate.ask(seconds(1), "check", 3, "a"), told(3, 0), "two of its own and one of another holder");
     assert_eq!(gate.ask(seconds(1), "force", 3, "c"), told(0, 0));
     assert_eq!(gate.ask(seconds(1), "refund", 2, "c"), told(0, 0));
     assert_eq!(gate.ask(seconds(1), "refund", 9, "c"), told(0, 0));
@@ -89,7 +89,7 @@ fn who_asks_again_is_not_counted_twice() {
 }
 
 #[test]
-fn places_that_are_not_renewed_are_lost() {
+fn permits_that_are_not_renewed_expire() {
     let mut gate = Gate::open();
     assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
     assert_eq!(gate.ask(seconds(1), "check", 1, "b"), told(0, 1));
@@ -99,11 +99,11 @@ fn places_that_are_not_renewed_are_lost() {
     assert_eq!(gate.ask(seconds(31), "peek", 0, ""), told(0, 2));
     assert_eq!(gate.ask(seconds(31), "renew", 0, "b"), told(3, 2));
     assert_eq!(gate.ask(seconds(50), "renew", 0, "a"), told(3, 3));
-    assert_eq!(gate.0.expiry("places"), None, "what makes no difference is not kept");
+    assert_eq!(gate.0.expiry("places"), None, "state that makes no difference is not kept");
 }
 
 #[test]
-fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
+fn after_a_step_back_no_permit_is_held_longer_than_a_lease() {
     let mut gate = Gate::open();
     assert_eq!(gate.ask(seconds(3_600), "check", 3, "a"), told(0, 0));
     assert_eq!(gate.ask(NOON, "check", 1, "b"), told(3, 0));
@@ -114,7 +114,7 @@ fn after_a_step_back_of_the_clock_no_place_is_held_for_longer_than_a_lease() {
 
 /// The end of one entry and the beginning of the next may read like an id.
 #[test]
-fn an_id_is_found_only_where_an_id_is() {
+fn an_id_is_found_only_at_the_start_of_an_entry() {
     let mut clocked = Clocked::start();
     let mut hold = |id: &[u8]| {
         let asks = [Ask::places("places", 1, LIMIT, LEASE)];
@@ -124,13 +124,13 @@ fn an_id_is_found_only_where_an_id_is() {
     assert_eq!(hold(&named("b")), told(0, 1));
     let expires = NOON.plus(LEASE).get().to_be_bytes();
     let alike = [&named("a")[12..], &expires[1..], &1u32.to_be_bytes(), b"b"].concat();
-    assert_eq!(hold(&alike), told(0, 0), "a third one");
-    assert_eq!(hold(&alike), told(0, 0), "the same again");
+    assert_eq!(hold(&alike), told(0, 0), "a third holder");
+    assert_eq!(hold(&alike), told(0, 0), "the same holder again");
     assert_eq!(hold(&named("c")), told(3, 0));
 }
 
 #[test]
-fn places_and_other_rules_are_charged_together_or_not_at_all() {
+fn permits_and_other_rules_are_charged_together_or_not_at_all() {
     let mut clocked = Clocked::start();
     let bucket = "10/s burst 2".parse().expect("a quota");
     let mut ask = |verb, id: &str| {
@@ -145,43 +145,43 @@ fn places_and_other_rules_are_charged_together_or_not_at_all() {
     assert_eq!(ask("renew", "a").rules, [passed(0, 0), passed(0, 0)]);
     assert_eq!(ask("release", "a").rules, [passed(0, 0), passed(1, 0)]);
     assert_eq!(ask("take", "b").taken, Some(1));
-    assert_eq!(ask("take", "c").taken, Some(0), "neither a token nor a place");
+    assert_eq!(ask("take", "c").taken, Some(0), "neither a token nor a permit");
     assert_eq!(ask("reset", "b").rules, [passed(2, 0), passed(1, 0)]);
 }
 
 #[test]
-fn who_gives_back_what_it_has_not_gives_back_nothing() {
+fn releasing_or_refunding_permits_of_others_does_nothing() {
     let mut gate = Gate::open();
     assert_eq!(gate.ask(NOON, "check", 1, "a"), told(0, 2));
     assert_eq!(gate.ask(NOON, "release", 0, "stranger"), told(0, 2));
-    assert_eq!(gate.ask(seconds(30), "check", 3, "b"), told(0, 0), "a has lost its own");
+    assert_eq!(gate.ask(seconds(30), "check", 3, "b"), told(0, 0), "the permit of a has expired");
     for verb in ["release", "release", "refund"] {
-        assert_eq!(gate.ask(seconds(31), verb, 1, "a"), told(0, 0), "and has none of b's to give");
+        assert_eq!(gate.ask(seconds(31), verb, 1, "a"), told(0, 0), "and a cannot release those of b");
     }
     assert_eq!(gate.ask(seconds(31), "renew", 0, "a"), told(3, 0));
     assert_eq!(gate.ask(seconds(31), "refund", 2, "b"), told(0, 2));
     assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3));
-    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3), "given back twice is given back once");
+    assert_eq!(gate.ask(seconds(31), "release", 0, "b"), told(0, 3), "a second release does nothing");
 }
 
 #[test]
-fn another_limit_leaves_who_is_in_and_counts_from_the_next_on() {
+fn another_limit_keeps_current_holders_and_applies_to_new_ones() {
     let mut gate = Gate::open();
     let (fewer, more) = (Setting { limit: 2, ..USUAL }, Setting { limit: 5, ..USUAL });
     for id in ["a", "b", "c"] {
         gate.ask(NOON, "check", 1, id);
     }
-    assert_eq!(gate.ask_of(fewer, NOON, "peek", 0, ""), told(0, 0), "one more than there are");
-    assert_eq!(gate.ask_of(fewer, seconds(20), "renew", 0, "a"), told(0, 0), "nobody is driven out");
+    assert_eq!(gate.ask_of(fewer, NOON, "peek", 0, ""), told(0, 0), "one more than the limit");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "renew", 0, "a"), told(0, 0), "no holder is evicted");
     assert_eq!(gate.ask_of(fewer, seconds(20), "release", 0, "b"), told(0, 0));
-    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 1, "d"), told(3, 0), "as many as there are");
+    assert_eq!(gate.ask_of(fewer, seconds(20), "check", 1, "d"), told(3, 0), "as many as the limit");
     assert_eq!(gate.ask_of(fewer, seconds(20), "check", 3, "d"), told(4, 0));
     assert_eq!(gate.ask_of(more, seconds(20), "check", 3, "d"), told(0, 0));
     assert_eq!(gate.ask_of(more, seconds(30), "peek", 0, ""), told(0, 1), "all have renewed but c");
 }
 
 #[test]
-fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
+fn a_shorter_lease_applies_to_current_holders() {
     let mut gate = Gate::open();
     let (short, long) = (Setting { lease: LEASE / 3, ..USUAL }, Setting { lease: 2 * LEASE, ..USUAL });
     gate.ask(NOON, "check", 3, "a");
@@ -192,7 +192,7 @@ fn another_lease_holds_for_those_who_are_in_if_it_is_shorter() {
     assert_eq!(gate.0.expiry("places"), Some(seconds(80).get() / 1_000));
 }
 
-/// The same in the plainest way: who holds how much until when.
+/// The same in the simplest way: id, expiry and number of permits of each holder.
 #[derive(Clone, Debug, Default)]
 struct Model(Vec<(String, u64, u64)>);
 
@@ -244,7 +244,7 @@ impl Model {
 }
 
 #[test]
-fn a_long_walk_among_places() {
+fn a_long_random_walk_of_permits_equals_a_simple_model() {
     let (mut gate, mut model, mut random) = (Gate::open(), Model::default(), Random(7));
     let (mut now, mut rule) = (NOON, USUAL);
     for step in 0..4_000 {

@@ -1,13 +1,13 @@
-//! # The core, spoken to as the script is
+//! # The core behind the interface of the script
 //!
-//! Several rules, each with a cost of its own. What a policy does in the core is done here by hand, because there all
-//! costs are the same.
+//! Several rules, each with a cost of its own. The logic of a policy is repeated here by hand, because in the
+//! core all costs of a policy are the same.
 
 use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId};
 
 use crate::wire::{Reply, Told};
 
-/// One rule and its words.
+/// One rule and its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) rule: Rule,
@@ -18,8 +18,8 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) held: Vec<Held>,
-    /// Whether states are forgotten when they expire, which is the first whole millisecond at which they make no
-    /// difference.
+    /// Whether states are dropped when they expire, which is at the first whole millisecond at which they
+    /// make no difference.
     pub(crate) forgets: bool,
 }
 
@@ -42,7 +42,7 @@ impl Reference {
             }
             "refund" => self.each(at, costs, |held, cost| held.refund(at, cost)),
             "reset" => self.each(at, costs, |held, _| held.reset(at)),
-            other => panic!("{other} is no verb of the core"),
+            other => panic!("{other} is no operation of the core"),
         }
     }
 

@@ -24,7 +24,7 @@ impl Plain {
         let error = answer.expect_err(sentence);
         assert_eq!((error.code(), error.detail()), (Some("ERR"), Some(sentence)));
         let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("an answer");
-        assert_eq!(keys, 0, "written by a request that is wrong: {sentence}");
+        assert_eq!(keys, 0, "written by an invalid request: {sentence}");
     }
 }
 
@@ -38,7 +38,7 @@ fn also(cost: &str, letter: u8, numbers: &[u64]) -> Ask {
 }
 
 #[test]
-fn every_wrong_argument_is_named_with_its_value_and_what_is_expected() {
+fn every_wrong_argument_is_named_with_its_value_and_the_expected_one() {
     let mut plain = Plain::start();
     let bucket = |cost| ask(cost, b'b', &[1, 1, 5]);
     let arguments = "at least one key; as arguments an operation, a cost and a rule for each key, and for permits and leases an id";

@@ -1,6 +1,6 @@
-//! # A server of the test's own
+//! # A server for one test
 //!
-//! Redis unless a test says otherwise.
+//! Redis unless a test chooses another kind.
 
 use redis::Connection;
 
@@ -18,7 +18,7 @@ impl Server {
         Server(crate::support::Server::start(kind, &[]))
     }
 
-    /// A connection, and the hash of a script that was loaded.
+    /// A connection, and the hash of the loaded script.
     pub(crate) fn load(&self, script: &str) -> (Connection, String) {
         let client = redis::Client::open(self.0.url()).expect("the address is well-formed");
         let mut connection = client.get_connection().expect("the server is ready");

@@ -1,8 +1,9 @@
-//! # The vector files, told to the script
+//! # The vector files, run by the script
 //!
-//! Every row that every other subject is tested with, on Redis and on Valkey. How a case is told to the script, and
-//! which cases are [left out](LEFT_OUT) because it cannot know enough, is written in `scripted.rs`, for those who run
-//! it elsewhere; what it makes of those cases is told in `changes.rs`.
+//! Every row that every other subject is tested with, on Redis and on Valkey. How a case is translated for
+//! the script, and which cases are [left out](LEFT_OUT) because the script lacks information, is written in
+//! `scripted.rs`, which other programs can use, too; the script's behaviour in the cases left out is tested
+//! in `changes.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -51,10 +52,10 @@ fn every_vector_holds(kind: server::Kind) {
     assert_eq!((run + left, left), (limits, named), "every case about limits is run or named");
 }
 
-/// Who holds for the script is not left out.
+/// A case that passes on the script must not be left out.
 fn is_left_out_with_reason(case: &Case, script: &mut Clocked, number: u64) {
     let differences = differences(case, script, u64::MAX - number);
-    assert!(!differences.is_empty(), "{} holds: take it off the list", case.name);
+    assert!(!differences.is_empty(), "{} passes: take it off the list", case.name);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! # A long walk, script and core side by side
+//! # A long random walk, script and core side by side
 //!
-//! Stories of two hundred requests on a few rules: every algorithm, every verb, costs from nothing to more than can
-//! ever pass, time that stands still, moves to where something happens, and steps back. Every number of every answer
-//! must be the core's. A story is worked out in the core first and then told to the server in one go. From a fixed
-//! seed, so that a failure comes again; `TIDEGATE_STEPS` makes the walk longer or shorter, `TIDEGATE_SEED` takes
-//! another way.
+//! Sequences of two hundred requests on a few rules: every algorithm, every operation, costs from nothing to
+//! more than can ever pass, time that stands still, moves to where something happens, and steps back. Every
+//! number of every reply must be the core's. A sequence runs on the core first and is then sent to the server
+//! in one pipeline. The seed is fixed, so that a failure is reproducible; `TIDEGATE_STEPS` makes the walk
+//! longer or shorter, `TIDEGATE_SEED` selects another walk.
 
 use std::env;
 
@@ -18,8 +18,8 @@ use crate::wire::{Ask, Reply, call, call_at};
 
 const STEPS_OF_A_STORY: u64 = 200;
 
-/// Where the walk turns back: one interval of the slowest rule. Just after 1970 the script cannot write down that a
-/// token was used before, which matters only for who steps back twice there.
+/// The earliest instant of the walk: one interval of the slowest rule. Just after 1970 the script cannot
+/// store that a token was used before, which matters only if the clock steps back twice there.
 const EARLIEST: Micros = Micros::new(86_400_000_000);
 
 pub(crate) const RULES: &[&str] = &[
@@ -61,7 +61,7 @@ pub(crate) const RULES: &[&str] = &[
     "sliding_window 4000000000 per 1w cells 3 interpolated",
 ];
 
-/// A small generator of random numbers, so that a failure comes again.
+/// A small generator of random numbers with a fixed seed, so that a failure is reproducible.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -77,7 +77,7 @@ impl Random {
     }
 }
 
-/// Requests on one key, with what the core answers to each.
+/// Requests on one key, with the core's reply to each.
 struct Story {
     number: u64,
     rules: Vec<Rule>,
@@ -97,7 +97,7 @@ struct Step {
 impl Story {
     fn imagine(number: u64, forgets: bool, random: &mut Random) -> Self {
         let count = random.one_of(&[1, 1, 1, 1, 2, 3, 4]);
-        // Every other story is of buckets alone, which have ways of their own through the script.
+        // Every other sequence uses only buckets, which have fast paths of their own in the script.
         let choices = if random.below(2) == 0 { &RULES[..9] } else { RULES };
         let texts: Vec<&'static str> = (0..count).map(|_| random.one_of(choices)).collect();
         let rules: Vec<Rule> = texts.iter().map(|text| text.parse().expect("a rule")).collect();
@@ -114,7 +114,7 @@ impl Story {
         story
     }
 
-    /// Now again, a moment later, where something happens, back, or to the latest instant there was.
+    /// The same instant, a moment later, where something happens, back, or the latest instant so far.
     fn next_instant(&self, at: Micros, random: &mut Random) -> Micros {
         let told = self.steps.last().map(|step| random.one_of(&step.want.rules));
         let (wait, reset) = told.map_or((0, 0), |told| (told.wait, told.reset));
@@ -149,7 +149,7 @@ impl Story {
             "check", "check", "check", "check", "check", "check", "check", "peek", "peek", "take", "take",
             "force", "refund", "refund", "reset",
         ]);
-        // A reset each 15 steps would keep states young.
+        // A reset every 15 steps would keep states young.
         let verb = if verb == "reset" && random.below(4) > 0 { "check" } else { verb };
         let same = random.below(2) == 0;
         let mut costs: Vec<u32> = (0..self.rules.len()).map(|index| self.cost(index, at, random)).collect();
@@ -181,7 +181,7 @@ impl Story {
         format!("{}:{index}", self.number)
     }
 
-    /// Tells the story to the script and compares.
+    /// Sends the sequence to the script and compares the replies.
     fn tell(&self, clocked: &mut Clocked) {
         let mut pipe = redis::pipe();
         for Step { at, verb, costs, .. } in &self.steps {
@@ -200,7 +200,7 @@ impl Story {
         }
     }
 
-    /// What lies in Redis afterwards is remembered exactly as long as it makes a difference.
+    /// Keys in Redis expire exactly when they make no difference any more.
     fn expiries_are_right(&self, clocked: &mut Clocked) {
         for (index, held) in self.reference.held.iter().enumerate() {
             let got = clocked.expiry(&self.key(index));
@@ -235,13 +235,13 @@ fn the_script_answers_every_request_as_the_core_does() {
     walk(Kind::Redis, 0x5EED, 100_000);
 }
 
-/// Another Lua, and its own library of numbers and bytes; another walk.
+/// Another Lua, with its own library of numbers and bytes; another walk.
 #[test]
-fn it_does_so_on_valkey() {
+fn the_script_answers_as_the_core_does_on_valkey() {
     walk(Kind::Valkey, 0x5EA, 20_000);
 }
 
 #[test]
-fn and_on_the_oldest_redis() {
+fn the_script_answers_as_the_core_does_on_the_oldest_redis() {
     walk(Kind::OldRedis, 0x01D, 20_000);
 }

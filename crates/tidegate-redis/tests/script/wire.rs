@@ -5,7 +5,7 @@ use std::{env, fs};
 use redis::{Cmd, Pipeline};
 use tidegate_core::{Decision, EncodedRule, Micros, Outcome, Rule};
 
-/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on one that is broken.
+/// The script that ships; or the one that `TIDEGATE_SCRIPT` names, to see these tests fail on a broken one.
 pub(crate) fn script() -> String {
     script_from("TIDEGATE_SCRIPT", tidegate_redis::SCRIPT)
 }
@@ -17,7 +17,7 @@ pub(crate) fn script_from(variable: &str, otherwise: &str) -> String {
     }
 }
 
-/// What is asked of one rule.
+/// One rule of a request, with its key and cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: String,
@@ -30,7 +30,7 @@ impl Ask {
         Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.encode()) }
     }
 
-    /// Of a rule that the core does not know: so many at once, for a lease of so many microseconds.
+    /// A rule that the core does not have: `limit` permits, with a lease in microseconds.
     pub(crate) fn places(key: &str, cost: u32, limit: u64, lease: u64) -> Self {
         Ask { key: key.to_owned(), cost: cost.to_string(), rule: described(b'n', &[limit, lease]) }
     }
@@ -63,23 +63,23 @@ pub(crate) fn call(sha: &str, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Cm
     cmd
 }
 
-/// The same after the clock was set.
+/// The same after setting the clock.
 pub(crate) fn call_at(pipe: &mut Pipeline, at: Micros, cmd: Cmd) {
     pipe.cmd("SET").arg("test:now").arg(at.get()).ignore();
     pipe.add_command(cmd);
 }
 
-/// A reply, taken apart.
+/// A decoded reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) now: u64,
-    /// From 1.
+    /// The index of the binding rule, from 1.
     pub(crate) binding: u64,
     pub(crate) rules: Vec<Told>,
     pub(crate) taken: Option<u64>,
 }
 
-/// What a reply says of one rule.
+/// The decision on one rule in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) outcome: u64,
