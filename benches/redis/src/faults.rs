@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
 use tidegate::{Part, Quota, RuleId, Source};
-use tidegate_redis::{Builder, RedisGate, OnOutage};
+use tidegate_redis::{Builder, OnOutage, RedisGate};
 use tokio::runtime::Runtime;
 
 use crate::Plan;

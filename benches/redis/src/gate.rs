@@ -7,7 +7,7 @@ use bench_harness::goal::Goal;
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
 use tidegate::{Gate, Part, Policy, Quota, RuleId};
-use tidegate_redis::{RedisGate, OnOutage};
+use tidegate_redis::{OnOutage, RedisGate};
 use tokio::runtime::Runtime;
 
 use crate::Plan;
