@@ -32,7 +32,6 @@ impl Requests {
 }
 
 /// The length of the first request, if it is complete. Bytes that are not a valid request count as a line.
-
 fn length_of_first(bytes: &[u8]) -> Option<usize> {
     let (first, mut end) = line(bytes, 0)?;
     for _ in 0..number(first, b'*').unwrap_or(0) {
