@@ -112,7 +112,7 @@ impl Described {
         self.limit
     }
 
-    /// The letter of the rule: that of [`Rule::setting`], or `n` for permits.
+    /// The letter of the rule: that of [`Rule::encode`], or `n` for permits.
     pub(crate) fn letter(&self) -> u8 {
         self.bytes.first().copied().unwrap_or_default()
     }
