@@ -250,7 +250,7 @@ impl Digits {
     }
 }
 
-/// Decodes the reply to a call with these queues. `None` if it is malformed.
+/// Decodes the reply to a call with these rules. `None` if it is malformed.
 pub(crate) fn read(reply: &Value, queues: &[Line<'_>]) -> Option<Reply> {
     let Value::Array(values) = reply else { return None };
     let mut numbers = values.iter().map(number);

@@ -87,7 +87,7 @@
 //!
 //! # What it does not do
 //!
-//! It shares nothing between processes, which is planned, and it forgets when the process ends.
+//! It shares nothing between processes, which `tidegate-redis` does, and it forgets when the process ends.
 //! [`_documentation`] says why things are as they are, and what is not promised.
 
 #[cfg(feature = "macros")]
