@@ -2,7 +2,7 @@
 
 use crate::floor;
 use crate::goal::Goal;
-use crate::ours::{self, TIDEGATE};
+use crate::ours::{self, REQUEST, TIDEGATE};
 use crate::peers::governor::{self, GOVERNOR};
 use crate::plan::Plan;
 use crate::report::Section;
@@ -17,6 +17,7 @@ const TWO: &str = "allowed, 2 threads";
 pub(crate) fn section(plan: &Plan) -> Section {
     let mut cases = floor::clocks(ALLOWED);
     cases.extend([floor::allowed(ALLOWED, 1), governor::allowed(ALLOWED, 1), ours::allowed(ALLOWED, 1)]);
+    cases.push(ours::allowed_request(ALLOWED));
     cases.extend([floor::refused(REFUSED), governor::refused(REFUSED), ours::refused(REFUSED)]);
     cases.extend([ours::allowed_all_read(ALLOWED_ALL), ours::refused_all_read(REFUSED_ALL)]);
     cases.extend([floor::allowed(TWO, 2), governor::allowed(TWO, 2), ours::allowed(TWO, 2)]);
@@ -37,6 +38,7 @@ fn goals() -> Vec<Goal> {
     let goal = |what, required, aim| Goal::same(what, TIDEGATE, GOVERNOR, required, aim);
     vec![
         goal(ALLOWED, 1.1, 1.0),
+        Goal::same(ALLOWED, REQUEST, TIDEGATE, 1.1, 1.0),
         goal(REFUSED, 1.1, 1.0),
         goal(ALLOWED_ALL, 1.4, 1.2).against(ALLOWED),
         goal(REFUSED_ALL, 1.4, 1.2).against(REFUSED),

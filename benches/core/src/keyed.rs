@@ -2,7 +2,7 @@
 
 use crate::floor;
 use crate::goal::Goal;
-use crate::ours::{self, FIXED, SLIDING, TIDEGATE};
+use crate::ours::{self, FIXED, REQUEST, SLIDING, TIDEGATE};
 use crate::peers::governor::{self, GOVERNOR};
 use crate::peers::{limitador, throttlecrab};
 use crate::plan::Plan;
@@ -28,6 +28,7 @@ pub(crate) fn numbers(plan: &Plan) -> Section {
         goals: vec![
             Goal::same(NUMBER, TIDEGATE, GOVERNOR, 0.5, 0.35),
             Goal::same(NUMBER_TWO, TIDEGATE, GOVERNOR, 0.5, 0.35),
+            Goal::same(NUMBER, REQUEST, TIDEGATE, 1.1, 1.0),
             Goal::same(NUMBER, FIXED, TIDEGATE, 1.3, 1.1),
             Goal::same(NUMBER, SLIDING, TIDEGATE, 3.0, 2.0),
         ],

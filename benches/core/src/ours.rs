@@ -2,13 +2,17 @@
 
 use std::hint::black_box;
 
-use tidegate::{Decision, FixedWindow, KeyedLimiter, Limiter, Outcome, Quota, SlidingWindow};
+use tidegate::algorithm::{FixedWindow, SlidingWindow};
+use tidegate::{Decision, KeyedLimiter, Limiter, Outcome, Quota};
 
 use crate::case::{Case, each};
 use crate::keys::{each_number, each_text, fill_numbers, fill_texts};
 
 /// The row of Tidegate in every table: a token bucket.
 pub(crate) const TIDEGATE: &str = "**tidegate**";
+
+/// The row of requests with a cost, which are built before they are checked.
+pub(crate) const REQUEST: &str = "**tidegate**, request with a cost";
 
 /// The row of fixed windows.
 pub(crate) const FIXED: &str = "**tidegate**, fixed window";
@@ -33,6 +37,11 @@ const DAILY: Quota = Quota::per_day(1_000_000);
 pub(crate) fn allowed(what: &'static str, threads: usize) -> Case {
     let limiter = Limiter::new(OPEN);
     Case::new(what, TIDEGATE, move |n| each(&limiter, n, |limiter| read(limiter.check()))).threads(threads)
+}
+
+pub(crate) fn allowed_request(what: &'static str) -> Case {
+    let limiter = Limiter::new(OPEN);
+    Case::new(what, REQUEST, move |n| each(&limiter, n, |limiter| read(limiter.request().cost(2).check())))
 }
 
 pub(crate) fn refused(what: &'static str) -> Case {
@@ -75,7 +84,11 @@ pub(crate) fn numbers(one: &'static str, two: &'static str) -> Vec<Case> {
         let limiter = limiter.clone();
         Case::new(what, TIDEGATE, move |n| each_number(n, |key| read(limiter.check(&key))))
     };
-    vec![case(one), case(two).threads(2)]
+    let mut cases = vec![case(one), case(two).threads(2)];
+    cases.push(Case::new(one, REQUEST, move |n| {
+        each_number(n, |key| read(limiter.request(&key).cost(2).check()))
+    }));
+    cases
 }
 
 pub(crate) fn texts(one: &'static str, two: &'static str) -> Vec<Case> {

@@ -144,7 +144,7 @@ fn limits(told: Told) -> Limits {
         Told::Three => Fields::XRateLimit,
     };
     let limits =
-        Limits::over(limiter).rule("default", by::address(client)).quota(quota).fields(fields).build();
+        Limits::builder(limiter).rule("default", by::address(client)).quota(quota).fields(fields).build();
     limits.expect(BUILT)
 }
 

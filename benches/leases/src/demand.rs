@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use bench_harness::goal::Goal;
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
-use tidegate::{Part, Quota, RuleId};
+use tidegate::Quota;
 use tidegate_redis::Leased;
 
 use crate::Plan;
-use crate::node::{STRICT, leased};
+use crate::node::{KEY, RULE, STRICT, leased};
 use crate::support::{Kind, Server};
 
 const COMMANDS: &str = "commands per 100 decisions";
@@ -107,7 +107,7 @@ impl Load {
         let server = Server::start(Kind::Redis, &[]);
         let gates = leased(&server, self.nodes, Quota::per_second(self.rate).burst(self.burst)).await;
         let each = self.rate as f64 * self.demand as f64 / 10.0 / f64::from(self.nodes);
-        let tasks: Vec<_> = gates.iter().map(|gate| tokio::spawn(ask(gate.clone(), each))).collect();
+        let tasks: Vec<_> = gates.iter().map(|gate| tokio::spawn(check_evenly(gate.clone(), each))).collect();
         tokio::time::sleep(SETTLES).await;
         let (before, began) = (Counts::of(&gates), Instant::now());
         tokio::time::sleep(lasts).await;
@@ -135,7 +135,7 @@ impl Counts {
         let mut counts = Counts { commands: 0, passed: 0, asked: 0 };
         for gate in gates {
             let (stats, strict) = (gate.stats(), gate.strict().health().decisions);
-            counts.commands += stats.asked + strict.strict;
+            counts.commands += stats.commands + strict.strict;
             counts.passed += stats.spent;
             counts.asked += stats.spent + stats.refused + strict.strict;
         }
@@ -143,14 +143,14 @@ impl Counts {
     }
 }
 
-/// Asks at an even pace, until it is stopped.
-async fn ask(gate: Leased, per_second: f64) {
-    let (started, request) = (Instant::now(), [Part::of(RuleId(0)).key("everybody")]);
+/// Checks at an even pace, until it is aborted.
+async fn check_evenly(gate: Leased, per_second: f64) {
+    let (started, limiter) = (Instant::now(), gate.limiter(RULE).expect("a rate limit"));
     let mut asked = 0;
     loop {
         let due = (started.elapsed().as_secs_f64() * per_second) as u64;
         while asked < due {
-            let _ = gate.check(&request).await.expect("a request");
+            let _ = limiter.check(KEY).await;
             asked += 1;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
-use tidegate::{FixedWindow, Quota};
+use tidegate::Quota;
+use tidegate::algorithm::FixedWindow;
 
 use crate::Plan;
 use crate::node::{Asker, LEASED, LIMITADOR, Node, leased, limitadors};

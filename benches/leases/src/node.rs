@@ -1,4 +1,5 @@
-//! Who decides: we, from leases or by asking Redis for each, or limitador, which counts here and tells Redis later.
+//! The implementations under test: Tidegate with leases, Tidegate with a round trip for each decision, and limitador,
+//! which counts in its process and updates Redis later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,16 +8,20 @@ use std::time::Duration;
 use limitador::AsyncRateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use limitador::storage::redis::CachedRedisStorage;
-use tidegate::{Part, Rule, RuleId};
-use tidegate_redis::{Lease, Leased, RedisGate};
+use tidegate::Rule;
+use tidegate_redis::{Lease, Leased, RedisGate, RedisLimiter};
 
 use crate::support::Server;
+
+pub(crate) const RULE: &str = "abc";
+/// The key that all nodes check.
+pub(crate) const KEY: &str = "shared";
 
 pub(crate) const LEASED: &str = "**tidegate**, leased";
 pub(crate) const STRICT: &str = "**tidegate**, strict";
 pub(crate) const LIMITADOR: &str = "limitador, cached Redis";
 
-/// One of those that share a limit.
+/// One of several nodes that share a limit.
 #[derive(Clone)]
 pub(crate) enum Node {
     Leased(Leased),
@@ -24,26 +29,25 @@ pub(crate) enum Node {
     Limitador(Arc<AsyncRateLimiter>),
 }
 
-/// Somebody who asks a node for one and the same key, again and again.
+/// A client that checks one key of a node again and again.
 pub(crate) enum Asker {
-    Leased(Leased),
-    Strict(RedisGate),
+    Leased(RedisLimiter<Leased>),
+    Strict(RedisLimiter),
     Limitador(Arc<AsyncRateLimiter>, Namespace, Box<Context<'static>>),
 }
 
-/// So many that share a leased limit.
+/// Returns nodes that share a leased limit.
 pub(crate) async fn leased(server: &Server, nodes: u32, rule: impl Into<Rule>) -> Vec<Leased> {
     let (mut gates, rule) = (Vec::new(), rule.into());
     for _ in 0..nodes {
-        let builder = RedisGate::builder(server.url()).rule("abc", rule).lease(Lease::on()).nodes(nodes);
-        let gate = builder.deadline(Duration::from_secs(5)).build().expect("a gate");
-        assert!(gate.ready(Duration::from_secs(10)).await, "{:?}", gate.health());
+        let builder = RedisGate::builder(server.url()).rule(RULE, rule).lease(Lease::new()).nodes(nodes);
+        let gate = builder.deadline(Duration::from_secs(5)).connect().await.expect("a gate");
         gates.push(gate.leased());
     }
     gates
 }
 
-/// So many limitadors, as they come, that share a limit on what passes in so many seconds.
+/// Returns limitadors in their default configuration that share a limit on the requests in a period of seconds.
 pub(crate) async fn limitadors(server: &Server, nodes: u32, limit: u64, seconds: u64) -> Vec<Node> {
     let mut limiters = Vec::new();
     for _ in 0..nodes {
@@ -59,10 +63,10 @@ pub(crate) async fn limitadors(server: &Server, nodes: u32, limit: u64, seconds:
 impl Node {
     pub(crate) fn asker(&self) -> Asker {
         match self {
-            Node::Leased(gate) => Asker::Leased(gate.clone()),
-            Node::Strict(gate) => Asker::Strict(gate.clone()),
+            Node::Leased(gate) => Asker::Leased(gate.limiter(RULE).expect("a rate limit")),
+            Node::Strict(gate) => Asker::Strict(gate.limiter(RULE).expect("a rate limit")),
             Node::Limitador(limiter) => {
-                let values = HashMap::from([("user".to_owned(), "everybody".to_owned())]);
+                let values = HashMap::from([("user".to_owned(), KEY.to_owned())]);
                 Asker::Limitador(limiter.clone(), "bench".into(), Box::new(values.into()))
             }
         }
@@ -71,10 +75,9 @@ impl Node {
 
 impl Asker {
     pub(crate) async fn passes(&self) -> bool {
-        let request = [Part::of(RuleId(0)).key("everybody")];
         match self {
-            Asker::Leased(gate) => gate.check(&request).await.expect("a request").is_allowed(),
-            Asker::Strict(gate) => gate.check(&request).await.expect("a request").is_allowed(),
+            Asker::Leased(limiter) => limiter.check(KEY).await.is_allowed(),
+            Asker::Strict(limiter) => limiter.check(KEY).await.is_allowed(),
             Asker::Limitador(limiter, namespace, context) => {
                 let checked = limiter.check_rate_limited_and_update(namespace, context, 1).await;
                 !checked.expect("a request").limited

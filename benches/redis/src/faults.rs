@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use bench_harness::report::Section;
 use bench_harness::rounds::Measured;
-use tidegate::{Part, Quota, RuleId, Source};
-use tidegate_redis::{Builder, OnOutage, RedisGate};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Quota, Source};
+use tidegate_redis::{Builder, OnOutage, RedisGate, RedisLimiter};
 use tokio::runtime::Runtime;
 
 use crate::Plan;
 use crate::support::{Cluster, Kind, Mode, Proxy, Server, until};
 
+const RULE: &str = "user";
 const KEY: &str = "alice";
 
 pub(crate) fn sections(plan: Plan) -> Vec<Section> {
@@ -40,6 +42,7 @@ fn on_the_way(runtime: &Runtime, checks: usize) -> Vec<Measured> {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate = gate(runtime, RedisGate::builder(proxy.url()));
+    let limiter = gate.limiter(RULE).expect("a rate limit");
     let answer = |text: &str| Mode::Answer(format!("{text}\r\n").into_bytes());
     let faults = [
         ("well", Mode::Pass),
@@ -58,7 +61,7 @@ fn on_the_way(runtime: &Runtime, checks: usize) -> Vec<Measured> {
     for (name, mode) in faults {
         begin(name, &gate);
         proxy.set(mode);
-        measured.extend(figures(name, (0..checks).map(|_| check(runtime, &gate).0)));
+        measured.extend(figures(name, (0..checks).map(|_| check(runtime, &limiter).0)));
         proxy.set(Mode::Pass);
     }
     measured
@@ -68,7 +71,8 @@ fn on_the_way(runtime: &Runtime, checks: usize) -> Vec<Measured> {
 fn at_the_server(runtime: &Runtime, checks: usize) -> Vec<Measured> {
     let mut server = Server::start(Kind::Redis, &["--busy-reply-threshold", "50"]);
     let gate = gate(runtime, RedisGate::builder(server.url()));
-    let all = || (0..checks).map(|_| check(runtime, &gate).0).collect::<Vec<f64>>();
+    let limiter = gate.limiter(RULE).expect("a rate limit");
+    let all = || (0..checks).map(|_| check(runtime, &limiter).0).collect::<Vec<f64>>();
 
     begin("stopped", &gate);
     server.pause();
@@ -87,7 +91,7 @@ fn at_the_server(runtime: &Runtime, checks: usize) -> Vec<Measured> {
             if n % 20 == 0 {
                 server.cli(&["SCRIPT", "FLUSH", "SYNC"]);
             }
-            check(runtime, &gate).0
+            check(runtime, &limiter).0
         })
         .collect();
 
@@ -121,13 +125,14 @@ fn foreign_script(server: &Server) -> Child {
 fn failover(runtime: &Runtime) -> Vec<Measured> {
     let mut cluster = Cluster::start();
     let gate = gate(runtime, RedisGate::cluster(cluster.urls()));
+    let limiter = gate.limiter(RULE).expect("a rate limit");
     begin("failover", &gate);
     let name = gate.describe(Part::of(RuleId(0)).key(KEY)).expect("a rule");
     let primary = cluster.primary_of(&name);
     cluster.kill(primary);
     let (mut took, mut strict) = (Vec::new(), 0);
     while strict < 20 && took.len() < 2_000_000 {
-        let (micros, source) = check(runtime, &gate);
+        let (micros, source) = check(runtime, &limiter);
         took.push(micros);
         strict = if source == Source::Strict { strict + 1 } else { 0 };
     }
@@ -136,8 +141,8 @@ fn failover(runtime: &Runtime) -> Vec<Measured> {
 
 fn gate(runtime: &Runtime, builder: Builder) -> RedisGate {
     let _inside = runtime.enter();
-    let builder = builder.rule("user", Quota::per_hour(100_000_000)).on_outage(OnOutage::Open);
-    builder.canary(Duration::from_millis(100)).build().expect("a gate")
+    let builder = builder.rule(RULE, Quota::per_hour(100_000_000)).on_outage(OnOutage::Open);
+    builder.canary(Duration::from_millis(100)).lazy().expect("a gate")
 }
 
 /// When nothing is wrong.
@@ -145,16 +150,16 @@ fn begin(name: &str, gate: &RedisGate) {
     eprintln!("{name}");
     until("it is well", || {
         let health = gate.health();
-        (health.enforced == Some(true) && !health.not_asked).then_some(())
+        (health.enforced == Some(true) && !health.breaker_open).then_some(())
     });
 }
 
-/// Microseconds, and who decided.
-fn check(runtime: &Runtime, gate: &RedisGate) -> (f64, Source) {
+/// Returns the microseconds of one check, and the source of its decision.
+fn check(runtime: &Runtime, limiter: &RedisLimiter) -> (f64, Source) {
     let started = Instant::now();
-    let admission = runtime.block_on(gate.check(&[Part::of(RuleId(0)).key(KEY)])).expect("a request");
-    assert!(admission.is_allowed());
-    (started.elapsed().as_secs_f64() * 1e6, admission.decision.source)
+    let decision = runtime.block_on(limiter.check(KEY));
+    assert!(decision.is_allowed());
+    (started.elapsed().as_secs_f64() * 1e6, decision.source)
 }
 
 fn figures(who: &'static str, took: impl IntoIterator<Item = f64>) -> [Measured; 3] {

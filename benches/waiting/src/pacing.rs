@@ -15,6 +15,7 @@ use tidegate::{Limiter, Pacer, Quota};
 
 const LEAKY_BUCKET: &str = "leaky-bucket";
 const TIDEGATE: &str = "**tidegate**, Pacer";
+const BLOCKING: &str = "**tidegate**, Pacer, acquire_blocking";
 const LIMITER: &str = "**tidegate**, Limiter";
 
 const ACQUIRE: &str = "acquire";
@@ -24,6 +25,7 @@ pub(crate) fn section(turns: &Turns) -> Section {
     let cases = [
         leaky_bucket(ACQUIRE, 1),
         pacer(ACQUIRE, 1),
+        pacer_blocking(ACQUIRE),
         limiter(ACQUIRE, 1),
         leaky_bucket(ACQUIRE_TWO, 2),
         pacer(ACQUIRE_TWO, 2),
@@ -33,7 +35,8 @@ pub(crate) fn section(turns: &Turns) -> Section {
     Section {
         title,
         unit: "ns",
-        text: "Nanoseconds for one `acquire` that is ready at its first poll, on each thread.",
+        text: "Nanoseconds for one `acquire` that is ready at its first poll, or one `acquire_blocking` that does not block, on \
+               each thread.",
         measured: measure(title, &cases, turns),
         goals: vec![Goal::same(ACQUIRE, TIDEGATE, LEAKY_BUCKET, 0.7, 0.5)],
     }
@@ -54,9 +57,17 @@ fn leaky_bucket(what: &'static str, threads: usize) -> Case {
 fn pacer(what: &'static str, threads: usize) -> Case {
     let pacer = Pacer::new(Quota::per_second(1_000_000_000));
     Case::new(what, TIDEGATE, move |n| {
-        each(&pacer, n, |pacer| matches!(first_poll(pacer.acquire(1)), Poll::Ready(Ok(_))))
+        each(&pacer, n, |pacer| matches!(first_poll(pacer.acquire()), Poll::Ready(Ok(_))))
     })
     .threads(threads)
+}
+
+/// The same, for threads.
+fn pacer_blocking(what: &'static str) -> Case {
+    let pacer = Pacer::new(Quota::per_second(1_000_000_000));
+    Case::new(what, BLOCKING, move |n| {
+        each(&pacer, n, |pacer| black_box(pacer.request().acquire_blocking()).is_ok())
+    })
 }
 
 /// A million a second, and a billion at once.

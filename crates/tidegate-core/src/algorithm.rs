@@ -4,7 +4,7 @@
 //! argument, so a test is a table of instants and nothing sleeps. A step does not know where its words are stored,
 //! so the same step serves one state in this process and a store of a million keys.
 //!
-//! An algorithm defines how to judge a request ([`peek`](Algorithm::peek)) and how to charge it
+//! An algorithm defines how to decide a request ([`peek`](Algorithm::peek)) and how to charge it
 //! ([`force`](Algorithm::force)). The other operations build on these two:
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!                        └── refused ──► repair: change only a state that no valid history could have produced
 //! ```
 
-use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
+use crate::{ClockKind, Decision, Keep, Micros, RuleId, Words, WordsMut};
 
 /// A limiting algorithm as a pure step: no clock, no lock, no I/O.
 ///
@@ -47,6 +47,18 @@ pub trait Algorithm {
     /// such as the bytes of a response.
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision;
 
+    /// Charges a cost that may exceed `u32::MAX`, whether or not it fits.
+    ///
+    /// As [`force`](Algorithm::force), in one step where the algorithm can, and otherwise in several.
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        let mut left = cost;
+        while left > 0 {
+            let part = u32::try_from(left).unwrap_or(u32::MAX);
+            let _ = self.force(state, now, part);
+            left -= u64::from(part);
+        }
+    }
+
     /// Refunds a recent charge, never above the limit.
     ///
     /// A refund never leaves a key worse off than before. It changes nothing if the key owes nothing. A key whose whole
@@ -75,6 +87,18 @@ pub trait Algorithm {
         F: Words + ?Sized,
         S: WordsMut + ?Sized;
 
+    /// Converts a state written under `old` into cleared words, and keeps what `keep` says.
+    ///
+    /// [`Keep::migrate`] calls this. [`Keep::Used`] is [`migrate_from`](Algorithm::migrate_from). A type that consists of
+    /// several rules overrides this method to migrate each rule by its own remaining quota.
+    fn migrate_keeping<F, S>(&self, keep: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        keep.migrate_rule(self, old, from, state, now);
+    }
+
     /// Decides whether `cost` may pass at `now`, and charges `state` if it may.
     #[inline]
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
@@ -99,11 +123,11 @@ pub trait Algorithm {
         None
     }
 
-    /// Takes as much of `most` as is available, possibly 0, and decides on that.
+    /// Takes as much of `max` as is available, possibly 0, and decides on that.
     #[inline]
-    fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, most: u32) -> Taken {
+    fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, max: u32) -> Taken {
         let there = self.peek(state, now, 0).remaining();
-        let amount = u32::try_from(there).unwrap_or(u32::MAX).min(most);
+        let amount = u32::try_from(there).unwrap_or(u32::MAX).min(max);
         Taken { amount, decision: self.decide(state, now, amount) }
     }
 

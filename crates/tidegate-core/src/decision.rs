@@ -27,8 +27,7 @@ use crate::divisor::Divisor;
 /// assert_eq!(refused.outcome, Outcome::RetryAfter(Wait::micros(100_000)));
 /// assert_eq!(refused.reset_after(), Duration::from_millis(200));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a decision protects nothing until you act on it"]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
     /// Whether the request may pass, and if not, when to retry.
@@ -48,7 +47,7 @@ pub enum Outcome {
     Allowed,
     /// The request may pass, but only after this wait. Cannot be mistaken for `Allowed`.
     AllowedAfter(Wait),
-    /// Refused. The request would pass exactly this much later, unless others take quota.
+    /// Refused. The request would pass exactly this much later, unless other requests take quota first.
     RetryAfter(Wait),
     /// Refused: all permits are in use, and it is not known when one will be free.
     Busy,
@@ -156,6 +155,7 @@ impl Decision {
     }
 
     /// Creates a decision from plain numbers, as a store returns them.
+    #[must_use]
     pub const fn counted(
         outcome: Outcome,
         at: Micros,
@@ -167,6 +167,7 @@ impl Decision {
     }
 
     /// Creates a refusal made without any state: there was no room to count in.
+    #[must_use]
     pub const fn closed(at: Micros, retry_after: Wait, limit: u64) -> Self {
         let level = Level::Counted { limit, remaining: 0, reset: 0 };
         let decision = Decision::new(Outcome::RetryAfter(retry_after), at, level);
@@ -177,6 +178,7 @@ impl Decision {
     #[doc(hidden)]
     #[expect(clippy::needless_match, reason = "taking the value apart is the purpose")]
     #[inline(always)]
+    #[must_use]
     pub const fn rebuilt(self) -> Self {
         let outcome = match self.outcome {
             Outcome::Allowed => Outcome::Allowed,
@@ -198,6 +200,7 @@ impl Decision {
     ///
     /// For limiters in which the time up to that instant is already reserved.
     #[doc(hidden)]
+    #[must_use]
     pub const fn held_back(self, now: Micros) -> Self {
         let until_then = self.at.since(now);
         let outcome = match self.outcome {
@@ -212,6 +215,7 @@ impl Decision {
 
     /// The same decision, attributed to rule `rule`.
     #[inline]
+    #[must_use]
     pub const fn of_rule(self, rule: RuleId) -> Self {
         Decision { rule, ..self }
     }
@@ -263,7 +267,7 @@ impl Decision {
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         match self.level {
-            Level::Owed { whole, part, token_value } => token_value.tokens_beside(whole, part),
+            Level::Owed { whole, part, token_value } => token_value.tokens_left_beside(whole, part),
             Level::Counted { remaining, .. } => remaining,
         }
     }
@@ -295,6 +299,7 @@ impl Decision {
     /// A refusal is stricter than a pass, a longer wait than a shorter one, less remaining than more; between
     /// equals the rule that comes first.
     #[inline]
+    #[must_use]
     pub fn and(self, other: Decision) -> Decision {
         if self.is_stricter_than(&other) { self } else { other }
     }
@@ -307,6 +312,20 @@ impl Decision {
         let by_reset = || self.reset_after().cmp(&other.reset_after());
         let by_rule = || other.rule.cmp(&self.rule);
         by_outcome.then_with(by_remaining).then_with(by_reset).then_with(by_rule).is_gt()
+    }
+}
+
+impl fmt::Debug for Decision {
+    /// Writes the numbers that the methods return, not the level they are computed from.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("rule", &self.rule.0)
+            .field("source", &self.source)
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("reset_after", &self.reset_after())
+            .finish()
     }
 }
 
@@ -333,7 +352,7 @@ impl TokenValue {
 
     /// The number of whole tokens left beside this debt.
     #[inline(always)]
-    const fn tokens_beside(self, whole: u64, part: u64) -> u64 {
+    const fn tokens_left_beside(self, whole: u64, part: u64) -> u64 {
         let Some(owed) = whole.checked_mul(self.q) else { return 0 };
         let there = self.full.saturating_sub(owed).saturating_sub(part);
         self.p.quotient(there)

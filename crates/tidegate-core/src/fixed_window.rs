@@ -27,10 +27,10 @@
 use core::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::count::{Counter, Grid, whole_micros};
+use crate::counter::{Counter, Grid};
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::encoded_rule::EncodedRule;
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// A fixed window: at most `limit` in each window. The burst of the quota is ignored.
@@ -72,7 +72,7 @@ impl FixedWindow {
     /// Windows aligned to the clock: they begin at multiples of the period.
     ///
     /// # Panics
-    /// If the period is not a whole number of microseconds; in a `const` that is a compile error.
+    /// If the period is not a whole number of microseconds, or the quota is unlimited; in a `const` that is a compile error.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         match Self::checked(quota) {
@@ -84,38 +84,57 @@ impl FixedWindow {
     /// As [`FixedWindow::new`], for a quota that has not been validated.
     ///
     /// # Errors
-    /// If the period is not a whole number of microseconds.
+    /// If the period is not a whole number of microseconds, or the quota is [unlimited](Quota::unlimited).
     pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
 
     /// The same windows, beginning at `offset` after each multiple of the period.
     ///
-    /// Without effect on windows from the first hit.
+    /// # Panics
+    /// If the windows begin with the [first hit](FixedWindow::from_first_hit), whatever the offset; in a `const` that is
+    /// a compile error:
+    ///
+    /// ```compile_fail
+    /// # use core::time::Duration;
+    /// # use tidegate_core::{FixedWindow, Quota};
+    /// const BOTH: FixedWindow =
+    ///     FixedWindow::new(Quota::per_minute(5)).from_first_hit().offset(Duration::from_secs(10));
+    /// ```
     #[must_use]
     pub const fn offset(self, offset: Duration) -> Self {
         match self.anchor {
             Anchor::Clock(grid) => FixedWindow { anchor: Anchor::Clock(grid.offset(offset)), ..self },
-            Anchor::FirstHit { .. } => self,
+            Anchor::FirstHit { .. } => panic!("{}", Reason::OffsetFromFirstHit.sentence()),
         }
     }
 
     /// The same limit, but the window of each key begins with its first request.
+    ///
+    /// # Panics
+    /// If the windows have an [offset](FixedWindow::offset) other than a multiple of the period; in a `const` that is a
+    /// compile error.
     #[must_use]
     pub const fn from_first_hit(self) -> Self {
+        if let Anchor::Clock(grid) = self.anchor
+            && grid.get_offset() != 0
+        {
+            panic!("{}", Reason::OffsetFromFirstHit.sentence());
+        }
         let period = self.period();
         FixedWindow { anchor: Anchor::FirstHit { period }, counter: Counter::instant(self.limit), ..self }
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
-        match whole_micros(quota.period()) {
-            Ok(period) => match Grid::of(quota.period()) {
-                Ok(grid) => {
-                    let counter = Counter::aligned(period, quota.limit());
-                    Ok(FixedWindow { limit: quota.limit(), anchor: Anchor::Clock(grid), counter })
-                }
-                Err(reason) => Err(reason),
-            },
+        let limit = match quota.finite() {
+            Ok(quota) => quota.limit(),
+            Err(reason) => return Err(reason),
+        };
+        match Grid::of(quota.period()) {
+            Ok(grid) => {
+                let counter = Counter::aligned(grid.period(), limit);
+                Ok(FixedWindow { limit, anchor: Anchor::Clock(grid), counter })
+            }
             Err(reason) => Err(reason),
         }
     }
@@ -206,6 +225,13 @@ impl Algorithm for FixedWindow {
             self.counter.write(state, window.name, window.count + u64::from(cost));
         }
         self.decision(Outcome::Allowed, now, window, window.count + u64::from(cost))
+    }
+
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        if cost > 0 {
+            let window = self.window(state, now);
+            self.counter.write(state, window.name, window.count.saturating_add(cost));
+        }
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

@@ -38,7 +38,7 @@ use core::time::Duration;
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome};
 use crate::encoded_rule::{EncodedRule, share_of};
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::token_bucket::{NOTHING, Span, while_ahead};
 use crate::{ClockKind, Micros, Quota, TokenBucket, Words, WordsMut};
 
@@ -89,7 +89,7 @@ impl LeakyQueue {
     /// As [`LeakyQueue::new`], for values that have not been validated.
     ///
     /// # Errors
-    /// If a queue of this length cannot be counted exactly.
+    /// If a queue of this length cannot be counted exactly, or the quota is [unlimited](Quota::unlimited).
     pub fn try_new(quota: Quota, queue: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, queue).map_err(InvalidQuota::because)
     }
@@ -115,6 +115,9 @@ impl LeakyQueue {
     }
 
     const fn checked(quota: Quota, queue: u32) -> Result<Self, Reason> {
+        if let Err(reason) = quota.finite() {
+            return Err(reason);
+        }
         let inside = queue as u64 + 1;
         match Quota::checked(quota.limit(), quota.period(), inside) {
             Ok(quota) => {
@@ -159,26 +162,27 @@ impl LeakyQueue {
 
     /// The bucket's decision on a cost that it charged, with the wait until the release.
     #[inline]
-    fn with_turn(&self, charged: Decision) -> Decision {
+    fn with_release(&self, charged: Decision) -> Decision {
         let wait = self.bucket.beyond(charged, self.free);
         let outcome = if wait.as_micros() == 0 { Outcome::Allowed } else { Outcome::AllowedAfter(wait) };
-        self.told(charged.with_outcome(outcome))
+        self.with_reset(charged.with_outcome(outcome))
     }
 
     #[inline(always)]
-    fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let found = self.bucket.judge(state, now, cost);
-        if cost == 0 || !found.is_allowed() { self.told(found) } else { self.with_turn(found) }
+    fn peek_ignoring_step<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
+        let found = self.bucket.peek_ignoring_step(state, now, cost);
+        if cost == 0 || !found.is_allowed() { self.with_reset(found) } else { self.with_release(found) }
     }
 
     #[inline(always)]
     fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         let forced = self.bucket.charge(state, now, cost);
-        if cost == 0 { self.told(forced) } else { self.with_turn(forced) }
+        if cost == 0 { self.with_reset(forced) } else { self.with_release(forced) }
     }
 
+    /// The decision with a reset that leaves out `spare`, which may still be owed at a full limit.
     #[inline]
-    fn told(&self, decision: Decision) -> Decision {
+    fn with_reset(&self, decision: Decision) -> Decision {
         if self.spare == NOTHING {
             return decision;
         }
@@ -201,8 +205,8 @@ impl Algorithm for LeakyQueue {
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
         match self.bucket.ahead(state, now) {
-            0 => self.judge(state, now, cost),
-            ahead => while_ahead(self.judge(state, now, cost), ahead),
+            0 => self.peek_ignoring_step(state, now, cost),
+            ahead => while_ahead(self.peek_ignoring_step(state, now, cost), ahead),
         }
     }
 
@@ -212,6 +216,10 @@ impl Algorithm for LeakyQueue {
             0 => self.charge(state, now, cost),
             ahead => while_ahead(self.charge(state, now, cost), ahead),
         }
+    }
+
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        self.bucket.force_wide(state, now, cost);
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
@@ -235,7 +243,10 @@ impl Algorithm for LeakyQueue {
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         let (next, decision) = self.bucket.decide_word(word, now, cost)?;
-        Some((next, if decision.is_allowed() { self.with_turn(decision) } else { self.told(decision) }))
+        Some((
+            next,
+            if decision.is_allowed() { self.with_release(decision) } else { self.with_reset(decision) },
+        ))
     }
 
     fn migrate_from<F, S>(&self, old: &Self, from: &F, state: &mut S, now: Micros)

@@ -24,7 +24,7 @@
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::encoded_rule::{EncodedRule, share_of};
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// nginx's `limit_req`, with its rounding.
@@ -82,7 +82,8 @@ impl NginxQueue {
     /// As [`NginxQueue::new`], for values that have not been validated.
     ///
     /// # Errors
-    /// If the rate is less than a thousandth of a request per second, or too large.
+    /// If the rate is less than a thousandth of a request per second, or too large, as that of an
+    /// [unlimited](Quota::unlimited) quota.
     pub fn try_new(quota: Quota, burst: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, burst).map_err(InvalidQuota::because)
     }
@@ -100,6 +101,9 @@ impl NginxQueue {
     }
 
     const fn checked(quota: Quota, burst: u32) -> Result<Self, Reason> {
+        if let Err(reason) = quota.finite() {
+            return Err(reason);
+        }
         let per_second = quota.limit() as u128 * REQUEST as u128 * 1_000_000_000;
         let rate = per_second / quota.period().as_nanos();
         if rate == 0 || rate > u32::MAX as u128 {
@@ -120,7 +124,7 @@ impl NginxQueue {
     }
 
     /// The debt at `now`, as nginx computes it at each request.
-    fn standing<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Backlog {
+    fn backlog<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Backlog {
         let (now, Backlog { owed, last }) = (millis(now), Backlog::read(state));
         match if last > now + FAR_BACK { 1 } else { now.saturating_sub(last) } {
             0 => Backlog { owed, last },
@@ -134,13 +138,13 @@ impl NginxQueue {
     }
 
     /// The instant at which `less` of the debt has leaked out.
-    fn leaked_at(&self, standing: Backlog, less: u64) -> Micros {
+    fn leaked_at(&self, backlog: Backlog, less: u64) -> Micros {
         let millis = less.saturating_mul(MILLI).div_ceil(self.rate);
-        Micros::new(standing.last.saturating_add(millis).saturating_mul(MILLI))
+        Micros::new(backlog.last.saturating_add(millis).saturating_mul(MILLI))
     }
 
     /// The outcome for an excess, with its delay.
-    fn turn(&self, excess: u64) -> Outcome {
+    fn delayed(&self, excess: u64) -> Outcome {
         match excess.saturating_sub(self.delay).saturating_mul(MILLI) / self.rate {
             0 => Outcome::Allowed,
             wait => Outcome::AllowedAfter(Wait::micros(wait.saturating_mul(MILLI))),
@@ -170,17 +174,17 @@ impl Algorithm for NginxQueue {
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        let (written, standing) = (Backlog::read(state).repaired(now), self.standing(state, now));
+        let (written, backlog) = (Backlog::read(state).repaired(now), self.backlog(state, now));
         let asked = u64::from(cost) * REQUEST;
-        let charged = standing.with(asked);
+        let charged = backlog.with(asked);
         if cost == 0 {
-            self.decision(Outcome::Allowed, now, standing.owed, written)
+            self.decision(Outcome::Allowed, now, backlog.owed, written)
         } else if asked > self.burst + REQUEST {
-            self.decision(Outcome::Never, now, standing.owed, written)
+            self.decision(Outcome::Never, now, backlog.owed, written)
         } else if charged.excess() > self.burst {
-            self.decision(self.retry_after(now, written, asked), now, standing.owed, written)
+            self.decision(self.retry_after(now, written, asked), now, backlog.owed, written)
         } else {
-            self.decision(self.turn(charged.excess()), now, charged.owed, charged)
+            self.decision(self.delayed(charged.excess()), now, charged.owed, charged)
         }
     }
 
@@ -188,14 +192,20 @@ impl Algorithm for NginxQueue {
         if cost == 0 {
             return self.peek(state, now, 0);
         }
-        let charged = self.standing(state, now).with(u64::from(cost) * REQUEST);
+        let charged = self.backlog(state, now).with(u64::from(cost) * REQUEST);
         charged.write(state);
-        self.decision(self.turn(charged.excess()), now, charged.owed, charged)
+        self.decision(self.delayed(charged.excess()), now, charged.owed, charged)
+    }
+
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        if cost > 0 {
+            self.backlog(state, now).with(cost.saturating_mul(REQUEST).min(MAX)).write(state);
+        }
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost > 0 {
-            let Backlog { owed, last } = self.standing(state, now);
+            let Backlog { owed, last } = self.backlog(state, now);
             if owed > 0 {
                 Backlog { owed: owed.saturating_sub(u64::from(cost) * REQUEST), last }.write(state);
             }
@@ -207,8 +217,8 @@ impl Algorithm for NginxQueue {
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        let standing = Backlog::read(state);
-        if standing.owed == 0 { Micros::ZERO } else { self.leaked_at(standing, standing.owed) }
+        let backlog = Backlog::read(state);
+        if backlog.owed == 0 { Micros::ZERO } else { self.leaked_at(backlog, backlog.owed) }
     }
 
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {
@@ -221,8 +231,8 @@ impl Algorithm for NginxQueue {
         S: WordsMut + ?Sized,
     {
         // Another rate leaks from now on. The same rate continues from the stored instant, without rounding once more.
-        let standing = if self.rate == old.rate { Backlog::read(from) } else { old.standing(from, now) };
-        standing.write(state);
+        let backlog = if self.rate == old.rate { Backlog::read(from) } else { old.backlog(from, now) };
+        backlog.write(state);
     }
 }
 

@@ -53,8 +53,6 @@ mod bursty;
 mod text;
 mod warm_up;
 
-use core::fmt;
-
 pub use bursty::Bursty;
 pub use warm_up::WarmUp;
 
@@ -72,7 +70,7 @@ use crate::{InvalidQuota, Micros, Quota, Wait, Words, WordsMut};
 /// assert_eq!(pacing.reserve(&mut state, noon, 5)?.wait(), Wait::micros(0)); // no wait, however many permits
 /// assert_eq!(pacing.reserve(&mut state, noon, 1)?.wait(), Wait::micros(1_000_000)); // pays for the five
 /// assert_eq!(pacing.reserve(&mut state, noon, 1)?.wait(), Wait::micros(1_200_000));
-/// # Ok::<(), tidegate_core::TooLong>(())
+/// # Ok::<(), tidegate_core::Wait>(())
 /// ```
 ///
 /// As text: `5/s`, `5/s max_burst 10s`, `5/s warm_up 3s`, `5/s warm_up 3s cold_factor 2.5`.
@@ -94,25 +92,6 @@ pub struct Reserved {
     from: Micros,
     before: Image,
     after: Image,
-}
-
-/// The wait would have been longer than allowed. Nothing was charged.
-///
-/// ```
-/// use tidegate_core::{Micros, Pacing, Quota, Wait};
-/// let (pacing, mut state) = (Pacing::new(Quota::per_second(5)), [0; 3]);
-/// let _ = pacing.reserve(&mut state, Micros::ZERO, 1)?;
-/// let refused = pacing.try_within(&mut state, Micros::ZERO, 1, Wait::micros(50_000)).unwrap_err();
-/// assert_eq!(refused.wait, Wait::micros(200_000));
-/// assert_eq!(refused.to_string(), "the wait would be 200ms, which is too long; nothing was reserved");
-/// # Ok::<(), tidegate_core::TooLong>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong {
-    /// How long the wait would have been.
-    ///
-    /// If it ends beyond the end of the time line, the time until that end.
-    pub wait: Wait,
 }
 
 /// A copy of the words of a state.
@@ -175,11 +154,11 @@ impl Pacing {
     /// How long a request would wait at `now`, whatever its permits. Charges nothing.
     ///
     /// # Errors
-    /// [`TooLong`] if the wait ends beyond the end of the time line.
-    pub fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Result<Wait, TooLong> {
+    /// The time until the end of the time line, if the wait does not end before that.
+    pub fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros) -> Result<Wait, Wait> {
         let (free, parts) = (read(state), self.parts());
         if free >= parts_at(Micros::MAX, parts) {
-            return Err(TooLong { wait: Wait::micros(Micros::MAX.since(now)) });
+            return Err(Wait::micros(Micros::MAX.since(now)));
         }
         Ok(wait_until(free, now, parts))
     }
@@ -189,9 +168,9 @@ impl Pacing {
     /// Zero permits wait as long as any other number, and are charged nothing.
     ///
     /// # Errors
-    /// [`TooLong`] if the wait would end beyond the end of the time line.
+    /// The time until the end of the time line, if the wait would not end before that. Nothing is charged.
     #[inline]
-    pub fn reserve<S>(&self, state: &mut S, now: Micros, permits: u64) -> Result<Reserved, TooLong>
+    pub fn reserve<S>(&self, state: &mut S, now: Micros, permits: u64) -> Result<Reserved, Wait>
     where
         S: WordsMut + ?Sized,
     {
@@ -212,7 +191,17 @@ impl Pacing {
     /// Charges `permits` at `now` if the wait is at most `timeout`; else charges nothing.
     ///
     /// # Errors
-    /// [`TooLong`], immediately, if the wait would be longer than `timeout` or beyond the end of the time line.
+    /// How long the wait would have been, if that is longer than `timeout`. If the wait would not end before the end of
+    /// the time line, the error is the time until that end.
+    ///
+    /// ```
+    /// use tidegate_core::{Micros, Pacing, Quota, Wait};
+    /// let (pacing, mut state) = (Pacing::new(Quota::per_second(5)), [0; 3]);
+    /// let _ = pacing.reserve(&mut state, Micros::ZERO, 1)?;
+    /// let too_long = pacing.try_within(&mut state, Micros::ZERO, 1, Wait::micros(50_000)).unwrap_err();
+    /// assert_eq!(too_long, Wait::micros(200_000)); // nothing was charged
+    /// # Ok::<(), tidegate_core::Wait>(())
+    /// ```
     #[inline]
     pub fn try_within<S>(
         &self,
@@ -220,13 +209,13 @@ impl Pacing {
         now: Micros,
         permits: u64,
         timeout: Wait,
-    ) -> Result<Reserved, TooLong>
+    ) -> Result<Reserved, Wait>
     where
         S: WordsMut + ?Sized,
     {
         let wait = self.peek(state, now)?;
         if wait > timeout {
-            return Err(TooLong { wait });
+            return Err(wait);
         }
         let before = self.image(state);
         if permits > 0 {
@@ -327,16 +316,6 @@ impl Reserved {
         self.from
     }
 }
-
-// === impl TooLong ===
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the wait would be {}, which is too long; nothing was reserved", self.wait)
-    }
-}
-
-impl core::error::Error for TooLong {}
 
 // --- instants in parts
 

@@ -104,20 +104,25 @@ impl PerCallBucket {
     }
 
     /// Runs an operation of the bucket on the state under this plan, and stores the result.
-    fn keeping<S, R>(&self, state: &mut S, now: Micros, verb: impl FnOnce(&TokenBucket, &mut [u64]) -> R) -> R
+    fn keeping<S, R>(
+        &self,
+        state: &mut S,
+        now: Micros,
+        operation: impl FnOnce(&TokenBucket, &mut [u64]) -> R,
+    ) -> R
     where
         S: WordsMut + ?Sized,
     {
         let before = self.copied(state, now);
         let mut after = before;
-        let answer = verb(&self.bucket, &mut after);
+        let result = operation(&self.bucket, &mut after);
         // A refusal writes nothing, not even the new plan: the next call can carry the usage over just as well.
         if after != before {
             for (index, word) in after.iter().enumerate().take(self.words()) {
                 state.set(index, *word);
             }
         }
-        answer
+        result
     }
 }
 
@@ -141,12 +146,16 @@ impl Algorithm for PerCallBucket {
         self.with_exact_wait(decision, &*state, now, cost)
     }
 
-    fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, most: u32) -> Taken {
-        self.keeping(state, now, |bucket, words| bucket.take(words, now, most))
+    fn take<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, max: u32) -> Taken {
+        self.keeping(state, now, |bucket, words| bucket.take(words, now, max))
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
         self.keeping(state, now, |bucket, words| bucket.force(words, now, cost))
+    }
+
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        self.keeping(state, now, |bucket, words| bucket.force_wide(words, now, cost));
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

@@ -20,7 +20,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::words::Part;
-use crate::{ClockKind, Decision, Micros, RuleId, Words, WordsMut};
+use crate::{ClockKind, Decision, Keep, Micros, RuleId, Words, WordsMut};
 use alloc::boxed::Box;
 
 /// Runs `$body` for each rule, with its index and the offset of its words in the state.
@@ -73,6 +73,10 @@ impl<A: Algorithm> Algorithm for [A] {
         decision.expect(NO_RULES)
     }
 
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        each!(self, |rule, _first, from| rule.force_wide(&mut Part { whole: &mut *state, from }, now, cost));
+    }
+
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         each!(self, |rule, _first, from| rule.refund(&mut Part { whole: &mut *state, from }, now, cost));
     }
@@ -99,10 +103,18 @@ impl<A: Algorithm> Algorithm for [A] {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
+        self.migrate_keeping(Keep::Used, old, from, state, now);
+    }
+
+    fn migrate_keeping<F, S>(&self, keep: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
         let (mut old_from, mut new_from) = (0, 0);
         for (rule, old) in self.iter().zip(old) {
             let was = Part { whole: from, from: old_from };
-            rule.migrate_from(old, &was, &mut Part { whole: &mut *state, from: new_from }, now);
+            rule.migrate_keeping(keep, old, &was, &mut Part { whole: &mut *state, from: new_from }, now);
             old_from += old.words();
             new_from += rule.words();
         }
@@ -151,6 +163,11 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         first.and(second.after(self.0.rules()))
     }
 
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        self.0.force_wide(state, now, cost);
+        self.1.force_wide(&mut Part { whole: state, from: self.0.words() }, now, cost);
+    }
+
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         self.0.refund(state, now, cost);
         self.1.refund(&mut Part { whole: state, from: self.0.words() }, now, cost);
@@ -176,9 +193,17 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        self.0.migrate_from(&old.0, from, state, now);
+        self.migrate_keeping(Keep::Used, old, from, state, now);
+    }
+
+    fn migrate_keeping<F, S>(&self, keep: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        self.0.migrate_keeping(keep, &old.0, from, state, now);
         let was = Part { whole: from, from: old.0.words() };
-        self.1.migrate_from(&old.1, &was, &mut Part { whole: state, from: self.0.words() }, now);
+        self.1.migrate_keeping(keep, &old.1, &was, &mut Part { whole: state, from: self.0.words() }, now);
     }
 
     fn explain<S: Words + ?Sized>(
@@ -196,7 +221,7 @@ impl<A: Algorithm, B: Algorithm> Algorithm for (A, B) {
 }
 
 /// Implements `Algorithm` for a type by a view of it as another algorithm.
-macro_rules! with_source {
+macro_rules! delegate {
     ([$($generics:tt)*] $this:ty, |$it:ident| $view:expr, |$own:ident, $clock:ident| $suited:expr) => {
         impl<$($generics)*> Algorithm for $this {
             #[inline]
@@ -232,6 +257,11 @@ macro_rules! with_source {
             fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
                 let $it = self;
                 ($view).force(state, now, cost)
+            }
+
+            fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+                let $it = self;
+                ($view).force_wide(state, now, cost);
             }
 
             fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
@@ -274,6 +304,22 @@ macro_rules! with_source {
                 new.migrate_from(&old, from, state, now);
             }
 
+            fn migrate_keeping<From, S>(
+                &self,
+                keep: Keep,
+                old: &Self,
+                from: &From,
+                state: &mut S,
+                now: Micros,
+            ) where
+                From: Words + ?Sized,
+                S: WordsMut + ?Sized,
+            {
+                let new = { let $it = self; $view };
+                let old = { let $it = old; $view };
+                new.migrate_keeping(keep, &old, from, state, now);
+            }
+
             fn explain<S: Words + ?Sized>(
                 &self,
                 state: &S,
@@ -289,15 +335,15 @@ macro_rules! with_source {
     };
 }
 
-with_source!([A: Algorithm + ?Sized] &A, |it| *it, |it, _clock| it);
-with_source!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice(), |it, clock| it.map(|rule| rule.for_clock(clock)));
-with_source!([A: Algorithm] Box<[A]>, |it| &**it, |it, clock| it.into_iter().map(|rule| rule.for_clock(clock)).collect());
-with_source!(
+delegate!([A: Algorithm + ?Sized] &A, |it| *it, |it, _clock| it);
+delegate!([A: Algorithm, const N: usize] [A; N], |it| it.as_slice(), |it, clock| it.map(|rule| rule.for_clock(clock)));
+delegate!([A: Algorithm] Box<[A]>, |it| &**it, |it, clock| it.into_iter().map(|rule| rule.for_clock(clock)).collect());
+delegate!(
     [A: Algorithm, B: Algorithm, C: Algorithm] (A, B, C),
     |it| (&it.0, (&it.1, &it.2)),
     |it, clock| (it.0.for_clock(clock), it.1.for_clock(clock), it.2.for_clock(clock))
 );
-with_source!(
+delegate!(
     [A: Algorithm, B: Algorithm, C: Algorithm, D: Algorithm] (A, B, C, D),
     |it| (&it.0, (&it.1, (&it.2, &it.3))),
     |it, clock| (it.0.for_clock(clock), it.1.for_clock(clock), it.2.for_clock(clock), it.3.for_clock(clock))

@@ -13,8 +13,8 @@ mod text;
 use core::fmt;
 use core::time::Duration;
 
-use crate::invalid::{InvalidQuota, Reason};
-pub(crate) use text::Reader;
+use crate::invalid_quota::{InvalidQuota, Reason};
+pub(crate) use text::{Reader, UNLIMITED as UNLIMITED_TEXT};
 
 /// How much may pass: `limit` per `period`, and up to `burst` at one instant.
 ///
@@ -118,6 +118,44 @@ impl Quota {
         }
     }
 
+    /// A quota that no caller can exhaust in practice: 2⁵² per microsecond, with a burst of 2⁵².
+    ///
+    /// For plans without a limit. It is an ordinary exact quota, so a [`TokenBucket`](crate::TokenBucket) or a
+    /// [`PerCallBucket`](crate::PerCallBucket) needs no special case for it: a million requests of cost `u32::MAX` pass
+    /// at one instant, and one microsecond later the bucket is full again. As text it is `unlimited`.
+    ///
+    /// Only token buckets and [pacing](crate::Pacing) accept it. Windows, logs, queues and stepped buckets return an
+    /// error from `try_new`, and panic in `new`.
+    ///
+    /// ```
+    /// use tidegate_core::{Quota, SlidingLog};
+    /// const PARTNER: Quota = Quota::unlimited();
+    /// assert_eq!(PARTNER.to_string(), "unlimited");
+    /// assert_eq!("unlimited".parse(), Ok(PARTNER));
+    /// assert!(SlidingLog::try_new(PARTNER).is_err());
+    /// ```
+    #[must_use]
+    pub const fn unlimited() -> Self {
+        Quota { limit: UNLIMITED, period: Duration::from_micros(1), burst: UNLIMITED, p: 1, q: UNLIMITED }
+    }
+
+    /// Whether pace and burst are those of [`Quota::unlimited`].
+    ///
+    /// ```
+    /// # use tidegate_core::Quota;
+    /// assert!(Quota::unlimited().is_unlimited());
+    /// assert!(!Quota::unlimited().burst(5).is_unlimited()); // at most 5 at one instant
+    /// ```
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        self.p == 1 && self.q == UNLIMITED && self.burst == UNLIMITED
+    }
+
+    /// This quota, for algorithms that cannot count an unlimited one.
+    pub(crate) const fn finite(self) -> Result<Self, Reason> {
+        if self.is_unlimited() { Err(Reason::Unlimited) } else { Ok(self) }
+    }
+
     /// A quota from values that have not been validated. Never panics.
     ///
     /// # Errors
@@ -180,6 +218,9 @@ impl Quota {
         Ok(Quota { limit, period, burst, p: p as u64, q: q as u64 })
     }
 }
+
+/// The limit and the burst of an unlimited quota.
+const UNLIMITED: u64 = 1 << 52;
 
 /// Products of a cost and an interval stay below this, so that they are exact everywhere.
 const EXACT: u128 = 1 << 53;

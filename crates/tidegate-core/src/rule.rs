@@ -4,7 +4,7 @@
 //! and a slice of rules is a policy. The text of a rule is the name of the algorithm, the quota, and its options:
 //!
 //! ```text
-//!   token_bucket 10/s burst 3          also gcra, leaky_meter
+//!   token_bucket 10/s burst 3          also gcra, leaky_meter; `unlimited` in place of the quota
 //!   leaky_queue 10/s queue 5 [delay 2 | nodelay] [max_wait 300ms | nginx]
 //!   stepped_bucket 20/min burst 50 [offset 10s]
 //!   fixed_window 5/min [offset 10s | from first hit]
@@ -15,14 +15,13 @@
 //! A quota without a name is a token bucket.
 
 use core::str::FromStr;
-use core::time::Duration;
 
 use crate::ClockKind;
 use crate::algorithm::Algorithm;
-use crate::invalid::InvalidQuota;
-use crate::quota::Reader;
+use crate::invalid_quota::InvalidQuota;
+use crate::quota::{Reader, UNLIMITED_TEXT};
 use crate::{
-    Cells, Decision, FixedWindow, LeakyQueue, Micros, NginxQueue, Quota, SlidingLog, SlidingWindow,
+    Cells, Decision, FixedWindow, Keep, LeakyQueue, Micros, NginxQueue, Quota, SlidingLog, SlidingWindow,
     SteppedBucket, TokenBucket, Words, WordsMut,
 };
 
@@ -98,6 +97,10 @@ impl Algorithm for Rule {
         on_each!(self, algorithm => algorithm.force(state, now, cost))
     }
 
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        on_each!(self, algorithm => algorithm.force_wide(state, now, cost));
+    }
+
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         on_each!(self, algorithm => algorithm.refund(state, now, cost));
     }
@@ -143,6 +146,20 @@ impl Algorithm for Rule {
             _ => self.carry_over(old, from, state, now),
         }
     }
+
+    fn migrate_keeping<F, S>(&self, keep: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        match (self, old) {
+            // The bucket has a method of its own. All others use the provided one, also across algorithms.
+            (Rule::TokenBucket(new), Rule::TokenBucket(old)) => {
+                new.migrate_keeping(keep, old, from, state, now);
+            }
+            _ => keep.migrate_rule(self, old, from, state, now),
+        }
+    }
 }
 
 /// Implements the conversion of an algorithm into a rule.
@@ -174,21 +191,28 @@ impl Rule {
     {
         let found = old.peek(from, now, 0);
         let used = found.limit().saturating_sub(found.remaining());
-        let _ = self.force(state, now, u32::try_from(used).unwrap_or(u32::MAX));
+        self.force_wide(state, now, used);
     }
 }
 
 const NAMES: &str = "an algorithm: token_bucket, leaky_queue, stepped_bucket, fixed_window, sliding_log, sliding_window; or a quota alone";
-const AFTER_BUCKET: &str = "'burst' and a number, or nothing more";
 const QUEUE: &str = "'queue' and a number, as in leaky_queue 10/s queue 5";
 const AFTER_QUEUE: &str =
-    "'delay' and a number, 'nodelay', 'max_wait' and a length of time, 'nginx', or nothing more";
-const AFTER_STEPPED: &str = "'burst', 'offset', or nothing more";
-const AFTER_WINDOW: &str = "'offset' and a length of time, 'from first hit', or nothing more";
+    "'delay' and a number, 'nodelay', 'max_wait' and a duration, 'nginx', or nothing more";
+const AFTER_DELAY: &str = "'max_wait' and a duration, 'nginx', or nothing more";
+const AFTER_MAX_WAIT: &str = "nothing more: 'max_wait' comes last";
+const AFTER_NGINX: &str = "nothing more: 'nginx' comes last, and such queues have no 'max_wait'";
+const AFTER_STEPPED: &str = "'burst' and a number, 'offset' and a duration, or nothing more";
+const AFTER_STEPPED_BURST: &str = "'offset' and a duration, or nothing more";
+const AFTER_STEPPED_OFFSET: &str = "nothing more: 'offset' comes last, after 'burst'";
+const AFTER_WINDOW: &str = "'offset' and a duration, 'from first hit', or nothing more";
+const AFTER_FIRST_HIT: &str = "nothing more: windows from the first hit have no offset";
+const AFTER_OFFSET: &str = "nothing more: windows with an offset do not begin with the first hit";
 const FIRST_HIT: &str = "'first hit' after 'from'";
 const AFTER_LOG: &str = "nothing more";
 const CELLS: &str = "'cells' and a number, as in sliding_window 5/s cells 10";
 const AFTER_CELLS: &str = "'strict', 'interpolated', 'plain', or nothing more";
+const AFTER_OLDEST: &str = "nothing more: a window is strict, interpolated or plain";
 
 impl FromStr for Rule {
     type Err = InvalidQuota;
@@ -196,7 +220,9 @@ impl FromStr for Rule {
     fn from_str(text: &str) -> Result<Self, InvalidQuota> {
         let mut reader = Reader::new(text);
         let named = ["token_bucket", "gcra", "leaky_meter"].iter().any(|name| reader.word(name));
-        if named || text.trim_start().starts_with(|c: char| c.is_ascii_digit()) {
+        let is_quota =
+            text.trim_start().starts_with(|c: char| c.is_ascii_digit()) || reader.at_word(UNLIMITED_TEXT);
+        if named || is_quota {
             token_bucket(&mut reader)
         } else if reader.word("leaky_queue") {
             leaky_queue(&mut reader)
@@ -216,7 +242,7 @@ impl FromStr for Rule {
 
 fn token_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
     let quota = reader.quota()?;
-    reader.end(AFTER_BUCKET)?;
+    reader.end_after(quota)?;
     Ok(Rule::TokenBucket(TokenBucket::new(quota)))
 }
 
@@ -225,47 +251,63 @@ fn leaky_queue(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
     if !reader.word("queue") {
         return Err(reader.expected(QUEUE));
     }
-    let queue = small(reader.count()?);
-    let delay = delay(reader)?;
-    let rule = if reader.word("nginx") {
-        Rule::NginxQueue(NginxQueue::try_new(quota, queue)?.delay(delay))
+    let queue = saturating_u32(reader.count()?);
+    let (delay, after_delay) = delay(reader)?;
+    let (rule, expected) = if reader.word("nginx") {
+        (Rule::NginxQueue(NginxQueue::try_new(quota, queue)?.delay(delay)), AFTER_NGINX)
     } else {
         let exact = LeakyQueue::try_new(quota, queue)?.delay(delay);
-        Rule::LeakyQueue(if reader.word("max_wait") { exact.max_wait(reader.period()?) } else { exact })
+        if reader.word("max_wait") {
+            (Rule::LeakyQueue(exact.max_wait(reader.period()?)), AFTER_MAX_WAIT)
+        } else {
+            (Rule::LeakyQueue(exact), after_delay)
+        }
     };
-    reader.end(AFTER_QUEUE)?;
+    reader.end(expected)?;
     Ok(rule)
 }
 
-fn delay(reader: &mut Reader<'_>) -> Result<u32, InvalidQuota> {
+/// Parses the delay of a queue. Returns it with the words that may follow.
+fn delay(reader: &mut Reader<'_>) -> Result<(u32, &'static str), InvalidQuota> {
     if reader.word("nodelay") {
-        return Ok(u32::MAX);
+        return Ok((u32::MAX, AFTER_DELAY));
     }
-    if reader.word("delay") { reader.count().map(small) } else { Ok(0) }
+    if reader.word("delay") {
+        Ok((saturating_u32(reader.count()?), AFTER_DELAY))
+    } else {
+        Ok((0, AFTER_QUEUE))
+    }
 }
 
 /// A count capped at `u32::MAX`.
-fn small(count: u64) -> u32 {
+fn saturating_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn stepped_bucket(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
-    let bucket = SteppedBucket::try_new(reader.quota()?)?.offset(offset(reader)?);
-    reader.end(AFTER_STEPPED)?;
+    let bucket = SteppedBucket::try_new(reader.quota()?)?;
+    let (bucket, expected) = if reader.word("offset") {
+        (bucket.offset(reader.period()?), AFTER_STEPPED_OFFSET)
+    } else {
+        (bucket, if reader.has_burst() { AFTER_STEPPED_BURST } else { AFTER_STEPPED })
+    };
+    reader.end(expected)?;
     Ok(Rule::SteppedBucket(bucket))
 }
 
 fn fixed_window(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
-    let mut window = FixedWindow::try_new(reader.quota()?)?;
-    if reader.word("from") {
+    let aligned = FixedWindow::try_new(reader.quota()?)?;
+    let (window, expected) = if reader.word("from") {
         if !(reader.word("first") && reader.word("hit")) {
             return Err(reader.expected(FIRST_HIT));
         }
-        window = window.from_first_hit();
+        (aligned.from_first_hit(), AFTER_FIRST_HIT)
+    } else if reader.word("offset") {
+        (aligned.offset(reader.period()?), AFTER_OFFSET)
     } else {
-        window = window.offset(offset(reader)?);
-    }
-    reader.end(AFTER_WINDOW)?;
+        (aligned, AFTER_WINDOW)
+    };
+    reader.end(expected)?;
     Ok(Rule::FixedWindow(window))
 }
 
@@ -280,23 +322,14 @@ fn sliding_window(reader: &mut Reader<'_>) -> Result<Rule, InvalidQuota> {
     if !reader.word("cells") {
         return Err(reader.expected(CELLS));
     }
-    let cells = small(reader.count()?);
-    let window = SlidingWindow::try_new(quota, cells)?.oldest(oldest(reader));
-    reader.end(AFTER_CELLS)?;
-    Ok(Rule::SlidingWindow(window))
+    let cells = saturating_u32(reader.count()?);
+    let window = SlidingWindow::try_new(quota, cells)?;
+    let oldest = oldest(reader);
+    reader.end(if oldest.is_some() { AFTER_OLDEST } else { AFTER_CELLS })?;
+    Ok(Rule::SlidingWindow(window.oldest(oldest.unwrap_or_default())))
 }
 
-fn oldest(reader: &mut Reader<'_>) -> Cells {
-    if reader.word("interpolated") {
-        Cells::Interpolated
-    } else if reader.word("plain") {
-        Cells::Plain
-    } else {
-        let _ = reader.word("strict");
-        Cells::Strict
-    }
-}
-
-fn offset(reader: &mut Reader<'_>) -> Result<Duration, InvalidQuota> {
-    if reader.word("offset") { reader.period() } else { Ok(Duration::ZERO) }
+fn oldest(reader: &mut Reader<'_>) -> Option<Cells> {
+    let words = [("strict", Cells::Strict), ("interpolated", Cells::Interpolated), ("plain", Cells::Plain)];
+    words.into_iter().find(|(word, _)| reader.word(word)).map(|(_, oldest)| oldest)
 }

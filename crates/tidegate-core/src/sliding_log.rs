@@ -52,11 +52,11 @@
 //! stops at a full quota.
 
 use crate::algorithm::Algorithm;
-use crate::count::whole_micros;
+use crate::clock_shift::Shift;
+use crate::counter::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::encoded_rule::EncodedRule;
-use crate::invalid::{InvalidQuota, Reason};
-use crate::shift::Shift;
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// A sliding log: at most `limit` in any period, exactly. Ignores the burst of the quota.
@@ -145,7 +145,8 @@ impl SlidingLog {
     /// As [`SlidingLog::new`], for a quota that has not been validated.
     ///
     /// # Errors
-    /// If the limit is above [`SlidingLog::MAX`] or the period is not a whole number of microseconds.
+    /// If the limit is above [`SlidingLog::MAX`], the period is not a whole number of microseconds, or the quota is
+    /// [unlimited](Quota::unlimited).
     pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
@@ -160,9 +161,12 @@ impl SlidingLog {
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
+        if let Err(reason) = quota.finite() {
+            return Err(reason);
+        }
         let limit = quota.limit();
         if limit > Self::MAX {
-            return Err(Reason::LimitTooLarge { limit, most: Self::MAX });
+            return Err(Reason::LimitTooLarge { limit, max: Self::MAX });
         }
         match whole_micros(quota.period()) {
             Ok(period) => Ok(SlidingLog { limit, period, room: limit }),
@@ -313,7 +317,7 @@ impl SlidingLog {
         Outcome::RetryAfter(Wait::micros(self.until_gone(state, view, over)))
     }
 
-    fn judge<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Decision {
+    fn peek_in<S: Words + ?Sized>(&self, state: &S, view: View, cost: u64) -> Decision {
         let (now, live) = (Micros::new(view.now), view.ring.live());
         if cost > 0 && live + cost <= self.limit {
             return self.decision(Outcome::Allowed, now, live + cost, self.until_charge_left(view));
@@ -357,7 +361,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        self.judge(state, self.view(state, now), u64::from(cost))
+        self.peek_in(state, self.view(state, now), u64::from(cost))
     }
 
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
@@ -365,7 +369,7 @@ impl Algorithm for SlidingLog {
         if cost > 0 && view.ring.live() + u64::from(cost) <= self.limit {
             return self.charge(state, view, cost);
         }
-        let found = self.judge(state, view, u64::from(cost));
+        let found = self.peek_in(state, view, u64::from(cost));
         if cost > 0 {
             self.commit(state, &mut view);
         }
@@ -381,6 +385,11 @@ impl Algorithm for SlidingLog {
         }
         let view = self.view(state, now);
         self.charge(state, view, cost)
+    }
+
+    /// Charges at most `u32::MAX`. No log has room for more than `u32::MAX` entries.
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        let _ = self.force(state, now, u32::try_from(cost).unwrap_or(u32::MAX));
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

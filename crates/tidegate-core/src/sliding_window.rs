@@ -17,8 +17,8 @@
 //! * [`Cells::Strict`], the default: it counts in full. Then no period of any position ever holds more than
 //!   the limit. Requests leave the window up to one cell late, and under greedy demand n/(n+1) of the limit is used.
 //! * [`Cells::Interpolated`]: it counts in proportion to the part that is left, as if its requests had been
-//!   spread evenly. With one cell this is the well-known counter of two windows. It is closer to the truth on ordinary
-//!   traffic, but a crafted pattern can get nearly twice the limit.
+//!   spread evenly. With one cell this is the well-known *sliding window counter*, which weighs two fixed windows. It is
+//!   closer to the truth on ordinary traffic, but a crafted pattern can get nearly twice the limit.
 //! * [`Cells::Plain`]: it does not count. This is what most descriptions mean; it admits up to one cell's
 //!   worth too much.
 //!
@@ -36,20 +36,20 @@
 //! After a step back the clock is before the newest cell. If that cell is fewer than n cells ahead, the key waits:
 //! until the clock reaches it again, every decision is made as of the start of the newest cell. A longer step is
 //! *far*. Then all counts move back with the clock, by whole cells, and the key remembers the cell that the clock
-//! stepped back from. When the clock reaches that cell again, the counts move ahead: they are what they were in the
-//! newest cell, and the cells from there up to the remembered one do not count as time. So a clock that steps back and
+//! stepped back from (`high`). When the clock reaches that cell again, the counts move forward, unchanged since the last
+//! charge: the time between that charge and the return does not count. So a clock that steps back and
 //! returns frees no quota, however often. ([`SlidingLog`](crate::SlidingLog) has the drawing.)
 //!
 //! The distance to the remembered cell is stored in the bits that the number of the newest cell leaves free in its
 //! word: 11 bits for cells of a microsecond, and one more each time that the length of a cell doubles.
 
 use crate::algorithm::Algorithm;
-use crate::count::whole_micros;
+use crate::clock_shift::Shift;
+use crate::counter::whole_micros;
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::divisor::Divisor;
 use crate::encoded_rule::EncodedRule;
-use crate::invalid::{InvalidQuota, Reason};
-use crate::shift::Shift;
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// At most `limit` in a period that slides cell by cell. Ignores the burst of the quota.
@@ -78,7 +78,7 @@ pub struct SlidingWindow {
     oldest: Cells,
 }
 
-/// How the oldest cell counts, of which a part has left the window.
+/// How the oldest cell counts while it is partly outside the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cells {
     /// In full: never more than the limit in any period.
@@ -113,7 +113,8 @@ impl SlidingWindow {
     ///
     /// # Errors
     /// If `cells` is 0 or more than [`SlidingWindow::MAX_CELLS`], a cell would be shorter than a microsecond,
-    /// the period is not a whole number of microseconds, or the limit does not fit 32 bits.
+    /// the period is not a whole number of microseconds, or the limit does not fit 32 bits, as that of an
+    /// [unlimited](Quota::unlimited) quota.
     pub fn try_new(quota: Quota, cells: u32) -> Result<Self, InvalidQuota> {
         Self::checked(quota, cells).map_err(InvalidQuota::because)
     }
@@ -125,12 +126,15 @@ impl SlidingWindow {
     }
 
     const fn checked(quota: Quota, cells: u32) -> Result<Self, Reason> {
-        let (limit, most) = (quota.limit(), u32::MAX as u64);
-        if cells == 0 || cells > Self::MAX_CELLS {
-            return Err(Reason::CellCount { cells, most: Self::MAX_CELLS });
+        if let Err(reason) = quota.finite() {
+            return Err(reason);
         }
-        if limit > most {
-            return Err(Reason::LimitTooLarge { limit, most });
+        let (limit, max) = (quota.limit(), u32::MAX as u64);
+        if cells == 0 || cells > Self::MAX_CELLS {
+            return Err(Reason::CellCount { cells, max: Self::MAX_CELLS });
+        }
+        if limit > max {
+            return Err(Reason::LimitTooLarge { limit, max });
         }
         match whole_micros(quota.period()) {
             Ok(period) if period < cells as u64 => {
@@ -191,7 +195,7 @@ impl SlidingWindow {
         if !self.in_ring(newest, cell) {
             return 0;
         }
-        let (word, shift) = self.place(cell);
+        let (word, shift) = self.word_of(cell);
         state.get(word) >> shift & HALF
     }
 
@@ -203,12 +207,12 @@ impl SlidingWindow {
 
     #[inline]
     fn set_count<S: WordsMut + ?Sized>(&self, state: &mut S, cell: u64, count: u64) {
-        set_half(state, self.place(cell), count.min(HALF));
+        set_half(state, self.word_of(cell), count.min(HALF));
     }
 
     /// The word that holds the count of `cell`, and the shift within it.
     #[inline]
-    fn place(&self, cell: u64) -> (usize, u32) {
+    fn word_of(&self, cell: u64) -> (usize, u32) {
         half(self.ring.remainder(cell))
     }
 
@@ -278,18 +282,19 @@ impl SlidingWindow {
         // The ring holds the cells up to the newest, and none is later than the current cell. So every count is
         // included, except the counts of cells that are too old.
         let (gone, oldest) = if view.newest == view.ring_cell {
-            self.gone_of_one(state, view.newest)
+            self.leaving_now(state, view.newest)
         } else {
             self.gone(state, view.newest, view.ring_cell)
         };
         Usage { full: self.total(state) - gone, oldest, left: self.left(view.at, view.cell) }
     }
 
-    /// The usage that no longer counts in full, and how much of it is in the oldest cell.
+    /// The usage that is not part of `Usage::full`, and how much of it is in the oldest cell.
     ///
-    /// The common case: the ring ends with the current cell, and one cell of it has begun to leave.
+    /// Fast path for a ring that ends with the current cell: only the oldest cell has begun to leave, so both are its
+    /// count.
     #[inline]
-    fn gone_of_one<S: Words + ?Sized>(&self, state: &S, current: u64) -> (u64, u64) {
+    fn leaving_now<S: Words + ?Sized>(&self, state: &S, current: u64) -> (u64, u64) {
         let oldest = match current.checked_sub(self.cells()) {
             Some(cell) => self.count(state, current, cell),
             None => 0,
@@ -297,7 +302,7 @@ impl SlidingWindow {
         (oldest, oldest)
     }
 
-    /// As `gone_of_one`, for a ring that ends before the current cell.
+    /// As `leaving_now`, for a ring that ends before the current cell.
     fn gone<S: Words + ?Sized>(&self, state: &S, newest: u64, current: u64) -> (u64, u64) {
         let (mut gone, mut oldest) = (0, 0);
         let too_old = newest.saturating_sub(self.cells())..=newest;
@@ -329,15 +334,15 @@ impl SlidingWindow {
         }
     }
 
-    /// How long until usage is at most `most`, if the clock runs on and nothing is charged.
-    fn until_at_most<S: Words + ?Sized>(&self, state: &S, view: View, most: u64) -> u64 {
+    /// How long until usage is at most `max_usage`, if the clock runs on and nothing is charged.
+    fn until_at_most<S: Words + ?Sized>(&self, state: &S, view: View, max_usage: u64) -> u64 {
         let View { mut ring_cell, mut cell, mut at, mut high, .. } = view;
         let mut usage = self.usage(state, view);
-        if most.checked_sub(usage.full).is_some_and(|spare| usage.fits(spare, self.period())) {
+        if max_usage.checked_sub(usage.full).is_some_and(|spare| usage.fits(spare, self.period())) {
             return 0;
         }
         loop {
-            if let Some(instant) = self.within_cell(usage, cell, at, most) {
+            if let Some(instant) = self.within_cell(usage, cell, at, max_usage) {
                 return instant.saturating_sub(view.now.get());
             }
             cell += 1;
@@ -358,9 +363,9 @@ impl SlidingWindow {
         }
     }
 
-    /// The first instant in cell `current`, from `at` on, with a usage of at most `most`.
-    fn within_cell(&self, usage: Usage, current: u64, at: Micros, most: u64) -> Option<u64> {
-        let spare = most.checked_sub(usage.full)?;
+    /// The first instant in cell `current`, from `at` on, with a usage of at most `max_usage`.
+    fn within_cell(&self, usage: Usage, current: u64, at: Micros, max_usage: u64) -> Option<u64> {
+        let spare = max_usage.checked_sub(usage.full)?;
         if usage.fits(spare, self.period()) {
             return Some(at.get());
         }
@@ -406,10 +411,10 @@ impl SlidingWindow {
     }
 
     fn refused<S: Words + ?Sized>(&self, state: &S, view: View, usage: Usage, cost: u64) -> Decision {
-        let Some(most) = self.limit.checked_sub(cost) else {
+        let Some(max_usage) = self.limit.checked_sub(cost) else {
             return self.unchanged(Outcome::Never, state, view, usage);
         };
-        let wait = self.until_at_most(state, view, most);
+        let wait = self.until_at_most(state, view, max_usage);
         self.unchanged(Outcome::RetryAfter(Wait::micros(wait)), state, view, usage)
     }
 
@@ -466,7 +471,7 @@ impl SlidingWindow {
             self.commit(state, view);
             self.advance(state, view.cell, view.high);
         }
-        let (word, shift) = self.place(view.cell);
+        let (word, shift) = self.word_of(view.cell);
         let found = state.get(word);
         let count = (found >> shift & HALF) + cost;
         state.set(word, found & !(HALF << shift) | count.min(HALF) << shift);
@@ -546,17 +551,18 @@ impl View {
 struct Usage {
     /// The usage that counts in full.
     full: u64,
-    /// The count of the oldest cell, and the number of its parts that are left.
+    /// The count of the oldest cell.
     oldest: u64,
+    /// How many of the oldest cell's `period` parts count: all if strict, none if plain.
     left: u64,
 }
 
 const HALF: u64 = 0xFFFF_FFFF;
 
-/// The word that holds the half at position `place` of the ring, and the shift within it.
+/// The word that holds the half at a position of the ring, and the shift within it.
 #[inline]
-const fn half(place: u64) -> (usize, u32) {
-    (1 + (place / 2) as usize, (place % 2) as u32 * 32)
+const fn half(position: u64) -> (usize, u32) {
+    (1 + (position / 2) as usize, (position % 2) as u32 * 32)
 }
 
 #[inline]
@@ -568,10 +574,10 @@ fn set_half<S: WordsMut + ?Sized>(state: &mut S, (word, shift): (usize, u32), co
 /// Reverses the halves of a ring from position `from` up to but not including `end`.
 fn reverse<S: WordsMut + ?Sized>(state: &mut S, from: u64, end: u64) {
     for step in 0..end.saturating_sub(from) / 2 {
-        let (low, high) = (half(from + step), half(end - 1 - step));
-        let [one, other] = [low, high].map(|(word, shift)| state.get(word) >> shift & HALF);
-        set_half(state, low, other);
-        set_half(state, high, one);
+        let (front, back) = (half(from + step), half(end - 1 - step));
+        let [one, other] = [front, back].map(|(word, shift)| state.get(word) >> shift & HALF);
+        set_half(state, front, other);
+        set_half(state, back, one);
     }
 }
 
@@ -637,6 +643,11 @@ impl Algorithm for SlidingWindow {
         self.peek(state, now, 0)
     }
 
+    /// Charges at most `u32::MAX`. A count never exceeds `u32::MAX`.
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        let _ = self.force(state, now, u32::try_from(cost).unwrap_or(u32::MAX));
+    }
+
     /// Refunds from the oldest cells first, as a log does.
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         let view = self.view(state, now);
@@ -666,8 +677,8 @@ impl Algorithm for SlidingWindow {
 
     /// The instant at which all counts have left.
     ///
-    /// While the window remembers a cell that the clock stepped back from, as if the charge had been made there: when
-    /// the clock reaches that cell again, counts return that had left before.
+    /// While the window remembers a cell that the clock stepped back from, this is computed from that cell, because
+    /// counts that have left return when the clock reaches it.
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
         let (newest, ahead) = self.newest(state);
         let first = newest.saturating_sub(self.cells());
@@ -692,7 +703,9 @@ impl Algorithm for SlidingWindow {
         if self.same_cells(old) {
             return (0..self.words()).for_each(|word| state.set(word, from.get(word)));
         }
-        // All usage that still counts is charged to the current cell.
+        // All counts of the ring are charged to the current cell, also the oldest: a cell that counts in part is charged
+        // in full, because the new cells cannot tell which part has left. A plain window no longer counts that cell, but
+        // a stored state does not say how its oldest cell counts, and the script in Redis decides in the same way.
         let view = old.view(from, now);
         let first = view.ring_cell.saturating_sub(old.cells());
         let counted: u64 = (first..=view.newest).map(|cell| old.count(from, view.newest, cell)).sum();

@@ -24,10 +24,10 @@
 use core::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::count::{Counter, Grid};
+use crate::counter::{Counter, Grid};
 use crate::decision::{Decision, Level, Outcome, Wait};
 use crate::encoded_rule::EncodedRule;
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, Words, WordsMut};
 
 /// A token bucket that receives `limit` tokens at every step of the clock, up to a burst.
@@ -53,7 +53,7 @@ impl SteppedBucket {
     /// A bucket of `quota.max_burst()` tokens that receives `quota.limit()` in every period.
     ///
     /// # Panics
-    /// If the period is not a whole number of microseconds; in a `const` that is a compile error.
+    /// If the period is not a whole number of microseconds, or the quota is unlimited; in a `const` that is a compile error.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         match Self::checked(quota) {
@@ -65,7 +65,7 @@ impl SteppedBucket {
     /// As [`SteppedBucket::new`], for a quota that has not been validated.
     ///
     /// # Errors
-    /// If the period is not a whole number of microseconds.
+    /// If the period is not a whole number of microseconds, or the quota is [unlimited](Quota::unlimited).
     pub fn try_new(quota: Quota) -> Result<Self, InvalidQuota> {
         Self::checked(quota).map_err(InvalidQuota::because)
     }
@@ -77,6 +77,9 @@ impl SteppedBucket {
     }
 
     const fn checked(quota: Quota) -> Result<Self, Reason> {
+        if let Err(reason) = quota.finite() {
+            return Err(reason);
+        }
         match Grid::of(quota.period()) {
             Ok(grid) => {
                 let (burst, step) = (quota.max_burst(), quota.limit());
@@ -146,6 +149,13 @@ impl Algorithm for SteppedBucket {
             self.counter.write(state, number, used + u64::from(cost));
         }
         self.decision(Outcome::Allowed, now, number, self.used(state, number))
+    }
+
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        if cost > 0 {
+            let number = self.grid.number(now);
+            self.counter.write(state, number, self.used(state, number).saturating_add(cost));
+        }
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {

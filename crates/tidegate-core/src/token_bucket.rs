@@ -41,14 +41,15 @@
 //! first refusal, and after a step back it turns a key that has used one token of a hundred into a key that
 //! has used all of them.
 //!
-//! The same debt can be expressed as *so many whole tokens, owed since an earlier instant*; that instant is
-//! less than one interval before the write. After a far step back the key owes these whole tokens, as of the
-//! new time. A step back that is small against `full` has no such effect: the key waits until the time is
-//! reached again.
+//! The bucket rounds the debt up to whole tokens. To keep the same end, it dates them from an instant less than one
+//! interval before the write. After a far step back the key owes these whole tokens as of the new time. A step
+//! is *small* if it leaves the end of the debt below the line, or ends at or after the instant that the tokens are dated
+//! from. Then nothing moves, and the key waits until the old time is reached again. So a key with many tokens left
+//! waits out a longer step than a key with few.
 //!
 //! A clock that stepped back far may return to the old time, and step back again. If the return counted as
-//! elapsed time, each return would refill the bucket. So a key that was forgiven a step remembers the instant
-//! that the clock stepped back from:
+//! elapsed time, each return would refill the bucket. So a key whose debt was moved back remembers the
+//! instant that the clock stepped back from:
 //!
 //! ```text
 //!   reading ┤  ●┐ stepped back from here   ●───●   from here on time counts again
@@ -61,20 +62,21 @@
 //! Once that instant is reached again, the key forgets it. On a monotonic clock none of this is needed, and the
 //! state is one word.
 //!
-//! A key remembers one such instant. A clock that flickers below it would need a second one, and a clock that
-//! does so twice a third. But the readings T, T − 20 s, T − 10 s are also those of a clock that was corrected
+//! A key remembers one such instant. If the clock steps back again before it reaches that instant, the key would have to
+//! remember a second one, and so on. It does not: the readings T, T − 20 s, T − 10 s also fit a clock that was corrected
 //! by 20 s and then ran for 10 s. The instant is stored in bits that the three words leave free, so no state
 //! is larger for it.
 //!
 //! A thread may use an old reading of a monotonic clock, because it was interrupted after reading it. A
-//! bucket then refuses the request, which was right a moment earlier. Windows and logs decide at the latest
+//! bucket then may refuse a request that the current time would allow; the refusal was correct at the old reading.
+//! Windows and logs decide at the latest
 //! instant that their state has seen. Neither moves a state back.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Level, Outcome, TokenValue, Wait};
 use crate::encoded_rule::{EncodedRule, share_of};
 use crate::quota::{gcd, slower};
-use crate::{ClockKind, Micros, Quota, Words, WordsMut};
+use crate::{ClockKind, Keep, Micros, Quota, Words, WordsMut};
 
 /// A token bucket: tokens accrue evenly up to a burst, and each request takes its cost.
 ///
@@ -118,7 +120,7 @@ pub(crate) struct Span {
 #[derive(Clone, Copy, Debug)]
 struct View {
     /// The instant until which the key owes, never before the instant of the view.
-    stands: Span,
+    owes_until: Span,
     /// How far ahead the instant lies that the clock stepped back from.
     ///
     /// 0 if that instant has been reached again, or the clock never stepped back far.
@@ -216,6 +218,8 @@ impl TokenBucket {
 
     /// The same bucket with its burst lowered to `burst`; a larger value changes nothing.
     ///
+    /// A value of 0 counts as 1.
+    ///
     /// ```
     /// use tidegate_core::{Quota, TokenBucket};
     /// let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
@@ -233,7 +237,7 @@ impl TokenBucket {
         TokenBucket::of_full(self.p, self.q, full, self.layout)
     }
 
-    /// By how much the debt after one of this bucket's decisions exceeds `free`.
+    /// Returns how long until the debt reported by `decision` has fallen to `free`.
     #[inline]
     pub(crate) fn beyond(&self, decision: Decision, free: Span) -> Wait {
         let Level::Owed { whole, part, .. } = decision.level() else { return Wait::micros(0) };
@@ -246,7 +250,7 @@ impl TokenBucket {
         TokenBucket::of(p, q, burst, self.layout)
     }
 
-    /// As [`for_clock`](Algorithm::for_clock), with as many words for every quota.
+    /// As [`for_clock`](Algorithm::for_clock), but with the same number of words for every quota.
     pub(crate) const fn for_clock_wide(self, clock: ClockKind) -> Self {
         let layout = match clock {
             ClockKind::MayStepBack => Layout::Remembering,
@@ -267,7 +271,7 @@ impl TokenBucket {
         from + one_or_more + if parts >= self.q { NARROW_PARTS - self.q } else { 0 }
     }
 
-    /// The instant at which a charge of `cost` ends that starts at `from`.
+    /// Returns `from` moved later by a charge of `cost`.
     ///
     /// `cost` is at most the burst.
     #[inline(always)]
@@ -276,7 +280,7 @@ impl TokenBucket {
         from.plus(charge, self.q)
     }
 
-    /// The state seen at `now`, with a far step back forgiven.
+    /// The state seen at `now`, with the debt moved back after a far step of the clock.
     #[inline(always)]
     fn view<S: Words + ?Sized>(&self, state: &S, now: Micros) -> View {
         // The instant that the clock stepped back from is stored in bits that are otherwise clear. Each such bit in the
@@ -286,7 +290,7 @@ impl TokenBucket {
         {
             return self.view_after_a_step_back(self.remembered(state), now);
         }
-        View { stands: self.read(state).max(Span::at(now)), ahead: 0 }
+        View { owes_until: self.read(state).max(Span::at(now)), ahead: 0 }
     }
 
     /// Slow path of `view`: the state was written after `now`, or remembers a step back.
@@ -296,18 +300,18 @@ impl TokenBucket {
         let mut from = if ahead > 0 { written.get() + ahead } else { 0 };
         if ahead > 0 && now.get() >= from {
             // The clock has returned. The time in between does not count: the key owes what it owed when last written.
-            return View { stands: instant.later(ahead).max(Span::at(now)), ahead: 0 };
+            return View { owes_until: instant.later(ahead).max(Span::at(now)), ahead: 0 };
         }
-        let mut stands = instant.max(Span::at(now));
+        let mut owes_until = instant.max(Span::at(now));
         if now < written && instant > self.line(now) {
             let tokens = self.whole_tokens(instant, written);
             let since = instant.minus(tokens, self.q);
             if Span::at(now) < since {
-                stands = Span::at(now).plus(tokens, self.q).min(END);
+                owes_until = Span::at(now).plus(tokens, self.q).min(END);
                 from = from.max(since.rounded_up());
             }
         }
-        View { stands, ahead: from.saturating_sub(now.get()).min(self.furthest_ahead()) }
+        View { owes_until, ahead: from.saturating_sub(now.get()).min(self.furthest_ahead()) }
     }
 
     /// The debt until `instant` as of `written`, rounded up to whole tokens.
@@ -317,13 +321,36 @@ impl TokenBucket {
         Span::of_wide(parts.next_multiple_of(u128::from(self.p)), self.q)
     }
 
-    /// The instant as of which a key owes whole tokens, if the key waits for it at `now`.
-    fn waits_for<S: Words + ?Sized>(&self, state: &S, now: Micros, stands: Span) -> Span {
+    /// The debt of a key that owes `used` under `old`, both in q-ths of a microsecond.
+    fn owed_keeping(&self, keep: Keep, old: &Self, used: u128) -> u128 {
+        // Debt in q-ths ÷ p is tokens used. Tokens used × the new p is the new debt, rounded up (against the key).
+        let converted = |parts: u128| parts.saturating_mul(u128::from(self.p)).div_ceil(u128::from(old.p));
+        let (full, old_full) = (u128::from(self.burst * self.p), u128::from(old.burst * old.p));
+        match (keep, old_full.checked_sub(used)) {
+            (Keep::Used, _) => converted(used),
+            (_, None) => full.saturating_add(converted(used - old_full)),
+            (Keep::Remaining, Some(left)) => {
+                // What is left is rounded down where the debt is rounded up.
+                let left = left * u128::from(self.p) / u128::from(old.p);
+                full.saturating_sub(left)
+            }
+            (Keep::Ratio, Some(left)) => {
+                let remaining = u64::try_from(left / u128::from(old.p)).unwrap_or(u64::MAX);
+                let target = keep.target(remaining, old.burst, self.burst);
+                u128::from(self.burst - target) * u128::from(self.p)
+            }
+        }
+    }
+
+    /// After a small step back: the instant that the key's whole tokens are dated from.
+    ///
+    /// `NOTHING` in all other cases.
+    fn dated_from<S: Words + ?Sized>(&self, state: &S, now: Micros, owes_until: Span) -> Span {
         if self.layout != Layout::Remembering {
             return NOTHING;
         }
         let Remembered { instant, written, .. } = self.remembered(state);
-        if now >= written || stands < instant {
+        if now >= written || owes_until < instant {
             return NOTHING;
         }
         instant.minus(self.whole_tokens(instant, written), self.q)
@@ -361,7 +388,7 @@ impl TokenBucket {
     #[inline(always)]
     fn line(&self, now: Micros) -> Span {
         // At the end of the time line instants can no longer grow, and a bucket that could not fill up
-        // would look full for ever. So the limit ends there too, and nothing passes any more.
+        // would look full for ever. So the line ends there too, and nothing passes any more.
         Span::at(now).plus(self.full, self.q).min(END)
     }
 
@@ -371,16 +398,16 @@ impl TokenBucket {
     }
 
     #[inline(always)]
-    fn decision(&self, outcome: Outcome, now: Micros, stands: Span) -> Decision {
-        let Span { whole, part } = Span { whole: stands.whole - now.get(), part: stands.part };
+    fn decision(&self, outcome: Outcome, now: Micros, owes_until: Span) -> Decision {
+        let Span { whole, part } = Span { whole: owes_until.whole - now.get(), part: owes_until.part };
         Decision::new(outcome, now, Level::Owed { whole, part, token_value: self.token_value })
     }
 
-    /// The refusal of a cost whose charge would end at `due`, with the limit at `line`.
+    /// The refusal of a cost whose charge would end at `due`, which is beyond `line`.
     #[inline(always)]
-    fn refused(&self, now: Micros, stands: Span, due: Span, line: Span) -> Decision {
+    fn refused(&self, now: Micros, owes_until: Span, due: Span, line: Span) -> Decision {
         let wait = due.whole - line.whole + u64::from(due.part > line.part);
-        self.decision(Outcome::RetryAfter(Wait::micros(wait)), now, stands)
+        self.decision(Outcome::RetryAfter(Wait::micros(wait)), now, owes_until)
     }
 
     #[inline(always)]
@@ -410,8 +437,13 @@ impl TokenBucket {
 
     /// The decision on `cost` at `now`, regardless of [`ahead`](TokenBucket::ahead).
     #[inline(always)]
-    pub(crate) fn judge<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        self.judge_standing(self.view(state, now).stands, now, cost)
+    pub(crate) fn peek_ignoring_step<S: Words + ?Sized>(
+        &self,
+        state: &S,
+        now: Micros,
+        cost: u32,
+    ) -> Decision {
+        self.decide_owing(self.view(state, now).owes_until, now, cost)
     }
 
     /// How long from `now` until the instant that the clock stepped back from; 0 if none.
@@ -421,16 +453,16 @@ impl TokenBucket {
     }
 
     #[inline(always)]
-    fn judge_standing(&self, stands: Span, now: Micros, cost: u32) -> Decision {
+    fn decide_owing(&self, owes_until: Span, now: Micros, cost: u32) -> Decision {
         if cost == 0 {
-            return self.decision(Outcome::Allowed, now, stands);
+            return self.decision(Outcome::Allowed, now, owes_until);
         }
         if !self.fits(cost) {
-            return self.decision(Outcome::Never, now, stands);
+            return self.decision(Outcome::Never, now, owes_until);
         }
-        let (due, line) = (self.charged(stands, cost), self.line(now));
+        let (due, line) = (self.charged(owes_until, cost), self.line(now));
         if due > line {
-            self.refused(now, stands, due, line)
+            self.refused(now, owes_until, due, line)
         } else {
             self.decision(Outcome::Allowed, now, due)
         }
@@ -439,12 +471,12 @@ impl TokenBucket {
     /// Charges `cost` whether or not it fits, regardless of [`ahead`](TokenBucket::ahead).
     #[inline(always)]
     pub(crate) fn charge<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        let View { stands, ahead } = self.view(state, now);
+        let View { owes_until, ahead } = self.view(state, now);
         if cost == 0 {
-            return self.decision(Outcome::Allowed, now, stands);
+            return self.decision(Outcome::Allowed, now, owes_until);
         }
         let charge = u128::from(cost) * u128::from(self.p);
-        let due = stands.plus(Span::of_wide(charge, self.q), self.q).min(END);
+        let due = owes_until.plus(Span::of_wide(charge, self.q), self.q).min(END);
         self.write(state, due, now, ahead);
         self.decision(Outcome::Allowed, now, due)
     }
@@ -478,12 +510,14 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
         match self.ahead(state, now) {
-            0 => self.judge(state, now, cost),
-            ahead => while_ahead(self.judge(state, now, cost), ahead),
+            0 => self.peek_ignoring_step(state, now, cost),
+            ahead => while_ahead(self.peek_ignoring_step(state, now, cost), ahead),
         }
     }
 
-    /// The common case: a state of one word and a cost that can pass. One comparison decides.
+    /// Decides for a state of one word with one comparison.
+    ///
+    /// Returns `None` for a cost of 0 or above the burst.
     #[inline(always)]
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
         debug_assert_eq!(self.layout, Layout::Narrow, "decide_word is called only if the state is one word");
@@ -507,19 +541,27 @@ impl Algorithm for TokenBucket {
         }
     }
 
+    fn force_wide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u64) {
+        if cost > 0 {
+            let View { owes_until, ahead } = self.view(state, now);
+            let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
+            self.write(state, owes_until.plus(charge, self.q).min(END), now, ahead);
+        }
+    }
+
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
         if cost == 0 {
             return;
         }
-        let View { stands, ahead } = self.view(state, now);
-        if stands <= Span::at(now) {
+        let View { owes_until, ahead } = self.view(state, now);
+        if owes_until <= Span::at(now) {
             return; // nothing is owed, so there is nothing to refund
         }
         let charge = Span::of_wide(u128::from(cost) * u128::from(self.p), self.q);
-        let left = stands.minus(charge, self.q);
+        let left = owes_until.minus(charge, self.q);
         // A small step back is waited out: the charge is still owed as of the later instant, so it is refunded as of
         // then.
-        let owed_since = Span::at(now).max(self.waits_for(state, now, stands));
+        let owed_since = Span::at(now).max(self.dated_from(state, now, owes_until));
         if left <= owed_since {
             self.reset(state);
         } else if owed_since > Span::at(now) {
@@ -530,15 +572,14 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Repairs the state, and records refusals until the clock has returned from a step back.
+    /// Repairs the state. While the clock has not returned from a step back, also records refusals.
     ///
-    /// Then only the time up to the last write counts as elapsed, so until then every request has to be written, refused
-    /// or not.
+    /// On the return only the time up to the last write counts as elapsed, so every request must be written.
     #[inline]
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        let View { stands, ahead } = self.view(state, now);
-        if stands > Span::at(now) && (stands < self.read(state) || self.remembers(state)) {
-            self.write(state, stands, now, ahead);
+        let View { owes_until, ahead } = self.view(state, now);
+        if owes_until > Span::at(now) && (owes_until < self.read(state) || self.remembers(state)) {
+            self.write(state, owes_until, now, ahead);
         }
     }
 
@@ -548,16 +589,15 @@ impl Algorithm for TokenBucket {
         if self.remembers(state) { idle_at.plus(self.remembered(state).ahead) } else { idle_at }
     }
 
-    /// Always zero: the state proves no instant.
+    /// Always zero: the state does not tell when it was last used.
     ///
-    /// A reader with a late clock that finds the instant beyond its line is refused. That is correct, and the instant
-    /// is not pulled back.
+    /// A request with an old clock reading may be refused. That is correct, and the instant is not pulled back.
     #[inline]
     fn last_seen<S: Words + ?Sized>(&self, _: &S) -> Micros {
         Micros::ZERO
     }
 
-    /// Always: a key that owes until later has used more.
+    /// Always true: a later instant means more usage.
     #[inline]
     fn is_ordered(&self) -> bool {
         true
@@ -568,14 +608,27 @@ impl Algorithm for TokenBucket {
         F: Words + ?Sized,
         S: WordsMut + ?Sized,
     {
-        let View { stands, ahead } = old.view(from, now);
-        let owed = stands.minus(Span::at(now), old.q);
+        self.migrate_keeping(Keep::Used, old, from, state, now);
+    }
+
+    /// Computes the new debt in q-ths, rounded against the key.
+    ///
+    /// The rounding is monotonic, so the order of states stays.
+    fn migrate_keeping<F, S>(&self, keep: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        let View { owes_until, ahead } = old.view(from, now);
+        let owed = owes_until.minus(Span::at(now), old.q);
         if owed == NOTHING {
             return;
         }
-        // Debt in q-ths ÷ p is tokens used. Tokens used × the new p is the new debt, rounded up (against the key).
-        let used = u128::from(owed.whole) * u128::from(old.q) + u128::from(owed.part);
-        let owed = used.saturating_mul(u128::from(self.p)).div_ceil(u128::from(old.p));
+        let owed =
+            self.owed_keeping(keep, old, u128::from(owed.whole) * u128::from(old.q) + u128::from(owed.part));
+        if owed == 0 {
+            return;
+        }
         let instant = Span::at(now).plus(Span::of_wide(owed, self.q), self.q).min(END);
         self.write(state, instant, now, ahead.min(self.furthest_ahead()));
     }
@@ -583,15 +636,15 @@ impl Algorithm for TokenBucket {
 
 /// Adjusts a decision while the instant that the clock stepped back from lies `ahead`.
 ///
-/// The time up to that instant will not count. So quota that would be available only after it becomes available
-/// `ahead` later.
+/// The time up to that instant will not count. So quota that becomes available at that instant or later is
+/// delayed by `ahead`.
 #[cold]
 pub(crate) fn while_ahead(decision: Decision, ahead: u64) -> Decision {
-    let told = |micros: u64| if micros >= ahead { micros + ahead } else { micros };
+    let shown = |micros: u64| if micros >= ahead { micros + ahead } else { micros };
     let (limit, remaining) = (decision.limit(), decision.remaining());
-    let reset = told(decision.reset_after().as_micros());
+    let reset = shown(decision.reset_after().as_micros());
     let outcome = match decision.outcome {
-        Outcome::RetryAfter(wait) => Outcome::RetryAfter(Wait::micros(told(wait.as_micros()))),
+        Outcome::RetryAfter(wait) => Outcome::RetryAfter(Wait::micros(shown(wait.as_micros()))),
         outcome => outcome,
     };
     decision.with_outcome(outcome).with_level(Level::Counted { limit, remaining, reset })

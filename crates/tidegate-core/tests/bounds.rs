@@ -1,5 +1,6 @@
-//! The documented bound of each algorithm, "in any stretch at most so much", is compared with the worst
-//! possible demand, and is reached: a bound that nothing reaches would be wrong, too.
+//! The documented bound of each algorithm holds under the worst possible demand, and is reached.
+//!
+//! A bound is the most that passes in any stretch of a given length. A bound that is never reached is wrong too.
 
 mod random;
 
@@ -50,8 +51,9 @@ fn adversarial<A: Algorithm>(algorithm: &A, seed: u64, period: u64) -> Passed {
     passed
 }
 
-/// Checks every stretch that begins and ends with something that passed: `bound` says how much may lie in one
-/// of that length, both ends included. Longer stretches hold no more without another amount inside.
+/// Checks that no stretch holds more than `bound` of its length, both ends included.
+///
+/// Only stretches that begin and end with an admission are checked. A longer stretch around one holds no more.
 fn assert_bound(about: &str, passed: &Passed, bound: impl Fn(u64) -> u64) {
     for (first, &(from, _)) in passed.iter().enumerate() {
         let mut sum = 0;
@@ -371,8 +373,9 @@ fn a_bucket_admits_its_burst_and_the_limit_over_the_full_period_that_follows() {
 
 // === No rounding, however long ===
 
-/// Takes everything available at irregular instants, never so late that the bucket overflows, until so much
-/// has passed or time ends; what passed must be exactly what refilled.
+/// Takes everything available at irregular instants, and checks that exactly the refill has passed.
+///
+/// No pause is so long that the bucket overflows. Ends when the given amount has passed, or at the end of the time line.
 fn assert_exact_over(quota: Quota, emissions: u64) {
     let longest = wastes_nothing(quota);
     let bucket = TokenBucket::new(quota);

@@ -1,11 +1,11 @@
-//! Pacing: values published by other projects, laws, the ends of the time line, and invalid settings.
+//! Pacing: values published by other projects, properties, the ends of the time line, and invalid settings.
 
 mod random;
 
 use std::time::Duration;
 
 use random::Random;
-use tidegate_core::{Bursty, InvalidQuota, Micros, Pacing, Quota, TooLong, Wait, WarmUp};
+use tidegate_core::{Bursty, InvalidQuota, Micros, Pacing, Quota, Wait, WarmUp};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -111,7 +111,7 @@ fn a_longer_warm_up_has_the_published_waits() {
     }
 }
 
-// --- laws
+// --- properties
 
 /// However a number of permits is split, warming up over them costs the same, to the last part of a
 /// microsecond.
@@ -236,7 +236,7 @@ fn a_new_rate_keeps_the_proportion_of_stored_permits() {
 /// Back at the first rate, the instant has been rounded up twice, each time by less than a microsecond, and
 /// never down.
 #[test]
-fn changing_the_rate_back_and_forth_mints_nothing() {
+fn changing_the_rate_back_and_forth_gains_no_permits() {
     for made in [Pacing::new(Quota::per_second(7)), WarmUp::new(Quota::per_second(7), SECOND).into()] {
         let mut caller = Caller::of(made);
         caller.acquire_each(&[3, 5]);
@@ -299,7 +299,7 @@ fn try_within_passes_at_exactly_the_timeout() {
             .map(|reserved| reserved.wait())
     };
     assert_eq!(tries(0, 0), Ok(Wait::micros(0)));
-    assert_eq!(tries(0, 199_999), Err(TooLong { wait: Wait::micros(200_000) }));
+    assert_eq!(tries(0, 199_999), Err(Wait::micros(200_000)));
     assert_eq!(tries(0, 200_000), Ok(Wait::micros(200_000)));
     assert_eq!(tries(100_000, u64::MAX), Ok(Wait::micros(300_000)));
 }
@@ -315,10 +315,9 @@ fn zero_permits_cost_nothing() {
     }
 }
 
-/// A thread may be interrupted between reading the clock and reserving. Its old reading changes nothing for
-/// others.
+/// A thread may be interrupted between reading the clock and reserving. Its old reading changes no other wait.
 #[test]
-fn a_late_clock_reading_mints_nothing() {
+fn a_late_clock_reading_gains_no_permits() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let (mut late, mut punctual) = ([0; 3], [0; 3]);
         let (before, now) = (Micros::new(9_000_000), Micros::new(9_000_007));
@@ -355,7 +354,7 @@ fn a_new_pacer_has_no_stored_permits() {
     assert_eq!(millis(cold.acquire_each(&[1, 1])), [0, 520]);
 }
 
-/// A warm-up of a microsecond is next to none; the rate still holds.
+/// A warm-up of one microsecond has almost no effect. The rate still holds.
 #[test]
 fn the_shortest_warm_up_still_limits() {
     let mut caller = Caller::of(WarmUp::new(Quota::per_second(80_000), Duration::from_micros(1)));
@@ -374,12 +373,9 @@ fn more_permits_than_time_can_pay_for_block_until_the_end_of_time() {
             let first = made.reserve(&mut state, now, permits).expect("no reservation is before it");
             assert_eq!(first.wait(), Wait::micros(0));
             let until_the_end = Wait::micros(Micros::MAX.get() - 1_000_000);
-            assert_eq!(made.reserve(&mut state, now, 1), Err(TooLong { wait: until_the_end }));
-            assert_eq!(
-                made.try_within(&mut state, now, 1, Wait::micros(u64::MAX)),
-                Err(TooLong { wait: until_the_end })
-            );
-            assert_eq!(made.reserve(&mut state, Micros::MAX, 1), Err(TooLong { wait: Wait::micros(0) }));
+            assert_eq!(made.reserve(&mut state, now, 1), Err(until_the_end));
+            assert_eq!(made.try_within(&mut state, now, 1, Wait::micros(u64::MAX)), Err(until_the_end));
+            assert_eq!(made.reserve(&mut state, Micros::MAX, 1), Err(Wait::micros(0)));
             assert!(made.cancel(&mut state, now, first), "and it can be cancelled");
             assert!(made.reserve(&mut state, now, 1).is_ok());
         }
@@ -395,13 +391,13 @@ fn a_debt_until_the_end_of_time_survives_a_change_of_the_rate() {
         let mut caller = Caller::of(made);
         caller.acquire(u64::MAX);
         caller.set_rate(fast);
-        let until_the_end = TooLong { wait: Wait::micros(Micros::MAX.get()) };
+        let until_the_end = Wait::micros(Micros::MAX.get());
         assert_eq!(caller.pacing.peek(&caller.state, caller.now), Err(until_the_end));
     }
 }
 
 #[test]
-fn nothing_is_minted_at_the_end_of_time() {
+fn no_permits_are_gained_at_the_end_of_the_time_line() {
     for made in [Pacing::new(five()), WarmUp::new(five(), SECOND).into()] {
         let mut state = [0; 3];
         made.start(&mut state, Micros::MAX.minus(1_000_000));
@@ -505,8 +501,14 @@ fn a_cold_factor_is_one_or_more() {
     let warm_up = WarmUp::new(five(), SECOND);
     assert_eq!(sentence(warm_up.try_cold_factor(1, 2)), "a cold factor of 1/2 is below 1; use 1 or more");
     assert_eq!(sentence(warm_up.try_cold_factor(0, 1)), "a cold factor of 0/1 is below 1; use 1 or more");
-    assert_eq!(sentence(warm_up.try_cold_factor(0, 0)), "a cold factor of 0/0 is no number; use 1 or more");
-    assert_eq!(sentence(warm_up.try_cold_factor(3, 0)), "a cold factor of 3/0 is no number; use 1 or more");
+    assert_eq!(
+        sentence(warm_up.try_cold_factor(0, 0)),
+        "a cold factor of 0/0 is not a number; use 1 or more"
+    );
+    assert_eq!(
+        sentence(warm_up.try_cold_factor(3, 0)),
+        "a cold factor of 3/0 is not a number; use 1 or more"
+    );
     assert_eq!(warm_up.try_cold_factor(6, 2), Ok(warm_up), "3 is the default");
 }
 
@@ -559,7 +561,7 @@ fn text_is_parsed_and_errors_point_at_the_mistake() {
     for (text, wrong) in [
         (
             "5/s cold_factor 3",
-            "at character 5: found 'c', expected 'max_burst' or 'warm_up' and a length of time, or nothing more",
+            "at character 5: found 'c', expected 'max_burst' or 'warm_up' and a duration, or nothing more",
         ),
         ("5/s max_burst 1s warm_up 1s", "at character 18: found 'w', expected nothing more"),
         (
@@ -573,10 +575,4 @@ fn text_is_parsed_and_errors_point_at_the_mistake() {
     ] {
         assert_eq!(sentence(read(text)), wrong, "for {text:?}");
     }
-}
-
-#[test]
-fn the_error_of_a_wait_that_is_too_long_names_the_wait() {
-    let refused = TooLong { wait: Wait::micros(1_500) };
-    assert_eq!(refused.to_string(), "the wait would be 1.5ms, which is too long; nothing was reserved");
 }

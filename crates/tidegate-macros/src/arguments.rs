@@ -1,7 +1,7 @@
 //! # Arguments of the attribute
 //!
-//! Texts and `name = value`, in any order, each name once. This module checks that each value has the form that its
-//! name requires. What the values mean together is decided in `limits`.
+//! String literals and `name = value`, in any order, each name once. This module checks that each value has the type
+//! that its name requires. `limits` checks the arguments together.
 
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
@@ -36,8 +36,8 @@ pub(crate) struct Named<T> {
     pub(crate) value: T,
 }
 
-/// Every known name, and an example of its use.
-const NAMES: [(&str, &str); 15] = [
+/// The name of every argument, with an example.
+const ARGUMENTS: [(&str, &str); 15] = [
     ("algorithm", "algorithm = sliding_window"),
     ("limit", "limit = 100"),
     ("per", "per = \"1m\""),
@@ -48,7 +48,7 @@ const NAMES: [(&str, &str); 15] = [
     ("key", "key = user_id"),
     ("cost", "cost = 5"),
     ("wait", "wait = \"200ms\""),
-    ("otherwise", "otherwise = a_function_with_the_same_arguments"),
+    ("otherwise", "otherwise = fallback_function"),
     ("limiter", "limiter = LIMITER"),
     ("rule", "rule = 1"),
     ("unlimited", "unlimited"),
@@ -63,7 +63,7 @@ impl Parse for Arguments {
             if !input.is_empty() {
                 input
                     .parse::<Token![,]>()
-                    .map_err(|error| says(&error, "arguments are separated by commas"))?;
+                    .map_err(|error| with_message(&error, "expected a comma between arguments"))?;
             }
         }
         Ok(arguments)
@@ -76,33 +76,34 @@ impl Arguments {
             self.texts.push(input.parse()?);
             return Ok(());
         }
-        let name = Ident::parse_any(input)
-            .map_err(|error| says(&error, "expected a quota such as \"5/s burst 10\", or `name = value`"))?;
-        let Some((_, usage)) = NAMES.iter().find(|(known, _)| name == known) else {
+        let name = Ident::parse_any(input).map_err(|error| {
+            with_message(&error, "expected a limit such as \"5/s burst 10\", or `name = value`")
+        })?;
+        let Some((_, usage)) = ARGUMENTS.iter().find(|(known, _)| name == known) else {
             return Err(unknown(&name));
         };
         let argument = Argument { name, usage, input };
         match argument.name.to_string().as_str() {
-            "algorithm" => argument.read(&mut self.algorithm),
-            "limit" => argument.read(&mut self.limit),
-            "per" => argument.read(&mut self.per),
-            "burst" => argument.read(&mut self.burst),
-            "cells" => argument.read(&mut self.cells),
-            "queue" => argument.read(&mut self.queue),
-            "concurrency" => argument.read(&mut self.concurrency),
-            "key" => argument.read(&mut self.key),
-            "cost" => argument.read(&mut self.cost),
-            "wait" => argument.read(&mut self.wait),
-            "otherwise" => argument.read(&mut self.otherwise),
-            "limiter" => argument.read(&mut self.limiter),
-            "rule" => argument.read(&mut self.rule),
-            "crate" => argument.read(&mut self.tidegate),
-            _ => argument.stand_alone(&mut self.unlimited),
+            "algorithm" => argument.parse_value(&mut self.algorithm),
+            "limit" => argument.parse_value(&mut self.limit),
+            "per" => argument.parse_value(&mut self.per),
+            "burst" => argument.parse_value(&mut self.burst),
+            "cells" => argument.parse_value(&mut self.cells),
+            "queue" => argument.parse_value(&mut self.queue),
+            "concurrency" => argument.parse_value(&mut self.concurrency),
+            "key" => argument.parse_value(&mut self.key),
+            "cost" => argument.parse_value(&mut self.cost),
+            "wait" => argument.parse_value(&mut self.wait),
+            "otherwise" => argument.parse_value(&mut self.otherwise),
+            "limiter" => argument.parse_value(&mut self.limiter),
+            "rule" => argument.parse_value(&mut self.rule),
+            "crate" => argument.parse_value(&mut self.tidegate),
+            _ => argument.parse_flag(&mut self.unlimited),
         }
     }
 
-    /// The first argument other than `unlimited` and `crate`, for an error message.
-    pub(crate) fn others(&self) -> Option<String> {
+    /// The first argument that contradicts `unlimited`, for an error message.
+    pub(crate) fn first_limiting_argument(&self) -> Option<String> {
         let text = self.texts.first().map(|text| format!("\"{}\"", text.value()));
         let names = [
             name_of(&self.concurrency),
@@ -116,7 +117,7 @@ impl Arguments {
         text.or_else(|| self.parts().chain(names.into_iter().flatten()).next().map(Ident::to_string))
     }
 
-    /// The names of the arguments present that describe a limit in parts.
+    /// The names of the arguments present that describe a limit.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Ident> {
         let numbers = [&self.limit, &self.burst, &self.cells, &self.queue];
         let numbers = numbers.into_iter().flatten().map(|named| &named.name);
@@ -138,44 +139,44 @@ fn name_of<T>(named: &Option<Named<T>>) -> Option<&Ident> {
 
 impl Argument<'_> {
     /// Parses an argument without a value.
-    fn stand_alone(self, into: &mut Option<Ident>) -> Result<()> {
+    fn parse_flag(self, into: &mut Option<Ident>) -> Result<()> {
         match into.replace(self.name) {
             None => Ok(()),
-            Some(name) => Err(twice(&name)),
+            Some(name) => Err(duplicate(&name)),
         }
     }
 
-    fn read<T: Parse>(self, into: &mut Option<Named<T>>) -> Result<()> {
+    fn parse_value<T: Parse>(self, into: &mut Option<Named<T>>) -> Result<()> {
         let Argument { name, usage, input } = self;
         if into.is_some() {
-            return Err(twice(&name));
+            return Err(duplicate(&name));
         }
         if !input.peek(Token![=]) {
             return Err(Error::new(name.span(), format!("`{name}` needs a value, as in `{usage}`")));
         }
         input.parse::<Token![=]>()?;
-        let value = input
-            .parse::<T>()
-            .map_err(|error| says(&error, &format!("`{name}` is written as in `{usage}`: {error}")))?;
+        let value = input.parse::<T>().map_err(|error| {
+            with_message(&error, &format!("invalid value of `{name}`: {error}; write it as in `{usage}`"))
+        })?;
         *into = Some(Named { name, value });
         Ok(())
     }
 }
 
-fn twice(name: &Ident) -> Error {
-    Error::new(name.span(), format!("`{name}` is written twice; keep one"))
+fn duplicate(name: &Ident) -> Error {
+    Error::new(name.span(), format!("duplicate argument `{name}`; remove one of them"))
 }
 
-/// An error at the same place with another message.
-fn says(error: &Error, words: &str) -> Error {
-    Error::new(error.span(), words)
+/// An error at the same span with another message.
+fn with_message(error: &Error, message: &str) -> Error {
+    Error::new(error.span(), message)
 }
 
 fn unknown(name: &Ident) -> Error {
-    let known: Vec<&str> = NAMES.iter().map(|(known, _)| *known).collect();
+    let known: Vec<&str> = ARGUMENTS.iter().map(|(known, _)| *known).collect();
     let remedy = match nearest(&name.to_string(), &known) {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are {}", known.join(", ")),
+        Some(suggestion) => format!("did you mean `{suggestion}`?"),
+        None => format!("expected one of {}", known.join(", ")),
     };
-    Error::new(name.span(), format!("there is no argument `{name}`; {remedy}"))
+    Error::new(name.span(), format!("unknown argument `{name}`; {remedy}"))
 }

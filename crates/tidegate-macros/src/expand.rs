@@ -12,51 +12,51 @@ use syn::{Error, Expr, Result, ReturnType, parse_quote, parse2};
 
 use crate::arguments::Arguments;
 use crate::fallback;
-use crate::group;
-use crate::item::{Function, Item, Returns, arguments_of, take_ours};
-use crate::limits::{Ask, Limit, Limiter, Limits, RuleRef, Terms};
+use crate::impl_block;
+use crate::item::{Function, Item, Returns, arguments_of, take_rate_limit};
+use crate::limits::{Limit, Limiter, Limits, RuleQuery, RuleRef, Terms};
 
 pub(crate) fn expand(arguments: Tokens, item: Tokens) -> Result<Tokens> {
     match parse2(item)? {
-        Item::Group(group) => group::expand(arguments, group),
-        Item::Function(function) => on_function(parse2(arguments)?, function),
+        Item::ImplBlock(block) => impl_block::expand(arguments, block),
+        Item::Function(function) => expand_function(parse2(arguments)?, function),
     }
 }
 
-fn on_function(arguments: Arguments, mut function: Function) -> Result<Tokens> {
+fn expand_function(arguments: Arguments, mut function: Function) -> Result<Tokens> {
     let mut attributes = vec![arguments];
-    for attribute in take_ours(&mut function.attributes) {
+    for attribute in take_rate_limit(&mut function.attributes) {
         attributes.push(arguments_of(&attribute)?);
     }
     match Limits::new(attributes)? {
         None => Ok(function.with_body(None)),
         Some(limits) => {
             check(&function, &limits)?;
-            limited(function, &limits)
+            with_limits(function, &limits)
         }
     }
 }
 
-/// Checks that this function can be limited in this way.
+/// Checks that this function can have these limits.
 fn check(function: &Function, limits: &Limits) -> Result<()> {
     if let Some(constant) = &function.signature.constness {
-        let why = "a `const fn` is run by the compiler, which has no clock; make it a `fn` to limit it";
-        return Err(Error::new(constant.span, why));
+        let message = "a `const fn` cannot be limited, because the compiler may run it; remove `const`";
+        return Err(Error::new(constant.span, message));
     }
     if limits.otherwise.is_some() {
         return Ok(());
     }
-    let why = match function.returns() {
-        Returns::Nothing => "nothing is returned that could say that a call was refused",
-        Returns::Hidden => "what is returned is hidden, so it cannot say that a call was refused",
+    let message = match function.returns() {
+        Returns::Nothing => "this function returns nothing, so it cannot report a denied call",
+        Returns::OpaqueType => "this function returns an opaque type, which cannot report a denied call",
         Returns::Value | Returns::Future | Returns::BoxedFuture => return Ok(()),
     };
-    let remedy = "return a `Result` with an error that is `From<tidegate::attribute::Denied>`, \
-                  or name a function that is called instead, with the same arguments: `otherwise = …`";
-    Err(Error::new(function.output_span(), format!("{why}; {remedy}")))
+    let remedy = "return a `Result` with an error that implements `From<tidegate::attribute::CallDenied>`, \
+                  or add a fallback function with the same arguments: `otherwise = …`";
+    Err(Error::new(function.output_span(), format!("{message}; {remedy}")))
 }
 
-fn limited(mut function: Function, limits: &Limits) -> Result<Tokens> {
+fn with_limits(mut function: Function, limits: &Limits) -> Result<Tokens> {
     let is_async = function.signature.asyncness.is_some()
         || matches!(function.returns(), Returns::Future | Returns::BoxedFuture);
     let refused = refused(&mut function, limits, is_async)?;
@@ -71,16 +71,16 @@ fn body(function: &mut Function, entry: &Tokens) -> Tokens {
     let future = local("future");
     match (function.returns(), &function.signature.output) {
         (Returns::Future, _) => {
-            let made = made(function, &quote!());
-            let body = quote!(async move { #entry let #future = #made; #future.await });
+            let inner_future = inner_future(function, &quote!());
+            let body = quote!(async move { #entry let #future = #inner_future; #future.await });
             // The function now looks like an `async fn`. Its author has chosen not to write one, so the lint is
             // allowed.
             function.attributes.push(parse_quote!(#[allow(clippy::manual_async_fn)]));
             body
         }
         (Returns::BoxedFuture, ReturnType::Type(arrow, ty)) => {
-            let made = made(function, &quote!(#arrow #ty));
-            quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = #made; #future.await }))
+            let inner_future = inner_future(function, &quote!(#arrow #ty));
+            quote!(::std::boxed::Box::pin(async move { #entry let #future: #ty = #inner_future; #future.await }))
         }
         _ => {
             let body = &function.body;
@@ -92,7 +92,7 @@ fn body(function: &mut Function, entry: &Tokens) -> Tokens {
 /// The future that the body creates.
 ///
 /// A `return` in the body returns that future, so a body with a `return` becomes the body of a closure.
-fn made(function: &Function, output: &Tokens) -> Tokens {
+fn inner_future(function: &Function, output: &Tokens) -> Tokens {
     let body = &function.body;
     if function.returns_early() {
         quote!({ #[allow(clippy::redundant_closure_call)] (move || #output { #body })() })
@@ -119,20 +119,20 @@ fn refused(function: &mut Function, limits: &Limits, is_async: bool) -> Result<T
 fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens) -> Tokens {
     let tidegate = tidegate(limits, Span::call_site());
     let name = function.signature.ident.unraw().to_string();
-    let asked = asked(limits, is_async, &tidegate);
+    let limiter_call = limiter_call(limits, is_async, &tidegate);
     let terms = terms(&limits.terms, &tidegate);
-    let parts = limits.asks.iter().map(|ask| part(ask, &limits.terms[ask.terms], &tidegate));
-    let (texts, items) = match &limits.limiter {
-        Limiter::Own(own) => (texts(own, &tidegate), timers(limits, is_async, &tidegate)),
+    let parts = limits.queries.iter().map(|query| part(query, &limits.terms[query.terms], &tidegate));
+    let (limit_list, items) = match &limits.limiter {
+        Limiter::Own(own) => (limit_list(own, &tidegate), timer_check(limits, is_async, &tidegate)),
         Limiter::Given(_) => (quote!(), import(limits, is_async, &tidegate)),
     };
     let [request, admitted, permits] = ["request", "admitted", "permits"].map(local);
     quote!({
-        static __CALL: #tidegate::attribute::Call = #tidegate::attribute::Call::of(#name, &[#texts]);
+        static __FUNCTION: #tidegate::attribute::LimitedFunction = #tidegate::attribute::LimitedFunction::new(#name, &[#limit_list]);
         #items
         #terms
         let #request = [#(#parts),*];
-        let #admitted = __CALL.#asked;
+        let #admitted = __FUNCTION.#limiter_call;
         match #admitted {
             ::std::result::Result::Ok(#permits) => #permits,
             #refused
@@ -140,21 +140,21 @@ fn entry(function: &Function, limits: &Limits, is_async: bool, refused: &Tokens)
     })
 }
 
-fn texts(limits: &[Limit], tidegate: &Tokens) -> Tokens {
-    let texts = limits.iter().map(|limit| match limit {
-        Limit::Rate { text, .. } => quote!(#tidegate::attribute::Limit::Rate(#text)),
+fn limit_list(limits: &[Limit], tidegate: &Tokens) -> Tokens {
+    let limit_list = limits.iter().map(|limit| match limit {
+        Limit::Rate { text, .. } => quote!(#tidegate::attribute::CallLimit::Rate(#text)),
         Limit::Concurrency(limit) => {
             let limit = Literal::u32_unsuffixed(*limit);
-            quote!(#tidegate::attribute::Limit::Concurrency(#limit))
+            quote!(#tidegate::attribute::CallLimit::Concurrency(#limit))
         }
     });
-    quote!(#(#texts),*)
+    quote!(#(#limit_list),*)
 }
 
 /// A compile-time check for the timer that a task needs to wait in the function's queue.
-fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
-    let queues = is_async && limits.wait.is_none() && limits.may_queue();
-    if queues { quote!(const _: () = #tidegate::attribute::tasks_can_wait();) } else { quote!() }
+fn timer_check(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+    let may_queue = is_async && limits.wait.is_none() && limits.may_queue();
+    if may_queue { quote!(const _: () = #tidegate::attribute::require_async_timer();) } else { quote!() }
 }
 
 /// Imports the trait of a given limiter.
@@ -162,27 +162,29 @@ fn timers(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
 /// The limiter may be behind any pointer, and only method syntax dereferences it.
 fn import(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait, is_async) {
-        (Some(_), true) => quote!(use #tidegate::WaitingGate as _;),
-        (Some(_), false) => quote!(use #tidegate::BlockingGate as _;),
-        (None, _) => quote!(use #tidegate::Gate as _;),
+        (Some(_), true) => quote!(use #tidegate::gate::WaitingGate as _;),
+        (Some(_), false) => quote!(use #tidegate::gate::BlockingGate as _;),
+        (None, _) => quote!(use #tidegate::gate::Gate as _;),
     }
 }
 
 /// The call of the limiter, and the method that interprets its answer.
-fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
+fn limiter_call(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
     match (limits.wait.map(duration), is_async) {
         (Some(within), true) => {
-            let wait = verb(limits, &quote!(#tidegate::WaitingGate), "wait_within", Some(within));
-            quote!(waited(#wait.await))
+            let wait =
+                method_call(limits, &quote!(#tidegate::gate::WaitingGate), "wait_within", Some(within));
+            quote!(check_waited(#wait.await))
         }
         (Some(within), false) => {
-            let block = verb(limits, &quote!(#tidegate::BlockingGate), "block_within", Some(within));
-            quote!(waited(#block))
+            let block =
+                method_call(limits, &quote!(#tidegate::gate::BlockingGate), "block_within", Some(within));
+            quote!(check_waited(#block))
         }
         (None, _) => {
-            let decide = verb(limits, &quote!(#tidegate::Gate), "decide", None);
+            let decide = method_call(limits, &quote!(#tidegate::gate::Gate), "decide", None);
             if is_async && limits.may_queue() {
-                quote!(check_later(#decide).await)
+                quote!(check_async(#decide).await)
             } else {
                 quote!(check(#decide))
             }
@@ -191,23 +193,23 @@ fn asked(limits: &Limits, is_async: bool, tidegate: &Tokens) -> Tokens {
 }
 
 /// A method call on the limiter. Errors about a given limiter point to its expression.
-fn verb(limits: &Limits, of: &Tokens, verb: &str, within: Option<Tokens>) -> Tokens {
+fn method_call(limits: &Limits, gate: &Tokens, method: &str, within: Option<Tokens>) -> Tokens {
     let (request, within) = (local("request"), within.into_iter());
     match &limits.limiter {
         Limiter::Own(_) => {
-            let verb = Ident::new(verb, Span::call_site());
-            quote!(#of::#verb(__CALL.limiter(), &#request #(, #within)*))
+            let method = Ident::new(method, Span::call_site());
+            quote!(#gate::#method(__FUNCTION.limiter(), &#request #(, #within)*))
         }
         Limiter::Given(expression) => {
             let span = expression.span();
-            let verb = Ident::new(verb, span);
+            let method = Ident::new(method, span);
             let limiter = match expression {
                 Expr::Path(_) | Expr::Field(_) | Expr::Call(_) | Expr::MethodCall(_) => {
                     expression.to_token_stream()
                 }
                 other => quote_spanned!(span=> (#other)),
             };
-            quote_spanned!(span=> #limiter.#verb(&#request #(, #within)*))
+            quote_spanned!(span=> #limiter.#method(&#request #(, #within)*))
         }
     }
 }
@@ -229,13 +231,13 @@ fn duration(nanos: u64) -> Tokens {
 fn terms(terms: &[Terms], tidegate: &Tokens) -> Tokens {
     let terms = terms.iter().enumerate().map(|(index, terms)| {
         let key = terms.key.as_ref().map(|key| {
-            let (name, made) = (numbered("key", index), key_bytes(key, tidegate));
-            quote!(let #name = #made;)
+            let (name, value) = (numbered("key", index), key_bytes(key, tidegate));
+            quote!(let #name = #value;)
         });
         let cost = terms.cost.as_ref().map(|cost| {
             let name = numbered("cost", index);
-            let made = quote_spanned!(cost.span()=> #tidegate::attribute::cost(#cost));
-            quote!(let #name = #made;)
+            let value = quote_spanned!(cost.span()=> #tidegate::attribute::cost(#cost));
+            quote!(let #name = #value;)
         });
         quote!(#key #cost)
     });
@@ -247,30 +249,30 @@ fn key_bytes(key: &Expr, tidegate: &Tokens) -> Tokens {
     match key {
         Expr::Tuple(tuple) => {
             let parts = tuple.elems.iter().map(|part| quote_spanned!(part.span()=> .and(&#part)));
-            quote!(#bytes::joined() #(#parts)*)
+            quote!(#bytes::empty() #(#parts)*)
         }
         key => quote_spanned!(key.span()=> #bytes::of(&#key)),
     }
 }
 
 /// The part of the request for one rule.
-fn part(ask: &Ask, terms: &Terms, tidegate: &Tokens) -> Tokens {
-    let rule = match &ask.rule {
+fn part(query: &RuleQuery, terms: &Terms, tidegate: &Tokens) -> Tokens {
+    let rule = match &query.rule {
         RuleRef::Numbered(number) => {
             let number = Literal::u16_unsuffixed(*number);
-            quote!(#tidegate::RuleId(#number))
+            quote!(#tidegate::gate::RuleId(#number))
         }
         RuleRef::Named(expression) => expression.to_token_stream(),
     };
     let key = terms.key.as_ref().map(|_| {
-        let key = numbered("key", ask.terms);
+        let key = numbered("key", query.terms);
         quote!(.key(&#key))
     });
-    let cost = terms.cost.as_ref().filter(|_| ask.with_cost).map(|_| {
-        let cost = numbered("cost", ask.terms);
+    let cost = terms.cost.as_ref().filter(|_| query.with_cost).map(|_| {
+        let cost = numbered("cost", query.terms);
         quote!(.cost(#cost))
     });
-    quote!(#tidegate::Part::of(#rule) #key #cost)
+    quote!(#tidegate::gate::Part::of(#rule) #key #cost)
 }
 
 /// The variable name for the attribute with this index.

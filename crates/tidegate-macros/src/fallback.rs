@@ -24,29 +24,29 @@ fn argument(index: usize, input: &mut FnArg) -> Result<Tokens> {
             Ok(quote!(#this))
         }
         FnArg::Typed(typed) => {
-            if let Pat::Wild(nameless) = &*typed.pat {
-                let name = format_ident!("_argument_{index}", span = nameless.span());
-                *typed.pat = parse_quote_spanned!(nameless.span()=> #name);
+            if let Pat::Wild(wildcard) = &*typed.pat {
+                let name = format_ident!("_argument_{index}", span = wildcard.span());
+                *typed.pat = parse_quote_spanned!(wildcard.span()=> #name);
             }
-            again(&typed.pat)
+            reassemble(&typed.pat)
         }
     }
 }
 
 /// Reassembles the value that a pattern has destructured.
-fn again(pattern: &Pat) -> Result<Tokens> {
+fn reassemble(pattern: &Pat) -> Result<Tokens> {
     match pattern {
         Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => {
             let name = &name.ident;
             Ok(quote!(#name))
         }
-        Pat::Paren(inner) => again(&inner.pat),
+        Pat::Paren(inner) => reassemble(&inner.pat),
         Pat::Tuple(tuple) => {
-            let values = all(&tuple.elems)?;
+            let values = reassemble_all(&tuple.elems)?;
             Ok(quote!((#(#values,)*)))
         }
         Pat::TupleStruct(tuple) => {
-            let (path, values) = (&tuple.path, all(&tuple.elems)?);
+            let (path, values) = (&tuple.path, reassemble_all(&tuple.elems)?);
             Ok(quote!(#path(#(#values),*)))
         }
         Pat::Struct(pattern) if pattern.rest.is_none() => {
@@ -56,17 +56,17 @@ fn again(pattern: &Pat) -> Result<Tokens> {
         }
         other => Err(Error::new(
             other.span(),
-            "`otherwise` is called with the same arguments, and this one cannot be put together again; \
-             give it a name here, and take it apart in the function",
+            "`otherwise` needs the whole argument, which cannot be rebuilt from this pattern; \
+             name the argument here, and destructure it in the body",
         )),
     }
 }
 
-fn all<P>(patterns: &Punctuated<Pat, P>) -> Result<Vec<Tokens>> {
-    patterns.iter().map(again).collect()
+fn reassemble_all<P>(patterns: &Punctuated<Pat, P>) -> Result<Vec<Tokens>> {
+    patterns.iter().map(reassemble).collect()
 }
 
 fn field(field: &FieldPat) -> Result<Tokens> {
-    let (name, value) = (&field.member, again(&field.pat)?);
+    let (name, value) = (&field.member, reassemble(&field.pat)?);
     Ok(quote!(#name: #value))
 }

@@ -17,7 +17,7 @@ use crate::arguments::Arguments;
 
 pub(crate) enum Item {
     Function(Function),
-    Group(ItemImpl),
+    ImplBlock(ItemImpl),
 }
 
 pub(crate) struct Function {
@@ -40,15 +40,15 @@ pub(crate) enum Returns {
     /// A boxed future, as `async_trait` generates them.
     BoxedFuture,
     /// Any other `impl Trait`.
-    Hidden,
+    OpaqueType,
 }
 
 impl Parse for Item {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let ahead = input.fork();
-        if let Ok(group) = ahead.parse::<ItemImpl>() {
-            input.advance_to(&ahead);
-            return Ok(Item::Group(group));
+        let fork = input.fork();
+        if let Ok(block) = fork.parse::<ItemImpl>() {
+            input.advance_to(&fork);
+            return Ok(Item::ImplBlock(block));
         }
         input.parse().map(Item::Function)
     }
@@ -60,11 +60,11 @@ impl Parse for Function {
         let visibility = input.parse()?;
         let default = if is_default(input) { Some(input.parse()?) } else { None };
         let start = input.span();
-        let signature: Signature = input.parse().map_err(|_| Error::new(start, NO_FUNCTION))?;
+        let signature: Signature = input.parse().map_err(|_| Error::new(start, NOT_A_FUNCTION))?;
         if input.peek(Token![;]) {
-            let why =
-                "a function without a body has nothing to limit; put the attribute on its implementation";
-            return Err(Error::new(signature.ident.span(), why));
+            let message =
+                "a function without a body cannot be limited; put the attribute on its implementation";
+            return Err(Error::new(signature.ident.span(), message));
         }
         let content;
         let brace = braced!(content in input);
@@ -74,12 +74,12 @@ impl Parse for Function {
     }
 }
 
-const NO_FUNCTION: &str =
-    "`#[rate_limit]` goes on a function, on a method, or on an `impl` block for all its methods";
+const NOT_A_FUNCTION: &str =
+    "`#[rate_limit]` applies only to a function, a method, or an `impl` block; move it to one of these";
 
 fn is_default(input: ParseStream<'_>) -> bool {
-    let ahead = input.fork();
-    ahead.parse::<Ident>().is_ok_and(|word| word == "default")
+    let fork = input.fork();
+    fork.parse::<Ident>().is_ok_and(|word| word == "default")
 }
 
 impl Function {
@@ -88,7 +88,7 @@ impl Function {
             ReturnType::Default => Returns::Nothing,
             ReturnType::Type(_, _) if self.signature.asyncness.is_some() => self.returns_value(),
             ReturnType::Type(_, ty) => match &**ty {
-                Type::ImplTrait(hidden) if hidden.bounds.iter().any(is_future) => Returns::Future,
+                Type::ImplTrait(opaque) if opaque.bounds.iter().any(is_future) => Returns::Future,
                 Type::Path(path) if is_boxed_future(&path.path) => Returns::BoxedFuture,
                 _ => self.returns_value(),
             },
@@ -97,7 +97,7 @@ impl Function {
 
     fn returns_value(&self) -> Returns {
         match &self.signature.output {
-            ReturnType::Type(_, ty) if matches!(**ty, Type::ImplTrait(_)) => Returns::Hidden,
+            ReturnType::Type(_, ty) if matches!(**ty, Type::ImplTrait(_)) => Returns::OpaqueType,
             ReturnType::Type(_, ty) if matches!(&**ty, Type::Tuple(unit) if unit.elems.is_empty()) => {
                 Returns::Nothing
             }
@@ -132,12 +132,12 @@ fn has_return(body: Tokens) -> bool {
 }
 
 fn is_future(bound: &TypeParamBound) -> bool {
-    matches!(bound, TypeParamBound::Trait(bound) if ends_in(&bound.path, &["Future"]))
+    matches!(bound, TypeParamBound::Trait(bound) if ends_with(&bound.path, &["Future"]))
 }
 
 /// `Pin<Box<dyn Future…>>`, or its aliases in the futures crate.
 fn is_boxed_future(path: &Path) -> bool {
-    if ends_in(path, &["BoxFuture", "LocalBoxFuture"]) {
+    if ends_with(path, &["BoxFuture", "LocalBoxFuture"]) {
         return true;
     }
     let Some(Type::Path(boxed)) = argument_of(path, "Pin") else { return false };
@@ -159,7 +159,7 @@ fn argument_of<'a>(path: &'a Path, name: &str) -> Option<&'a Type> {
     }
 }
 
-fn ends_in(path: &Path, names: &[&str]) -> bool {
+fn ends_with(path: &Path, names: &[&str]) -> bool {
     path.segments.last().is_some_and(|segment| names.iter().any(|name| segment.ident == name))
 }
 
@@ -168,13 +168,13 @@ fn ends_in(path: &Path, names: &[&str]) -> bool {
 /// Whether the attribute is `#[rate_limit(…)]`, by any path.
 ///
 /// A renamed import is not recognized.
-pub(crate) fn is_ours(attribute: &Attribute) -> bool {
-    ends_in(attribute.path(), &["rate_limit"])
+pub(crate) fn is_rate_limit(attribute: &Attribute) -> bool {
+    ends_with(attribute.path(), &["rate_limit"])
 }
 
 /// Removes and returns the `rate_limit` attributes.
-pub(crate) fn take_ours(attributes: &mut Vec<Attribute>) -> Vec<Attribute> {
-    attributes.extract_if(.., |attribute| is_ours(attribute)).collect()
+pub(crate) fn take_rate_limit(attributes: &mut Vec<Attribute>) -> Vec<Attribute> {
+    attributes.extract_if(.., |attribute| is_rate_limit(attribute)).collect()
 }
 
 pub(crate) fn arguments_of(attribute: &Attribute) -> Result<Arguments> {
@@ -182,16 +182,16 @@ pub(crate) fn arguments_of(attribute: &Attribute) -> Result<Arguments> {
         Meta::List(list) => list.parse_args(),
         Meta::Path(_) => Ok(Arguments::default()),
         Meta::NameValue(pair) => {
-            Err(Error::new(pair.eq_token.span, "arguments are written in parentheses: `#[rate_limit(…)]`"))
+            Err(Error::new(pair.eq_token.span, "expected arguments in parentheses; write `#[rate_limit(…)]`"))
         }
     }
 }
 
-/// The item without `rate_limit` attributes, so that each mistake is reported only once.
-pub(crate) fn without_attributes_of_ours(item: Tokens) -> Tokens {
+/// The item without `rate_limit` attributes, so that each error is reported only once.
+pub(crate) fn without_rate_limit_attributes(item: Tokens) -> Tokens {
     let strip = |input: ParseStream<'_>| {
         let mut attributes = Attribute::parse_outer(input)?;
-        take_ours(&mut attributes);
+        take_rate_limit(&mut attributes);
         let rest: Tokens = input.parse()?;
         let mut stripped = Tokens::new();
         attributes.iter().for_each(|attribute| attribute.to_tokens(&mut stripped));

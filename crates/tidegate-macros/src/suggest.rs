@@ -1,8 +1,8 @@
 //! # Suggestions for unknown names
 
-/// The name closest to `written`, if one is close enough.
-pub(crate) fn nearest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
-    let distances = names.iter().map(|name| (distance(written, name), *name));
+/// The name closest to `input`, if one is close enough.
+pub(crate) fn nearest<'a>(input: &str, names: &[&'a str]) -> Option<&'a str> {
+    let distances = names.iter().map(|name| (distance(input, name), *name));
     let (distance, name) = distances.min()?;
     (distance <= 2.max(name.len() / 3)).then_some(name)
 }
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_near_name_is_suggested_and_a_far_one_is_not() {
+    fn only_similar_names_are_suggested() {
         let names = ["key", "limiter", "limit", "otherwise"];
         assert_eq!(nearest("kay", &names), Some("key"));
         assert_eq!(nearest("limitter", &names), Some("limiter"));
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distance_counts_edited_letters() {
+    fn distance_counts_edited_letters() {
         let table =
             [("", "", 0), ("a", "", 1), ("", "ab", 2), ("limt", "limit", 1), ("kitten", "sitting", 3)];
         for (from, to, letters) in table {

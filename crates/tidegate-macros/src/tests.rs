@@ -1,4 +1,4 @@
-//! Tests of the expansion, and that no input makes it panic.
+//! Tests of the expansion, and that no input causes a panic.
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream as Tokens, TokenTree};
 use quote::quote;
@@ -12,7 +12,7 @@ fn pretty(expanded: Tokens) -> String {
 }
 
 /// The Rust code block after this marker in `docs/attribute.md`.
-fn in_the_book(marker: &str) -> String {
+fn documented(marker: &str) -> String {
     let book = include_str!("../../../docs/attribute.md").replace("\r\n", "\n");
     let (_, after) = book.split_once(&format!("<!-- {marker} -->\n\n```rust,ignore\n")).expect("has marker");
     after.split_once("```").expect("the block ends").0.to_owned()
@@ -26,7 +26,7 @@ fn the_documented_expansion_is_current() {
             deliver(mail).await
         }
     };
-    assert_eq!(pretty(expand(arguments, item)), in_the_book("expanded"));
+    assert_eq!(pretty(expand(arguments, item)), documented("expanded"));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn the_documented_expansion_of_more_arguments_is_current() {
             render(path)
         }
     };
-    assert_eq!(pretty(expand(arguments, item)), in_the_book("expanded, all of it"));
+    assert_eq!(pretty(expand(arguments, item)), documented("expanded, all of it"));
 }
 
 #[test]
@@ -45,18 +45,18 @@ fn an_impl_block_gives_its_attribute_to_methods_without_one() {
     let item = quote! {
         impl Shop {
             fn new() -> Self { Shop }
-            fn buy(&self) -> Result<(), Denied> { Ok(()) }
+            fn buy(&self) -> Result<(), CallDenied> { Ok(()) }
             #[rate_limit("2/s")]
-            fn sell(&self) -> Result<(), Denied> { Ok(()) }
+            fn sell(&self) -> Result<(), CallDenied> { Ok(()) }
         }
     };
     let expected = quote! {
         impl Shop {
             fn new() -> Self { Shop }
             #[::tidegate::rate_limit("1/s", key = self.name)]
-            fn buy(&self) -> Result<(), Denied> { Ok(()) }
+            fn buy(&self) -> Result<(), CallDenied> { Ok(()) }
             #[rate_limit("2/s")]
-            fn sell(&self) -> Result<(), Denied> { Ok(()) }
+            fn sell(&self) -> Result<(), CallDenied> { Ok(()) }
         }
     };
     assert_eq!(pretty(expand(quote!("1/s", key = self.name), item)), pretty(expected));
@@ -70,7 +70,7 @@ fn the_crate_argument_changes_the_path_of_tidegate() {
         }
     );
     let expanded = expand(quote!("1/s", crate = my::limits), item).to_string();
-    assert!(expanded.contains("my :: limits :: Gate"), "{expanded}");
+    assert!(expanded.contains("my :: limits :: gate :: Gate"), "{expanded}");
     assert!(!expanded.contains(":: tidegate"), "{expanded}");
 }
 
@@ -120,11 +120,11 @@ fn an_expansion_with_errors_keeps_the_function() {
         }
     );
     let expanded = expand(quote!("1/s"), item).to_string();
-    assert!(expanded.contains("there is no argument `nonsense`"), "{expanded}");
+    assert!(expanded.contains("unknown argument `nonsense`"), "{expanded}");
     assert!(expanded.ends_with("# [inline] fn f () -> Result < () , E > { body }"), "{expanded}");
 }
 
-// === No input makes it panic ===
+// === No input causes a panic ===
 
 /// A pseudo-random generator with a fixed sequence.
 struct Random(u64);
@@ -219,7 +219,7 @@ fn trees(random: &mut Random, depth: usize) -> Tokens {
 
 /// An argument that is often valid.
 fn argument(random: &mut Random) -> Tokens {
-    let right = [
+    let valid = [
         quote!("5/s burst 10"),
         quote!("sliding_log 5/min"),
         quote!(concurrency = 3),
@@ -238,7 +238,7 @@ fn argument(random: &mut Random) -> Tokens {
         0 => quote!(#value),
         1 => quote!(#name),
         2 | 3 => quote!(#name = #value),
-        _ => right[random.below(right.len())].clone(),
+        _ => valid[random.below(valid.len())].clone(),
     }
 }
 
@@ -283,9 +283,9 @@ fn item(random: &mut Random) -> Tokens {
 }
 
 #[test]
-fn no_tokens_make_the_expansion_panic() {
+fn arbitrary_tokens_do_not_panic() {
     let mut random = Random(0x7469_6465_6761_7465);
-    let mut understood = 0;
+    let mut valid = 0;
     for _ in 0..20_000 {
         let arguments = if random.below(4) == 0 {
             trees(&mut random, 3)
@@ -295,7 +295,7 @@ fn no_tokens_make_the_expansion_panic() {
         };
         let item = item(&mut random);
         let expanded = expand(arguments, item).to_string();
-        understood += usize::from(!expanded.contains("compile_error"));
+        valid += usize::from(!expanded.contains("compile_error"));
     }
-    assert!(understood > 500, "only {understood} were no mistake, so little was tried");
+    assert!(valid > 500, "only {valid} inputs were valid: too few to test the expansion");
 }

@@ -17,16 +17,17 @@
 //!       prints the instants before and after each allowed request, on a clock that all processes share
 //! ```
 
-#[path = "../tests/told/mod.rs"]
-mod told;
+#[path = "../tests/exchange/mod.rs"]
+mod exchange;
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tidegate::{Part, Quota, Rule, RuleId, Source};
+use exchange::{Exchange, PartSpec};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Quota, Rule, Source};
 use tidegate_redis::{Builder, Lease, Leased, OnOutage, RedisGate};
-use told::{Exchange, PartSpec};
 
 const PERMITS: u32 = 3;
 const LEASE: Duration = Duration::from_millis(400);
@@ -52,11 +53,11 @@ async fn main() -> Done {
         ["lease", url, nodes, ttl, keys, rule] => {
             let ttl = Duration::from_millis(ttl.parse()?);
             let builder =
-                RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::on().ttl(ttl));
+                RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::new().ttl(ttl));
             lease_until_killed(builder.nodes(nodes.parse()?), keys.parse()?, ttl).await
         }
         ["hammer", url, nodes, rule] => {
-            let builder = RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::on());
+            let builder = RedisGate::builder(url).rule("leased", rule.parse::<Rule>()?).lease(Lease::new());
             hammer(builder.nodes(nodes.parse()?)).await
         }
         _ => {
@@ -125,7 +126,7 @@ async fn send_requests(
     for _ in 0..work.checks {
         let parts = draw(&mut random, rules, work);
         let request: Vec<Part<'_>> = parts.iter().map(PartSpec::part).collect();
-        let decision = gate.check(&request).await?.decision;
+        let decision = gate.check_parts(&request).await?.decision;
         assert_eq!(decision.source, Source::Strict, "{:?}", gate.health());
         lines += &Exchange { parts, decision }.line();
         lines.push('\n');
@@ -151,7 +152,7 @@ fn draw(random: &mut Random, rules: u16, work: Work) -> Vec<PartSpec> {
 
 async fn hold(url: &str) -> Done {
     let gate = ready(RedisGate::builder(url).concurrency("work", PERMITS, LEASE)).await?;
-    let admission = gate.check(&[Part::of(WORK)]).await?;
+    let admission = gate.check_parts(&[Part::of(WORK)]).await?;
     println!("{}", if admission.is_allowed() { "held" } else { "busy" });
     if admission.is_allowed() {
         std::future::pending::<()>().await;
@@ -173,7 +174,7 @@ async fn come_and_go(url: &str, tasks: usize) -> Done {
 async fn use_permits(gate: RedisGate, task: usize) -> Done {
     let mut random = Random::new();
     for visit in 0_u64.. {
-        let admission = gate.check(&[Part::of(WORK)]).await?;
+        let admission = gate.check_parts(&[Part::of(WORK)]).await?;
         let at = admission.decision.at().get();
         let name = format!("{}/{task}/{visit}", std::process::id());
         if !admission.is_allowed() {
@@ -185,7 +186,7 @@ async fn use_permits(gate: RedisGate, task: usize) -> Done {
         for _ in 0..3 + random.below(4) {
             tokio::time::sleep(Duration::from_millis(10 + random.below(40))).await;
             // Redis's time, while the permit is certainly held.
-            if let Ok(decision) = gate.peek(&[Part::of(CLOCK).cost(0)]).await? {
+            if let Ok(decision) = gate.request().parts(&[Part::of(CLOCK).cost(0)]).peek().await {
                 println!("held {name} {}", decision.at().get());
             }
         }
@@ -220,7 +221,7 @@ async fn hammer(builder: Builder) -> Done {
 async fn check_in_a_loop(gate: Leased) -> Done {
     loop {
         let before = micros_since_boot();
-        let is_allowed = gate.check(&[Part::of(WORK).key("hot")]).await?.is_allowed();
+        let is_allowed = gate.check_parts(&[Part::of(WORK).key("hot")]).await?.is_allowed();
         if is_allowed {
             println!("{before} {}", micros_since_boot());
         } else {
@@ -238,7 +239,7 @@ async fn spend(gate: Leased, keys: u64, ttl: Duration) -> Done {
     let mut random = Random::new();
     loop {
         let key = random.below(keys).min(random.below(keys)).min(random.below(keys));
-        let decision = gate.check(&[Part::of(WORK).key(&key.to_string())]).await?.decision;
+        let decision = gate.check_parts(&[Part::of(WORK).key(&key.to_string())]).await?.decision;
         match (decision.is_allowed(), decision.source) {
             (true, Source::Lease) => {
                 println!("{key} {}", decision.at().get());

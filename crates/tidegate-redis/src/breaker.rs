@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Breaker {
     /// The number of consecutive failures that opens the breaker.
-    most: u32,
+    threshold: u32,
     failures: AtomicU32,
     open: AtomicBool,
     /// How many times this breaker, and the breakers it replaces, have opened.
@@ -29,9 +29,9 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    pub(crate) fn new(most: u32, openings: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(threshold: u32, openings: Arc<AtomicU64>) -> Self {
         Breaker {
-            most: most.max(1),
+            threshold: threshold.max(1),
             failures: AtomicU32::new(0),
             open: AtomicBool::new(false),
             openings,
@@ -59,7 +59,7 @@ impl Breaker {
     /// Counts a failure, and returns whether it opened the breaker.
     pub(crate) fn failed(&self) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        failures >= self.most && self.open()
+        failures >= self.threshold && self.open()
     }
 
     /// Opens the breaker, and returns whether it was closed.
@@ -72,7 +72,7 @@ impl Breaker {
         was_closed
     }
 
-    /// Closes the breaker, after the prober got a reply.
+    /// ReturnOnDrop the breaker, after the prober got a reply.
     pub(crate) fn close(&self) {
         self.failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);

@@ -1,6 +1,6 @@
 //! # Builder of a gate
 //!
-//! Finds every mistake in the settings, and reports all of them together, each as a sentence. An unreachable Redis is
+//! Validates the settings, and reports everything that is wrong with them together, each as a sentence. An unreachable Redis is
 //! not such a mistake: a gate starts without it and reconnects by itself.
 
 use std::fmt;
@@ -16,14 +16,14 @@ use tokio::runtime::Handle;
 
 use crate::adhoc::ADHOC_SCRIPT;
 use crate::breaker::Breaker;
-use crate::connection::{CONNECT, CONNECT_NODE, Connection, Target};
+use crate::connection::{Connection, NODE_TIMEOUT, SERVER_TIMEOUT, Target};
 use crate::error::Error;
 use crate::gate::{Ids, InFlight, RedisGate, RuleSpec, Shared};
-use crate::health::{Counts, Numbers};
+use crate::health::{Counters, Monitor};
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::outage::{OnOutage, Outage, OutageRule, Share};
-use crate::prober::{self, Canary, Pace};
+use crate::prober::{self, Canary, ProbeIntervals};
 use crate::wait_queue::WaitQueues;
 use crate::wire::SCRIPT;
 
@@ -32,7 +32,7 @@ use crate::wire::SCRIPT;
 #[must_use = "a builder does nothing until `connect` or `lazy`"]
 pub struct Builder {
     addresses: Addresses,
-    rules: Vec<Given>,
+    rules: Vec<RuleConfig>,
     tenant: String,
     nodes: u32,
     deadline: Duration,
@@ -42,8 +42,8 @@ pub struct Builder {
     canary: Duration,
     outage_retry_after: Duration,
     connect_timeout: Duration,
-    numbers: Option<Arc<Numbers>>,
-    may_lack_rules: bool,
+    counters: Option<Arc<Counters>>,
+    allow_no_rules: bool,
     #[cfg(feature = "tls")]
     root_certificate: Option<Vec<u8>>,
 }
@@ -55,7 +55,7 @@ enum Addresses {
 }
 
 #[derive(Clone, Debug)]
-struct Given {
+struct RuleConfig {
     name: String,
     kind: Kind,
     on_outage: OnOutage,
@@ -65,19 +65,17 @@ struct Given {
 #[derive(Clone, Debug)]
 enum Kind {
     Rate(Rule),
-    AtOnce { limit: u32, lease: Duration },
+    Concurrency { limit: u32, lease: Duration },
 }
 
-/// The reasons why a gate cannot be built.
+/// Why a gate cannot be built: everything that is wrong with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidGate {
     /// One sentence for each reason.
     pub reasons: Vec<String>,
 }
 
-/// Why [`Builder::connect`] returned no gate.
-///
-/// Either the settings are invalid, or the store did not answer in time.
+/// Why [`Builder::connect`] failed: invalid settings, or a store that did not reply in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError(Cause);
 
@@ -88,22 +86,22 @@ enum Cause {
 }
 
 /// The longest name a rule may have in a key.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 /// How long [`Builder::connect`] waits for the store by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often the prober sends requests while the breaker is open.
-const ILL: Duration = Duration::from_millis(50);
+/// How often the prober sends a canary while the breaker is open.
+const PROBE_INTERVAL_WHILE_OPEN: Duration = Duration::from_millis(50);
 
 impl Builder {
     pub(crate) fn single(address: String) -> Self {
-        Builder::of(Addresses::Single(address))
+        Builder::new(Addresses::Single(address))
     }
 
     pub(crate) fn cluster(addresses: Vec<String>) -> Self {
-        Builder::of(Addresses::Cluster(addresses))
+        Builder::new(Addresses::Cluster(addresses))
     }
 
-    fn of(addresses: Addresses) -> Self {
+    fn new(addresses: Addresses) -> Self {
         Builder {
             addresses,
             rules: Vec::new(),
@@ -116,8 +114,8 @@ impl Builder {
             canary: Duration::from_secs(5),
             outage_retry_after: Duration::from_secs(1),
             connect_timeout: CONNECT_TIMEOUT,
-            numbers: None,
-            may_lack_rules: false,
+            counters: None,
+            allow_no_rules: false,
             #[cfg(feature = "tls")]
             root_certificate: None,
         }
@@ -129,7 +127,7 @@ impl Builder {
     /// saves memory.
     pub fn rule(mut self, name: impl Into<String>, rule: impl Into<Rule>) -> Self {
         let kind = Kind::Rate(rule.into());
-        self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
+        self.rules.push(RuleConfig { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
@@ -138,12 +136,12 @@ impl Builder {
     /// A permit is renewed while it is held, and is free again at most one `lease` after its holder has died. Without
     /// Redis it is unknown how many permits are held, so such a rule has no local share: [`OnOutage::Local`] refuses.
     pub fn concurrency(mut self, name: impl Into<String>, limit: u32, lease: Duration) -> Self {
-        let kind = Kind::AtOnce { limit, lease };
-        self.rules.push(Given { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
+        let kind = Kind::Concurrency { limit, lease };
+        self.rules.push(RuleConfig { name: name.into(), kind, on_outage: OnOutage::default(), lease: None });
         self
     }
 
-    /// What the rule just added does during an outage; the default is [`OnOutage::Local`].
+    /// Sets what the rule just added does during an outage; default [`OnOutage::Local`].
     pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
         if let Some(rule) = self.rules.last_mut() {
             rule.on_outage = on_outage;
@@ -151,9 +149,9 @@ impl Builder {
         self
     }
 
-    /// Leases the rule just added.
+    /// Lets each gate take tokens of the rule just added in advance.
     ///
-    /// [`Leased`](crate::Leased) then decides it from tokens taken in advance. Each gate that shares the rule may lease
+    /// [`Leased`](crate::Leased) then decides the rule without a round trip. Each gate that shares the rule may lease
     /// it or not. A rule stays strict if its burst is less than `4 × (nodes + 1)`.
     pub fn lease(mut self, lease: Lease) -> Self {
         if let Some(rule) = self.rules.last_mut() {
@@ -162,48 +160,48 @@ impl Builder {
         self
     }
 
-    /// Separates the keys from those of other tenants in the same Redis.
+    /// Separates the keys of this tenant from other tenants in the same Redis.
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Builder { tenant: tenant.into(), ..self }
     }
 
-    /// The total number of gates, which divide a limit among them during an outage; default 1.
+    /// Sets how many gates share the limits, and divide them during an outage; default 1.
     pub fn nodes(self, nodes: u32) -> Self {
         Builder { nodes, ..self }
     }
 
-    /// How long a decision may take; default 20 ms.
+    /// Sets how long a decision may take; default 20 ms.
     pub fn deadline(self, deadline: Duration) -> Self {
         Builder { deadline, ..self }
     }
 
-    /// How many connections all requests share; default 2.
+    /// Sets how many connections all requests share; default 2.
     ///
     /// A cluster always has one connection per node, regardless of this setting.
     pub fn connections(self, connections: usize) -> Self {
         Builder { connections, ..self }
     }
 
-    /// How many requests may be in flight at the same time; default 1024.
+    /// Sets how many requests may be in flight at the same time; default 1024.
     ///
     /// Further requests are decided without Redis.
     pub fn in_flight(self, in_flight: usize) -> Self {
         Builder { in_flight, ..self }
     }
 
-    /// After how many consecutive failures the breaker opens; default 5.
+    /// Sets after how many consecutive failures the breaker opens; default 5.
     ///
     /// While it is open, no requests are sent to Redis until a probe succeeds.
     pub fn failures(self, failures: u32) -> Self {
         Builder { failures, ..self }
     }
 
-    /// How often the canary checks that limits are enforced; default every 5 seconds.
+    /// Sets how often a canary request checks that limits are enforced; default 5 seconds.
     pub fn canary(self, every: Duration) -> Self {
         Builder { canary: every, ..self }
     }
 
-    /// The longest `retry_after` and `reset_after` reported during an outage; default 1 second.
+    /// Sets the longest `retry_after` and `reset_after` reported in an outage; default 1 second.
     ///
     /// Up to a quarter of it is added at random. The outage may be over much sooner than a local share has its next
     /// token.
@@ -211,16 +209,16 @@ impl Builder {
         Builder { outage_retry_after: wait, ..self }
     }
 
-    /// Continues the counters of a gate that this one replaces, so that they only grow.
+    /// Continues the counters of a gate that this gate replaces, so that metrics only grow.
     ///
-    /// That covers decisions, commands, openings of the breaker, and the statistics of leases.
-    pub fn counting_on_from(self, before: &RedisGate) -> Self {
-        Builder { numbers: Some(before.shared.counts.numbers.clone()), ..self }
+    /// That covers decisions, fallbacks, commands, openings of the breaker, and the statistics of leases.
+    pub fn continue_counters_of(self, before: &RedisGate) -> Self {
+        Builder { counters: Some(before.shared.monitor.counters.clone()), ..self }
     }
 
-    /// Permits a gate without rules, for ad-hoc limits only; see [`RedisGate::charge`].
+    /// Allows a gate without rules, for ad-hoc limits only; see [`RedisGate::charge`].
     pub fn without_rules(self) -> Self {
-        Builder { may_lack_rules: true, ..self }
+        Builder { allow_no_rules: true, ..self }
     }
 
     /// Trusts this root certificate, in PEM, instead of the root certificates of the machine.
@@ -231,7 +229,7 @@ impl Builder {
         Builder { root_certificate: Some(pem.into()), ..self }
     }
 
-    /// How long [`connect`](Builder::connect) waits for the store; 2 seconds by default.
+    /// Sets how long [`connect`](Builder::connect) waits for the store; default 2 seconds.
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         Builder { connect_timeout: timeout, ..self }
     }
@@ -256,14 +254,14 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if the settings are invalid, or if the store did not answer in time.
+    /// [`ConnectError`] if the settings are invalid, or if the store did not reply in time.
     pub async fn connect(self) -> Result<RedisGate, ConnectError> {
         let timeout = self.connect_timeout;
         let gate = self.lazy().map_err(|invalid| ConnectError(Cause::Invalid(invalid)))?;
         if gate.ready(timeout).await {
             return Ok(gate);
         }
-        let error = gate.health().last_trouble;
+        let error = gate.health().last_error;
         Err(ConnectError(Cause::Unavailable { timeout, error }))
     }
 
@@ -280,10 +278,10 @@ impl Builder {
         let mut reasons = self.reasons();
         let target = self.target().map_err(|reason| reasons.push(reason)).ok();
         let runtime = Handle::try_current()
-            .map_err(|_| reasons.push("there is no tokio runtime here; build the gate inside one".into()))
+            .map_err(|_| reasons.push("no tokio runtime; build the gate inside one".into()))
             .ok();
         match (target, runtime) {
-            (Some(target), Some(runtime)) if reasons.is_empty() => Ok(self.made(&target, runtime)),
+            (Some(target), Some(runtime)) if reasons.is_empty() => Ok(self.start(&target, runtime)),
             _ => Err(InvalidGate { reasons }),
         }
     }
@@ -301,33 +299,33 @@ impl Builder {
     fn reasons(&self) -> Vec<String> {
         let settings = [
             (
-                self.rules.is_empty() && !self.may_lack_rules,
-                "a gate without rules limits nothing; add one, or say `without_rules`",
+                self.rules.is_empty() && !self.allow_no_rules,
+                "a gate without rules limits nothing; add a rule, or call `without_rules` for ad-hoc limits only",
             ),
-            (self.rules.len() > usize::from(u16::MAX), "more than 65535 rules; make two gates"),
-            (self.deadline.is_zero(), "a deadline of zero leaves no time to ask; say at least a millisecond"),
-            (self.connections == 0, "no connections; say at least 1"),
-            (self.in_flight == 0, "in_flight of 0 sends nothing; say at least 1"),
-            (self.nodes == 0, "0 nodes; this one is one"),
-            (self.canary.is_zero(), "a canary every 0s; say at least a second"),
+            (self.rules.len() > usize::from(u16::MAX), "more than 65535 rules; use several gates"),
+            (self.deadline.is_zero(), "a deadline of 0 leaves no time for a reply; use 1 ms or more"),
+            (self.connections == 0, "0 connections send no requests; use 1 or more"),
+            (self.in_flight == 0, "an in_flight of 0 sends no requests; use 1 or more"),
+            (self.nodes == 0, "0 nodes share no limits; use 1 or more"),
+            (self.canary.is_zero(), "a canary interval of 0 never pauses; use 1 s or more"),
             (
                 self.outage_retry_after < Duration::from_millis(1),
-                "outage_retry_after is less than a millisecond; clients would retry at once",
+                "an outage_retry_after of less than 1 ms makes clients retry immediately; use 1 ms or more",
             ),
         ];
         let settings = settings.iter().filter(|(wrong, _)| *wrong).map(|(_, reason)| (*reason).to_owned());
         let rules = self.rules.iter().filter_map(|rule| rule.validate().err());
-        settings.chain(self.same_names()).chain(rules).collect()
+        settings.chain(self.duplicate_names()).chain(rules).collect()
     }
 
-    fn same_names(&self) -> impl Iterator<Item = String> {
-        let twice = self
+    fn duplicate_names(&self) -> impl Iterator<Item = String> {
+        let duplicates = self
             .rules
             .iter()
             .enumerate()
             .filter(|(index, rule)| self.rules[..*index].iter().any(|other| other.name == rule.name));
-        twice.map(|(_, rule)| {
-            format!("two rules are named {:?}; they would share their states, so rename one", rule.name)
+        duplicates.map(|(_, rule)| {
+            format!("two rules are named {:?} and would share their state; rename one", rule.name)
         })
     }
 
@@ -335,25 +333,30 @@ impl Builder {
         let nodelay = TcpSettings::default().set_nodelay(true);
         match &self.addresses {
             Addresses::Single(address) => {
-                let info =
-                    address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
+                let info = address
+                    .as_str()
+                    .into_connection_info()
+                    .map_err(|error| invalid_address(address, &error))?;
                 let client = self.client(info.set_tcp_settings(nodelay));
                 client
                     .map(|client| Target::Single(Box::new(client)))
-                    .map_err(|error| no_address(address, &error))
+                    .map_err(|error| invalid_address(address, &error))
             }
             Addresses::Cluster(addresses) => {
                 for address in addresses {
-                    address.as_str().into_connection_info().map_err(|error| no_address(address, &error))?;
+                    address
+                        .as_str()
+                        .into_connection_info()
+                        .map_err(|error| invalid_address(address, &error))?;
                 }
                 let builder = ClusterClientBuilder::new(addresses.iter().map(String::as_str));
                 // An unanswered command must not be sent again; the gate itself follows redirections.
                 let builder = builder.retries(0).tcp_settings(nodelay);
-                let builder = builder.connection_timeout(CONNECT_NODE).response_timeout(CONNECT);
-                let client = self.encrypted(builder).build();
+                let builder = builder.connection_timeout(NODE_TIMEOUT).response_timeout(SERVER_TIMEOUT);
+                let client = self.with_tls(builder).build();
                 client
                     .map(|client| Target::Cluster(Box::new(client)))
-                    .map_err(|error| no_address(&addresses.join(", "), &error))
+                    .map_err(|error| invalid_address(&addresses.join(", "), &error))
             }
         }
     }
@@ -364,7 +367,7 @@ impl Builder {
     }
 
     #[cfg(not(feature = "tls"))]
-    fn encrypted(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
+    fn with_tls(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
         builder
     }
 
@@ -377,7 +380,7 @@ impl Builder {
     }
 
     #[cfg(feature = "tls")]
-    fn encrypted(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
+    fn with_tls(&self, builder: ClusterClientBuilder) -> ClusterClientBuilder {
         match &self.addresses {
             Addresses::Cluster(nodes) if nodes.iter().any(|node| node.starts_with("rediss")) => {
                 builder.certs(self.certificates())
@@ -393,15 +396,15 @@ impl Builder {
         redis::TlsCertificates { client_tls: None, root_cert: self.root_certificate.clone() }
     }
 
-    fn alone(&self) -> Box<[OutageRule]> {
-        self.rules.iter().map(|rule| rule.alone(self.nodes)).collect()
+    fn outage_rules(&self) -> Box<[OutageRule]> {
+        self.rules.iter().map(|rule| rule.outage_rule(self.nodes)).collect()
     }
 
-    fn made(self, target: &Target, runtime: Handle) -> RedisGate {
+    fn start(self, target: &Target, runtime: Handle) -> RedisGate {
         let clock = SteadyClock::new();
-        let ids = Ids::draw();
-        let keys = Keys::of(&self.tenant);
-        let numbers = self.numbers.clone().unwrap_or_default();
+        let ids = Ids::random();
+        let keys = Keys::for_tenant(&self.tenant);
+        let counters = self.counters.clone().unwrap_or_default();
         let canary = Canary::new(keys.name("canary", &ids.next()));
         let connections = if target.is_cluster() { 1 } else { self.connections };
         let connections: Box<[_]> =
@@ -410,14 +413,14 @@ impl Builder {
             rules: self.rules.iter().map(|rule| rule.spec(self.nodes)).collect(),
             keys,
             sha: Script::new(SCRIPT).get_hash().to_owned(),
-            sha_of_brought: Script::new(ADHOC_SCRIPT).get_hash().to_owned(),
+            adhoc_sha: Script::new(ADHOC_SCRIPT).get_hash().to_owned(),
             is_cluster: target.is_cluster(),
-            breaker: Arc::new(Breaker::new(self.failures, numbers.openings.clone())),
+            breaker: Arc::new(Breaker::new(self.failures, counters.openings.clone())),
             in_flight: InFlight::at_most(self.in_flight),
             deadline: self.deadline,
             nodes: self.nodes,
-            outage: Outage::new(self.alone(), clock, self.outage_retry_after),
-            counts: Counts::going_on(numbers),
+            outage: Outage::new(self.outage_rules(), clock, self.outage_retry_after),
+            monitor: Monitor::continuing(counters),
             canary,
             runtime: runtime.clone(),
             waiting: WaitQueues::default(),
@@ -429,27 +432,28 @@ impl Builder {
         }
         runtime.spawn(prober::run(
             Arc::downgrade(&shared),
-            Pace { well: self.canary, ill: ILL.min(self.canary) },
+            ProbeIntervals { healthy: self.canary, unhealthy: PROBE_INTERVAL_WHILE_OPEN.min(self.canary) },
         ));
         RedisGate { shared }
     }
 }
 
-fn no_address(address: &str, error: &RedisError) -> String {
+fn invalid_address(address: &str, error: &RedisError) -> String {
     // An address may contain a password, which must not appear in a message.
     let shown = match address.rsplit_once('@') {
         Some((_, host)) => format!("…@{host}"),
         None => address.to_owned(),
     };
-    format!("{shown:?} is no address of a Redis ({error}); expected redis://[user:password@]host[:port][/db]")
+    format!("invalid address {shown:?}: {error}; expected redis://[user:password@]host[:port][/db]")
 }
 
-impl Given {
+impl RuleConfig {
     fn validate(&self) -> Result<(), String> {
         let name = &self.name;
-        if name.is_empty() || name.len() > LONGEST_NAME {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Err(format!(
-                "the name {name:?} of a rule must have 1 to {LONGEST_NAME} bytes, for it is part of keys"
+                "rule {name:?}: a name of {} bytes cannot be part of a key; use 1 to {MAX_NAME_BYTES} bytes",
+                name.len()
             ));
         }
         if let Some(lease) = &self.lease {
@@ -457,50 +461,53 @@ impl Given {
         }
         match &self.kind {
             Kind::Rate(rule) => validate_rule(name, rule),
-            Kind::AtOnce { limit: 0, .. } => {
-                Err(format!("rule {name:?} lets nobody be at work; say at least 1"))
+            Kind::Concurrency { limit: 0, .. } => {
+                Err(format!("rule {name:?}: a concurrency limit of 0 refuses every request; use 1 or more"))
             }
-            Kind::AtOnce { lease, .. } if lease.as_millis() < 100 => Err(format!(
-                "rule {name:?} has a lease of {lease:?}; say at least 100ms, for it is renewed four times in each"
+            Kind::Concurrency { lease, .. } if lease.as_millis() < 100 => Err(format!(
+                "rule {name:?}: a lease of {lease:?} is too short to be renewed four times; use 100 ms or more"
             )),
-            Kind::AtOnce { .. } => Ok(()),
+            Kind::Concurrency { .. } => Ok(()),
         }
     }
 
     fn spec(&self, nodes: u32) -> RuleSpec {
         let spec = match &self.kind {
             Kind::Rate(rule) => RuleSpec::rate(self.name.clone(), rule),
-            Kind::AtOnce { limit, lease } => RuleSpec::places(self.name.clone(), *limit, *lease),
+            Kind::Concurrency { limit, lease } => RuleSpec::concurrency(self.name.clone(), *limit, *lease),
         };
-        let limit = spec.described.limit();
-        RuleSpec { terms: self.lease.and_then(|lease| lease.terms(self.letter(), limit, nodes)), ..spec }
+        let limit = spec.encoded.limit();
+        RuleSpec {
+            lease_terms: self.lease.and_then(|lease| lease.terms(self.letter(), limit, nodes)),
+            ..spec
+        }
     }
 
     /// The letter of the rule's kind, as in [`Rule::encode`]; `n` for a concurrency rule.
     fn letter(&self) -> u8 {
         match &self.kind {
             Kind::Rate(rule) => rule.encode().letter(),
-            Kind::AtOnce { .. } => b'n',
+            Kind::Concurrency { .. } => b'n',
         }
     }
 
-    fn alone(&self, nodes: u32) -> OutageRule {
-        let limit = self.spec(nodes).described.limit();
+    fn outage_rule(&self, nodes: u32) -> OutageRule {
+        let limit = self.spec(nodes).encoded.limit();
         let share = match &self.kind {
-            Kind::Rate(rule) => self.unleased(rule, nodes).share(nodes),
-            Kind::AtOnce { .. } => None,
+            Kind::Rate(rule) => self.without_stock(rule, nodes).share(nodes),
+            Kind::Concurrency { .. } => None,
         };
-        let share = share.map_or(Share::Nothing, |share| Share::Rate(Box::new(share)));
+        let share = share.map_or(Share::None, |share| Share::Rate(Box::new(share)));
         OutageRule { on_outage: self.on_outage, limit, share }
     }
 
     /// Returns the rule; for a leased bucket, without the part of the burst that grants may hold.
     ///
-    /// Grants can still be spent during an outage, and together with the local shares they must not exceed the burst.
-    fn unleased(&self, rule: &Rule, nodes: u32) -> Rule {
+    /// Grants can still be spent during an outage. Together with the local shares they must not exceed the burst.
+    fn without_stock(&self, rule: &Rule, nodes: u32) -> Rule {
         match (rule, self.spec(nodes)) {
-            (Rule::TokenBucket(bucket), RuleSpec { terms: Some(terms), described, .. }) => {
-                bucket.with_smaller_burst(described.limit() - u64::from(terms.stock)).into()
+            (Rule::TokenBucket(bucket), RuleSpec { lease_terms: Some(terms), encoded, .. }) => {
+                bucket.with_smaller_burst(encoded.limit() - u64::from(terms.stock)).into()
             }
             _ => *rule,
         }
@@ -509,10 +516,10 @@ impl Given {
 
 /// Rejects a rule that the script cannot count exactly in numbers of 53 bits.
 fn validate_rule(name: &str, rule: &Rule) -> Result<(), String> {
-    let setting = rule.encode();
-    match (setting.letter(), setting.numbers()) {
+    let encoded = rule.encode();
+    match (encoded.letter(), encoded.numbers()) {
         (b'c', [_, period, cells, _]) if period.saturating_mul(*cells) >= 1 << 53 => Err(format!(
-            "rule {name:?} has {cells} cells in {period}µs, too many to be counted exactly in Redis; take fewer"
+            "rule {name:?}: {cells} cells in {period} µs cannot be counted exactly in Redis; use fewer cells"
         )),
         _ => Ok(()),
     }
@@ -545,7 +552,7 @@ impl ConnectError {
         matches!(self.0, Cause::Invalid(_))
     }
 
-    /// Whether the store did not answer in time: a retry may succeed.
+    /// Whether the store did not reply in time: a retry may succeed.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self.0, Cause::Unavailable { .. })
@@ -557,9 +564,9 @@ impl fmt::Display for ConnectError {
         match &self.0 {
             Cause::Invalid(invalid) => write!(f, "{invalid}"),
             Cause::Unavailable { timeout, error } => {
-                write!(f, "no answer of the store within {timeout:?}")?;
+                write!(f, "no reply from the store within {timeout:?}")?;
                 error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))?;
-                f.write_str("; start it, correct its address, or build the gate with `lazy`")
+                f.write_str("; to start without the store, build the gate with `lazy`")
             }
         }
     }

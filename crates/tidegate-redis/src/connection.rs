@@ -19,17 +19,18 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::SingleNodeRoutingInfo;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind, Value};
-use tidegate::{Clock, SteadyClock};
+use tidegate::SteadyClock;
+use tidegate::clock::Clock;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 use crate::adhoc::ADHOC_SCRIPT;
-use crate::error::{Error, breaks_the_connection};
+use crate::error::{Error, breaks_connection};
 use crate::pipeline::Pipeline;
 use crate::server::{self, Findings};
 use crate::wire::{Call, SCRIPT};
 
-/// The address to connect to.
+/// The server or cluster to connect to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Single(Box<redis::Client>),
@@ -51,7 +52,7 @@ pub(crate) struct Connection {
     /// The first timeout since the last reply, in microseconds of the clock; 0 if there was none.
     silent_since: AtomicU64,
     clock: SteadyClock,
-    outage: Notify,
+    lost: Notify,
     /// How many times the scripts were loaded. The mutex below is locked while a task loads them.
     loads: AtomicU64,
     loading: Mutex<()>,
@@ -60,38 +61,38 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 enum ConnectionState {
     Connected { transport: Transport, number: u64, findings: Findings },
-    Not { error: Error, connected: u64 },
+    Disconnected { error: Error, last_number: u64 },
 }
 
-const NOT_YET: &str = "none was made yet";
+const NOT_ATTEMPTED: &str = "not attempted yet";
 /// How many microseconds without a reply make the connection count as lost.
 ///
 /// A peer that vanishes sends no notice.
-const SILENCE: u64 = 300_000;
-/// Timeouts for connecting to a server, to each node of a cluster, and to a whole cluster.
+const MAX_SILENCE_MICROS: u64 = 300_000;
+/// The timeouts for connecting to a server, to each node of a cluster, and to a whole cluster.
 ///
 /// The timeout per node is shorter because some nodes may be dead.
-pub(crate) const CONNECT: Duration = Duration::from_secs(1);
-pub(crate) const CONNECT_NODE: Duration = Duration::from_millis(300);
-const CONNECT_CLUSTER: Duration = Duration::from_secs(5);
-const FIRST_WAIT: Duration = Duration::from_millis(20);
+pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_millis(300);
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
 /// The longest wait between two attempts to connect.
 ///
 /// Short, because during the wait this node adds its local share to what the other nodes get from Redis.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_millis(100);
 /// How often an established connection checks whether its gate still exists.
-const IN_USE: Duration = Duration::from_millis(500);
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Connection {
     pub(crate) fn new(target: Target) -> Self {
-        let error = Error::NotConnected { why: NOT_YET.into() };
-        let state = RwLock::new(ConnectionState::Not { error, connected: 0 });
+        let error = Error::not_connected(NOT_ATTEMPTED);
+        let state = RwLock::new(ConnectionState::Disconnected { error, last_number: 0 });
         Connection {
             target,
             state,
             silent_since: AtomicU64::new(0),
             clock: SteadyClock::new(),
-            outage: Notify::new(),
+            lost: Notify::new(),
             loads: AtomicU64::new(0),
             loading: Mutex::new(()),
         }
@@ -99,59 +100,59 @@ impl Connection {
 
     /// Whether a first attempt to connect has finished.
     pub(crate) fn was_tried(&self) -> bool {
-        self.transport().err() != Some(Error::NotConnected { why: NOT_YET.into() })
+        self.transport().err() != Some(Error::not_connected(NOT_ATTEMPTED))
     }
 
     /// Returns the transport and its number, or why there is none.
     pub(crate) fn transport(&self) -> Result<(Transport, u64), Error> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             ConnectionState::Connected { transport, number, .. } => Ok((transport.clone(), *number)),
-            ConnectionState::Not { error, .. } => Err(error.clone()),
+            ConnectionState::Disconnected { error, .. } => Err(error.clone()),
         }
     }
 
     pub(crate) fn findings(&self) -> Result<Findings, Error> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             ConnectionState::Connected { findings, .. } => Ok(findings.clone()),
-            ConnectionState::Not { error, .. } => Err(error.clone()),
+            ConnectionState::Disconnected { error, .. } => Err(error.clone()),
         }
     }
 
     /// Handles an error on the connection with this number; drops the connection if necessary.
     pub(crate) fn failed(&self, number: u64, error: &RedisError) {
         // A cluster connection repairs the connection to each node by itself.
-        if breaks_the_connection(error) && !self.target.is_cluster() {
-            self.give_up(number, Error::of(error));
+        if breaks_connection(error) && !self.target.is_cluster() {
+            self.disconnect(number, Error::from_redis(error));
         } else {
-            self.answered();
+            self.received_reply();
         }
     }
 
     #[inline]
-    pub(crate) fn answered(&self) {
+    pub(crate) fn received_reply(&self) {
         if self.silent_since.load(Ordering::Relaxed) != 0 {
             self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
     /// Records that a reply on the connection with this number timed out.
-    pub(crate) fn is_late(&self, number: u64) {
+    pub(crate) fn timed_out(&self, number: u64) {
         let now = self.clock.now().get().max(1);
         let since = match self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => now,
             Err(since) => since,
         };
-        if now.saturating_sub(since) >= SILENCE {
-            self.give_up(number, Error::TooLate);
+        if now.saturating_sub(since) >= MAX_SILENCE_MICROS {
+            self.disconnect(number, Error::timeout());
         }
     }
 
-    fn give_up(&self, number: u64, error: Error) {
+    fn disconnect(&self, number: u64, error: Error) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(&*state, ConnectionState::Connected { number: current, .. } if *current == number) {
-            *state = ConnectionState::Not { error, connected: number };
-            self.answered();
-            self.outage.notify_one();
+            *state = ConnectionState::Disconnected { error, last_number: number };
+            self.received_reply();
+            self.lost.notify_one();
         }
     }
 
@@ -159,26 +160,29 @@ impl Connection {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let number = match &*state {
             ConnectionState::Connected { number, .. } => *number,
-            ConnectionState::Not { connected, .. } => *connected,
+            ConnectionState::Disconnected { last_number, .. } => *last_number,
         };
         *state = ConnectionState::Connected { transport, number: number + 1, findings };
     }
 
     /// Inspects the server again: settings and roles change during the life of a connection.
-    pub(crate) async fn look_again(&self) {
-        let Ok((mut transport, looked_at)) = self.transport() else { return };
-        let Ok(Ok(seen)) = tokio::time::timeout(CONNECT, server::look(&mut transport)).await else { return };
+    pub(crate) async fn inspect_again(&self) {
+        let Ok((mut transport, inspected)) = self.transport() else { return };
+        let Ok(Ok(found)) = tokio::time::timeout(SERVER_TIMEOUT, server::inspect(&mut transport)).await
+        else {
+            return;
+        };
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let ConnectionState::Connected { number, findings, .. } = &mut *state
-            && *number == looked_at
+            && *number == inspected
         {
-            *findings = seen;
+            *findings = found;
         }
     }
 
-    fn not_connected(&self, why: Error) {
+    fn attempt_failed(&self, why: Error) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if let ConnectionState::Not { error, .. } = &mut *state {
+        if let ConnectionState::Disconnected { error, .. } = &mut *state {
             *error = why;
         }
     }
@@ -200,32 +204,35 @@ impl Connection {
 
     /// Reconnects whenever there is no connection, until the owner drops it.
     pub(crate) async fn keep_connected(connection: Weak<Connection>) {
-        let mut wait = FIRST_WAIT;
-        while let Some(it) = connection.upgrade() {
+        let mut backoff = MIN_BACKOFF;
+        while let Some(this) = connection.upgrade() {
             let started = Instant::now();
-            match it.connect().await {
+            match this.connect().await {
                 Ok((transport, findings)) => {
-                    it.connected(transport, findings);
-                    it.until_lost(connection.clone()).await;
+                    this.connected(transport, findings);
+                    this.until_lost(connection.clone()).await;
                 }
                 Err(error) => {
-                    it.not_connected(error);
-                    drop(it);
+                    this.attempt_failed(error);
+                    drop(this);
                 }
             }
             // A connection that is lost immediately, such as one to a read-only replica, is as bad as none.
-            wait =
-                if started.elapsed() > LONGEST_WAIT * 2 { FIRST_WAIT } else { (wait * 2).min(LONGEST_WAIT) };
-            tokio::time::sleep(wait).await;
+            backoff = if started.elapsed() > MAX_BACKOFF * 2 {
+                MIN_BACKOFF
+            } else {
+                (backoff * 2).min(MAX_BACKOFF)
+            };
+            tokio::time::sleep(backoff).await;
         }
     }
 
     /// Returns when the connection is lost, or is not used any more.
     async fn until_lost(self: Arc<Self>, connection: Weak<Connection>) {
-        let outage = self.outage.notified();
-        tokio::pin!(outage);
+        let lost = self.lost.notified();
+        tokio::pin!(lost);
         loop {
-            if tokio::time::timeout(IN_USE, &mut outage).await.is_ok() {
+            if tokio::time::timeout(OWNER_CHECK_INTERVAL, &mut lost).await.is_ok() {
                 return;
             }
             if connection.strong_count() <= 1 {
@@ -238,13 +245,13 @@ impl Connection {
         let attempt = async {
             let mut transport = self.target.connect().await?;
             transport.load().await?;
-            let findings = server::look(&mut transport).await?;
+            let findings = server::inspect(&mut transport).await?;
             Ok::<_, RedisError>((transport, findings))
         };
-        let patience = if self.target.is_cluster() { CONNECT_CLUSTER } else { CONNECT };
-        match tokio::time::timeout(patience, attempt).await {
-            Ok(done) => done.map_err(|error| Error::of(&error)),
-            Err(_) => Err(Error::TooLate),
+        let timeout = if self.target.is_cluster() { CLUSTER_TIMEOUT } else { SERVER_TIMEOUT };
+        match tokio::time::timeout(timeout, attempt).await {
+            Ok(done) => done.map_err(|error| Error::from_redis(&error)),
+            Err(_) => Err(Error::timeout()),
         }
     }
 }
@@ -257,12 +264,12 @@ impl Target {
     async fn connect(&self) -> Result<Transport, RedisError> {
         match self {
             Target::Single(client) if !is_encrypted(client) => {
-                Pipeline::to(client.get_connection_info()).await.map(Transport::Plain)
+                Pipeline::connect(client.get_connection_info()).await.map(Transport::Plain)
             }
             Target::Single(client) => {
                 // The gate enforces deadlines. Nothing may queue up here: the gate bounds the requests in flight.
                 let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(CONNECT))
+                    .set_connection_timeout(Some(SERVER_TIMEOUT))
                     .set_response_timeout(None)
                     .set_pipeline_buffer_size(1_024);
                 client.get_multiplexed_async_connection_with_config(&config).await.map(Transport::Encrypted)
@@ -281,28 +288,27 @@ impl Transport {
         Ok(())
     }
 
-    /// Repeats a call as a redirection demands.
+    /// Sends a call to the node that a redirection names.
     ///
-    /// The connection already knows the new node after a permanent redirection. While a slot is being migrated, the
-    /// call must be sent to the new node, preceded by `ASKING`, while the other keys of the slot are still at the old
-    /// node.
-    pub(crate) async fn ask_as_told(
+    /// After a permanent redirection the connection already knows the new node. While a slot is being migrated, only
+    /// this call goes to the new node, preceded by `ASKING`; other keys of the slot are still on the old node.
+    pub(crate) async fn follow_redirection(
         &mut self,
         call: &Call<'_>,
-        told: &RedisError,
+        redirection: &RedisError,
     ) -> Result<Value, RedisError> {
-        let Transport::Cluster(transport) = self else { return Err(told.clone()) };
-        let Some(route) = new_node(told) else { return self.ask(call).await };
-        let mut asking = redis::pipe();
-        asking.cmd("ASKING").add_command(call.cmd());
-        let mut replies = transport.route_pipeline(asking, 1, 1, route).await?;
+        let Transport::Cluster(transport) = self else { return Err(redirection.clone()) };
+        let Some(route) = migration_target(redirection) else { return self.call(call).await };
+        let mut commands = redis::pipe();
+        commands.cmd("ASKING").add_command(call.cmd());
+        let mut replies = transport.route_pipeline(commands, 1, 1, route).await?;
         replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 
     /// Calls a script.
-    pub(crate) async fn ask(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
+    pub(crate) async fn call(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
         match self {
-            Transport::Plain(pipe) => pipe.ask(|unsent| call.write(unsent)).await,
+            Transport::Plain(pipeline) => pipeline.request(|unsent| call.write(unsent)).await,
             _ => self.command(&call.cmd()).await,
         }
     }
@@ -310,7 +316,7 @@ impl Transport {
     /// Sends any command.
     pub(crate) async fn command(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         match self {
-            Transport::Plain(pipe) => pipe.ask(|unsent| cmd.write_packed_command(unsent)).await,
+            Transport::Plain(pipeline) => pipeline.request(|unsent| cmd.write_packed_command(unsent)).await,
             Transport::Encrypted(transport) => transport.req_packed_command(cmd).await,
             Transport::Cluster(transport) => transport.req_packed_command(cmd).await,
         }
@@ -323,7 +329,7 @@ fn is_encrypted(client: &redis::Client) -> bool {
 }
 
 /// Returns the target node of a slot that is being migrated, if that is what the error says.
-fn new_node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+fn migration_target(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
         return None;
     }

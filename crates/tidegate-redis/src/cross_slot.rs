@@ -15,50 +15,51 @@
 
 use std::sync::Arc;
 
-use tidegate::{Admission, Part, Permits};
+use tidegate::gate::Part;
+use tidegate::{Admission, Permits};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::gate::{Shared, left};
-use crate::wire::{Line, Reply, Terms, Verb};
+use crate::gate::{Shared, time_left};
+use crate::wire::{CostExtra, Operation, Reply, RuleArgs};
 use tidegate_core::Micros;
 
-/// The charges so far. Dropping them refunds them, unless they are kept.
-struct Taken {
+/// The charges so far. They are rolled back on drop, unless they are kept.
+struct Charges {
     shared: Arc<Shared>,
     charges: Vec<Charge>,
 }
 
-/// One charge: a cost under one rule, in one string.
+/// One charge: a cost under one rule, in one Redis key.
 struct Charge {
-    name: Vec<u8>,
+    key: Vec<u8>,
     rule: usize,
     cost: u32,
     /// When the charge will have no effect any more.
-    til: Micros,
+    ends_at: Micros,
 }
 
 pub(crate) async fn check(
     shared: &Arc<Shared>,
     request: &[Part<'_>],
-    until: Instant,
+    deadline: Instant,
 ) -> Result<Admission, Error> {
-    let mut taken = Taken { shared: shared.clone(), charges: Vec::with_capacity(request.len()) };
+    let mut charges = Charges { shared: shared.clone(), charges: Vec::with_capacity(request.len()) };
     let mut strictest = None;
     let mut permits = Permits::none();
     for group in by_key(request) {
-        let (admission, reply) = shared.check_together(&group, left(until)).await?;
+        let (admission, reply) = shared.check_in_one_call(&group, time_left(deadline)).await?;
         if !admission.is_allowed() {
             return Ok(admission);
         }
-        taken.add(&group, &reply);
+        charges.add(&group, &reply);
         permits = permits.and(admission.permits);
         strictest = Some(match strictest {
             Some(other) => admission.decision.and(other),
             None => admission.decision,
         });
     }
-    taken.keep();
+    charges.keep();
     let decision = strictest.expect("a request has at least one part");
     Ok(Admission { permits, ..Admission::without_permits(decision) })
 }
@@ -78,13 +79,13 @@ fn by_key<'a>(request: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
     groups
 }
 
-impl Taken {
+impl Charges {
     /// Adds the charges of a group. Permits are returned by dropping them.
     fn add(&mut self, group: &[Part<'_>], reply: &Reply) {
-        for ((part, name), told) in group.iter().zip(self.shared.names(group)).zip(&reply.decisions) {
-            if !self.shared.spec(part).is_places {
-                let til = told.at().plus(told.reset_after().as_micros());
-                self.charges.push(Charge { name, rule: usize::from(part.rule.0), cost: part.cost, til });
+        for ((part, key), decision) in group.iter().zip(self.shared.key_names(group)).zip(&reply.decisions) {
+            if !self.shared.spec(part).is_concurrency {
+                let ends_at = decision.at().plus(decision.reset_after().as_micros());
+                self.charges.push(Charge { key, rule: usize::from(part.rule.0), cost: part.cost, ends_at });
             }
         }
     }
@@ -94,11 +95,11 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Charges {
     fn drop(&mut self) {
         let charges = std::mem::take(&mut self.charges);
         if !charges.is_empty() {
-            self.shared.runtime.spawn(give_back(self.shared.clone(), charges));
+            self.shared.runtime.spawn(rollback(self.shared.clone(), charges));
         }
     }
 }
@@ -106,9 +107,16 @@ impl Drop for Taken {
 /// Refunds the charges, even while the breaker is open or too many requests are in flight.
 ///
 /// Too many requests in flight may be the very reason for the refund.
-async fn give_back(shared: Arc<Shared>, charges: Vec<Charge>) {
-    for Charge { name, rule, cost, til } in charges {
-        let line = [Line { key: name, cost, terms: Terms::Til(til), rule: &shared.rules[rule].described }];
-        let _ = shared.send_in_time(shared.link_of(&line), Verb::GiveBack, &line, None).await;
+async fn rollback(shared: Arc<Shared>, charges: Vec<Charge>) {
+    for Charge { key, rule, cost, ends_at } in charges {
+        let rules = [RuleArgs {
+            key,
+            cost,
+            extra: CostExtra::ChargeEnds(ends_at),
+            rule: &shared.rules[rule].encoded,
+        }];
+        let _ = shared
+            .call_despite_breaker(shared.connection_for_rules(&rules), Operation::Rollback, &rules, None)
+            .await;
     }
 }

@@ -1,96 +1,228 @@
-//! # Errors: why Redis did not decide
+//! # Errors: why a call failed
 //!
-//! The message of each kind says what to do about it, for the health report. The requests themselves follow the
-//! `on_outage` setting of their rules.
+//! Either the request is invalid, or Redis did not decide. Each message says what to do, also in the health report.
+//! Decisions are made all the same: without Redis they follow the `on_outage` setting of their rules.
 
 use std::fmt;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use tidegate::InvalidRequest;
 
-/// The reason why Redis did not decide.
+use crate::lease::CannotLease;
+
+/// Why a call failed: the request is invalid, or Redis did not decide.
+///
+/// The message names the remedy. A caller that reacts to an error uses the predicates; metrics use
+/// [`reason`](Error::reason).
+///
+/// ```
+/// use tidegate_redis::Error;
+///
+/// let error = Error::timeout();
+/// assert!(error.is_timeout() && !error.is_unavailable());
+/// assert_eq!(error.reason(), "deadline");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Error {
-    /// There is no connection; the last attempt failed for this reason.
-    NotConnected {
-        /// The message of the failed attempt.
-        why: String,
-    },
+pub struct Error(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// There is no connection; `message` is the error of the last attempt.
+    NotConnected { message: String },
     /// Redis did not reply within the deadline.
-    TooLate,
+    Timeout,
     /// The maximum number of requests was already in flight, so this one was not sent.
     TooManyInFlight,
-    /// The breaker is open: Redis failed too often, and gets no requests until a probe succeeds.
-    NotAsked,
-    /// Redis replied with an error.
-    Refused {
-        /// The error code, such as `READONLY`.
-        code: String,
-        /// The rest of the message.
-        why: String,
-    },
+    /// The breaker is open, so the request was not sent.
+    BreakerOpen,
+    /// Redis replied with an error: a code such as `READONLY`, and the rest of the message.
+    ErrorReply { code: String, message: String },
     /// The reply is not one of the script.
-    Nonsense,
+    UnexpectedReply,
+    /// The request contains a mistake.
+    Invalid(InvalidRequest),
+    /// The rule cannot be leased.
+    CannotLease(CannotLease),
 }
 
 const PASSWORD: &str = "check user and password in the address";
 const PERMISSIONS: &str = "allow the user EVALSHA, SCRIPT LOAD and the commands of the script on keys tg1*";
 
 impl Error {
-    pub(crate) fn of(error: &RedisError) -> Self {
-        let why = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
-        match (error.kind(), said(error)) {
-            (ErrorKind::Io, _) if error.is_timeout() => Error::TooLate,
-            (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => Error::Nonsense,
-            (ErrorKind::AuthenticationFailed, _) => Error::Refused { code: "WRONGPASS".into(), why: why() },
-            (_, Some((code, why))) => Error::Refused { code: code.to_owned(), why: why.to_owned() },
-            _ => Error::NotConnected { why: error.to_string() },
+    /// The labels of [`reason`](Error::reason).
+    pub(crate) const REASONS: [&'static str; 5] =
+        ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"];
+
+    /// Returns the error of a request that Redis did not answer within the deadline.
+    ///
+    /// For a caller that has a deadline of its own, and for tests.
+    #[must_use]
+    pub const fn timeout() -> Self {
+        Error(Kind::Timeout)
+    }
+
+    pub(crate) fn not_connected(message: impl Into<String>) -> Self {
+        Error(Kind::NotConnected { message: message.into() })
+    }
+
+    pub(crate) const fn too_many_in_flight() -> Self {
+        Error(Kind::TooManyInFlight)
+    }
+
+    pub(crate) const fn breaker_open() -> Self {
+        Error(Kind::BreakerOpen)
+    }
+
+    pub(crate) const fn unexpected_reply() -> Self {
+        Error(Kind::UnexpectedReply)
+    }
+
+    pub(crate) fn from_redis(error: &RedisError) -> Self {
+        let message = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        let error_reply = |code: &str, message| Error(Kind::ErrorReply { code: code.to_owned(), message });
+        match (error.kind(), server_error(error)) {
+            (ErrorKind::Io, _) if error.is_timeout() => Error::timeout(),
+            (ErrorKind::Parse | ErrorKind::UnexpectedReturnType, _) => Error::unexpected_reply(),
+            (ErrorKind::AuthenticationFailed, _) => error_reply("WRONGPASS", message()),
+            (_, Some((code, message))) => error_reply(code, message.to_owned()),
+            _ => Error::not_connected(error.to_string()),
         }
     }
 
-    /// Whether the error is about the server and not about this request.
-    pub(crate) fn is_the_servers(&self) -> bool {
-        !matches!(self, Error::Refused { code, .. } if code == "ERR" || code == "WRONGTYPE")
+    /// Whether Redis did not reply within the deadline.
+    ///
+    /// The request may have been charged all the same.
+    #[must_use]
+    pub const fn is_timeout(&self) -> bool {
+        matches!(self.0, Kind::Timeout)
     }
 
-    /// Advice on how to fix the error, where there is any.
-    fn remedy(&self) -> Option<&'static str> {
-        let Error::Refused { code, why } = self else { return None };
-        Some(match code.as_str() {
-            "NOAUTH" | "WRONGPASS" => PASSWORD,
-            "NOPERM" => PERMISSIONS,
-            "READONLY" => "this is a replica; name the primary, or all nodes of a cluster",
-            "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => "this is a cluster; name it by `cluster`",
-            "OOM" => "give it more memory; limits make short-lived keys only",
-            "LOADING" => "it is reading its data and will answer soon",
-            "BUSY" => "another script takes too long; see SCRIPT KILL",
-            "MISCONF" => "it cannot save to disk and takes no writes",
-            _ if why.contains("unknown command") => {
-                "it knows no scripts; Redis 6.2 or later, or Valkey, is needed"
-            }
-            // Before authentication, a client may not send as much data as the script is long.
-            _ if why.contains("unauthenticated") => PASSWORD,
-            // The error of a command inside the script, in the words of Redis and of Valkey.
-            _ if why.contains("can't run this command") || why.contains("ACL failure") => PERMISSIONS,
-            _ if why.contains("cluster support disabled") => "this is no cluster; name it by `builder`",
-            _ => return None,
-        })
+    /// Whether the request was not sent because there is no connection, or because the breaker is open.
+    #[must_use]
+    pub const fn is_unavailable(&self) -> bool {
+        matches!(self.0, Kind::NotConnected { .. } | Kind::BreakerOpen)
+    }
+
+    /// Whether the request was not sent because too many requests were in flight.
+    #[must_use]
+    pub const fn is_overloaded(&self) -> bool {
+        matches!(self.0, Kind::TooManyInFlight)
+    }
+
+    /// The mistake in the request, if it could not be decided at all: for example an unknown rule.
+    #[must_use]
+    pub const fn invalid_request(&self) -> Option<&InvalidRequest> {
+        match &self.0 {
+            Kind::Invalid(invalid) => Some(invalid),
+            _ => None,
+        }
+    }
+
+    /// Why the rule cannot be leased, if that is the error.
+    #[must_use]
+    pub const fn cannot_lease(&self) -> Option<&CannotLease> {
+        match &self.0 {
+            Kind::CannotLease(cannot) => Some(cannot),
+            _ => None,
+        }
+    }
+
+    /// Returns the reason as a label for metrics.
+    ///
+    /// One of `deadline`, `not_connected`, `breaker_open`, `too_many_in_flight` and `error`, as in
+    /// [`Fallbacks::by_reason`](crate::Fallbacks::by_reason). `error` is an error reply, a reply that is not one of
+    /// the script, or an invalid request.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        Error::REASONS[self.reason_index()]
+    }
+
+    /// Returns the index of the reason in [`Error::REASONS`].
+    pub(crate) const fn reason_index(&self) -> usize {
+        match self.0 {
+            Kind::Timeout => 0,
+            Kind::NotConnected { .. } => 1,
+            Kind::BreakerOpen => 2,
+            Kind::TooManyInFlight => 3,
+            Kind::ErrorReply { .. } | Kind::UnexpectedReply | Kind::Invalid(_) | Kind::CannotLease(_) => 4,
+        }
+    }
+
+    pub(crate) const fn is_breaker_open(&self) -> bool {
+        matches!(self.0, Kind::BreakerOpen)
+    }
+
+    /// Whether the error is about the server and not about this request.
+    pub(crate) fn is_server_failure(&self) -> bool {
+        !matches!(&self.0, Kind::ErrorReply { code, .. } if code == "ERR" || code == "WRONGTYPE")
+    }
+}
+
+/// Returns advice on how to fix an error reply, where there is any.
+fn remedy(code: &str, message: &str) -> Option<&'static str> {
+    Some(match code {
+        "NOAUTH" | "WRONGPASS" => PASSWORD,
+        "NOPERM" => PERMISSIONS,
+        "READONLY" => "this is a replica; use the address of the primary, or all nodes of a cluster",
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => {
+            "this is a cluster; build the gate with `RedisGate::cluster`"
+        }
+        "OOM" => "give the server more memory; rate limits create only short-lived keys",
+        "LOADING" => "the server is loading its data and will reply soon",
+        "BUSY" => "another script runs for too long; see SCRIPT KILL",
+        "MISCONF" => "the server cannot save to disk and refuses writes; see its log",
+        _ if message.contains("unknown command") => {
+            "this server does not support scripts; use Redis 6.2 or later, or Valkey"
+        }
+        // Before authentication, a client may not send as much data as the script is long.
+        _ if message.contains("unauthenticated") => PASSWORD,
+        // The error of a command inside the script, in the words of Redis and of Valkey.
+        _ if message.contains("can't run this command") || message.contains("ACL failure") => PERMISSIONS,
+        _ if message.contains("cluster support disabled") => {
+            "this is not a cluster; build the gate with `RedisGate::builder`"
+        }
+        _ => return None,
+    })
+}
+
+impl From<InvalidRequest> for Error {
+    fn from(invalid: InvalidRequest) -> Self {
+        Error(Kind::Invalid(invalid))
+    }
+}
+
+impl From<CannotLease> for Error {
+    fn from(cannot: CannotLease) -> Self {
+        Error(Kind::CannotLease(cannot))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::NotConnected { why } => write!(f, "no connection to Redis: {why}"),
-            Error::TooLate => f.write_str("Redis did not answer within the deadline"),
-            Error::TooManyInFlight => f.write_str(
-                "too many requests are waiting for Redis; it is too slow, or in_flight is too small",
+        match &self.0 {
+            Kind::NotConnected { message } => write!(
+                f,
+                "no connection to Redis: {message}; check that the server is running and that its address is right"
             ),
-            Error::NotAsked => f.write_str("Redis failed too often and is not asked until it answers again"),
-            Error::Refused { code, why } => write!(f, "Redis answered {code} {why}"),
-            Error::Nonsense => f.write_str("what answered is no Redis, or not with this script"),
-        }?;
-        self.remedy().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+            Kind::Timeout => f.write_str(
+                "no reply from Redis within the deadline; check the load of the server, or raise `deadline`",
+            ),
+            Kind::TooManyInFlight => f.write_str(
+                "too many requests are in flight; check the load of the server, or raise `in_flight`",
+            ),
+            Kind::BreakerOpen => f.write_str(
+                "the breaker is open after repeated failures of Redis; it closes when a probe succeeds",
+            ),
+            Kind::ErrorReply { code, message } => {
+                write!(f, "Redis replied {code} {message}")?;
+                remedy(code, message).map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+            }
+            Kind::UnexpectedReply => f.write_str(
+                "unexpected reply, from a server that is not Redis or from another script; check the address",
+            ),
+            Kind::Invalid(invalid) => invalid.fmt(f),
+            Kind::CannotLease(cannot) => cannot.fmt(f),
+        }
     }
 }
 
@@ -100,16 +232,16 @@ impl std::error::Error for Error {}
 ///
 /// Before Redis 7, the error of a command inside the script is wrapped in an error of the script: `ERR Error running
 /// script (call to f_…): @user_script:47: @user_script: 47: -READONLY You can't …`.
-fn said(error: &RedisError) -> Option<(&str, &str)> {
-    let (code, why) = (error.code()?, error.detail().unwrap_or_default());
-    let inside = why.starts_with("Error running script").then(|| why.split_once(": -")).flatten();
-    Some(inside.and_then(|(_, inside)| inside.split_once(' ')).unwrap_or((code, why)))
+fn server_error(error: &RedisError) -> Option<(&str, &str)> {
+    let (code, message) = (error.code()?, error.detail().unwrap_or_default());
+    let inner = message.starts_with("Error running script").then(|| message.split_once(": -")).flatten();
+    Some(inner.and_then(|(_, inner)| inner.split_once(' ')).unwrap_or((code, message)))
 }
 
 /// Whether the connection must be replaced after this error.
-pub(crate) fn breaks_the_connection(error: &RedisError) -> bool {
-    let replica = matches!(said(error), Some(("READONLY" | "MASTERDOWN", _)));
-    replica
+pub(crate) fn breaks_connection(error: &RedisError) -> bool {
+    let is_replica = matches!(server_error(error), Some(("READONLY" | "MASTERDOWN", _)));
+    is_replica
         || error.kind() == ErrorKind::Parse
         || error.is_unrecoverable_error()
         || error.is_connection_dropped()

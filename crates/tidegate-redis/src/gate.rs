@@ -16,10 +16,11 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tidegate::{Admission, Answer, Awaited, Gate, InvalidRequest, Part, Permits, WaitingGate, validate};
-use tidegate_core::{Decision, Rule, RuleId, Taken};
+use tidegate::algorithm::Taken;
+use tidegate::gate::{Answer, BoxFuture, Gate, Part, RuleId, WaitingGate, validate};
+use tidegate::{AcquireError, Admission, Decision, InvalidRequest, Permits, Rule, Source};
 use tokio::runtime::Handle;
 use tokio::time::Instant as Deadline;
 
@@ -27,33 +28,36 @@ use crate::breaker::Breaker;
 use crate::build::Builder;
 use crate::connection::{Connection, Transport};
 use crate::error::{Error, is_no_script, is_redirection};
-use crate::health::{Counts, Health};
-use crate::keys::{BEFORE_THE_TAG, Keys};
+use crate::health::{Health, Monitor};
+use crate::keys::{Keys, TAG_OFFSET};
 use crate::lease::LeaseTerms;
 use crate::outage::Outage;
-use crate::permits::{Entry, HeldPermit, HeldPermits};
+use crate::permits::{HeldPermit, HeldPermits, PermitSet};
 use crate::prober::Canary;
-use crate::wait::Until;
+use crate::request::Requests;
+use crate::wait::WaitDeadline;
 use crate::wait_queue::WaitQueues;
-use crate::wire::{self, Call, Described, Line, Payload, Reply, Terms, Verb};
+use crate::wire::{self, Call, CostExtra, Operation, Payload, Reply, RuleArgs, WireRule};
 
-/// Rules with their states in Redis or Valkey, shared by all gates that use the same server.
+/// A rate limiter whose state is in Redis or Valkey, shared by all processes that use the same server.
 ///
 /// ```no_run
-/// use tidegate::{Part, Quota};
-/// use tidegate_redis::{RedisGate, OnOutage};
+/// use tidegate::Quota;
+/// use tidegate_redis::{OnOutage, RedisGate};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let gate = RedisGate::builder("redis://127.0.0.1/")
-///     .rule("everybody", Quota::per_second(5_000)).on_outage(OnOutage::Open)
+///     .rule("global", Quota::per_second(5_000)).on_outage(OnOutage::Open)
 ///     .rule("user", Quota::per_second(10))
 ///     .connect()
 ///     .await?;
-/// let [everybody, user] = ["everybody", "user"].map(|name| gate.id(name).unwrap());
 ///
-/// let admission = gate.check(&[Part::of(everybody), Part::of(user).key("alice")]).await?;
-/// if !admission.is_allowed() {
-///     println!("{} says: {}", gate.name(admission.decision.rule).unwrap(), admission.decision);
+/// let limiter = gate.limiter("user")?; // one rule, as a KeyedLimiter in memory
+/// if limiter.check("alice").await.is_allowed() { /* serve */ }
+///
+/// // Several rules: all are charged or none.
+/// if let Err(refused) = gate.request().rule("global").rule_for("user", "alice").try_acquire().await {
+///     println!("{refused}"); // rule "user": limit reached; retry after 40ms
 /// }
 /// # Ok(())
 /// # }
@@ -74,9 +78,10 @@ pub struct RedisGate {
 pub(crate) struct Shared {
     pub(crate) rules: Box<[RuleSpec]>,
     pub(crate) keys: Keys,
+    /// The SHA-1 of the script for rules.
     pub(crate) sha: String,
-    /// The hash of the other script, for ad-hoc limits.
-    pub(crate) sha_of_brought: String,
+    /// The SHA-1 of the script for ad-hoc limits.
+    pub(crate) adhoc_sha: String,
     pub(crate) connections: Box<[Arc<Connection>]>,
     pub(crate) is_cluster: bool,
     pub(crate) breaker: Arc<Breaker>,
@@ -85,7 +90,7 @@ pub(crate) struct Shared {
     /// The number of gates that share the limits.
     pub(crate) nodes: u32,
     pub(crate) outage: Outage,
-    pub(crate) counts: Counts,
+    pub(crate) monitor: Monitor,
     pub(crate) canary: Canary,
     pub(crate) runtime: Handle,
     pub(crate) waiting: WaitQueues,
@@ -96,15 +101,15 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct RuleSpec {
     pub(crate) name: String,
-    pub(crate) described: Described,
+    pub(crate) encoded: WireRule,
     /// For a concurrency rule: how long a permit is held without being renewed.
     pub(crate) lease: Duration,
-    pub(crate) is_places: bool,
+    pub(crate) is_concurrency: bool,
     /// How the rule is leased, if it is.
-    pub(crate) terms: Option<LeaseTerms>,
+    pub(crate) lease_terms: Option<LeaseTerms>,
 }
 
-/// How many times a call is sent again because the script was not loaded.
+/// How many times a call is repeated because the script was not loaded.
 const NO_SCRIPT_RETRIES: usize = 3;
 
 /// An owned copy of a request, which outlives the caller's borrow.
@@ -114,11 +119,11 @@ pub(crate) struct OwnedRequest(Vec<(RuleId, Vec<u8>, u32)>);
 #[derive(Debug)]
 pub(crate) struct InFlight {
     count: AtomicUsize,
-    most: usize,
+    max: usize,
 }
 
 /// Counts one request in flight until it is dropped.
-struct UnderWay<'a>(&'a InFlight);
+struct InFlightGuard<'a>(&'a InFlight);
 
 /// Generates ids that are unique across processes.
 #[derive(Debug)]
@@ -148,145 +153,98 @@ impl RedisGate {
         u16::try_from(index).ok().map(RuleId)
     }
 
-    /// Returns the name of a rule, for example of the binding one.
+    /// Returns the name of a rule, for example of the one that refused a request.
     #[must_use]
     pub fn name(&self, rule: RuleId) -> Option<&str> {
         self.shared.rules.get(usize::from(rule.0)).map(|rule| rule.name.as_str())
     }
 
-    /// Decides whether all parts of `request` may pass now; charges all of them or none.
+    /// Decides a request of parts; charges all of them or none. Returns an admission also when it refuses.
+    ///
+    /// For services that find rules by number. Programs use [`limiter`](RedisGate::limiter) or
+    /// [`request`](RedisGate::request).
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest`] if the request is empty, names an unknown rule, or names the same rule and key twice. Neither
-    /// a refusal nor an outage of Redis is an error.
-    pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+    /// [`InvalidRequest`] if the request is empty, has an unknown rule, or has the same rule and key twice. Neither a
+    /// refusal nor an outage of Redis is an error.
+    pub async fn check_parts(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(self.shared.check(request, self.shared.until()).await)
+        Ok(self.check_valid(request).await)
     }
 
-    /// As [`check`](RedisGate::check), with the decision of each part in [`Admission::rules`].
+    /// As [`check_parts`](RedisGate::check_parts), with the decision of each part in [`Admission::rules`].
     ///
     /// The list is empty if these decisions are unknown: because Redis did not decide, or because parts with different
     /// keys were decided one after another in a cluster.
     ///
     /// # Errors
     ///
-    /// As [`check`](RedisGate::check).
-    pub async fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+    /// As [`check_parts`](RedisGate::check_parts).
+    pub async fn check_each_parts(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.shared.validate(request)?;
-        Ok(self.shared.check_each(request, self.shared.until()).await)
+        Ok(self.check_each_valid(request).await)
     }
 
-    /// As [`check`](RedisGate::check), but waits until the request may pass.
-    ///
-    /// Refuses only what can never pass.
-    ///
-    /// Waiters of this process queue for the state that refused them, first come, first served, and only the first
-    /// waiter of a queue sends requests to Redis. There is no order between waiters of different processes, nor between
-    /// waiters and plain checks.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check).
-    pub async fn acquire(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.acquire_in(request, Until(None)).await
-    }
-
-    /// As [`acquire`](RedisGate::acquire), but waits at most `timeout`.
-    ///
-    /// Refuses immediately if that cannot suffice.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check).
-    pub async fn acquire_timeout(
+    pub(crate) async fn acquire_valid(
         &self,
         request: &[Part<'_>],
-        timeout: Duration,
-    ) -> Result<Admission, InvalidRequest> {
-        self.acquire_in(request, Until::after(timeout)).await
+        deadline: WaitDeadline,
+    ) -> Result<Admission, AcquireError> {
+        let timeout = deadline.time_left();
+        self.allowed(request, crate::wait::acquire(&self.shared, request, deadline).await, timeout)
     }
 
-    /// As [`acquire`](RedisGate::acquire), but waits at most until `deadline`.
-    ///
-    /// Refuses immediately if that cannot suffice.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check).
-    pub async fn acquire_until(
-        &self,
-        request: &[Part<'_>],
-        deadline: Instant,
-    ) -> Result<Admission, InvalidRequest> {
-        self.acquire_in(request, Until(Some(deadline.into()))).await
-    }
-
-    async fn acquire_in(&self, request: &[Part<'_>], until: Until) -> Result<Admission, InvalidRequest> {
-        self.shared.validate(request)?;
-        Ok(crate::wait::acquire(&self.shared, request, until).await)
-    }
-
-    /// Decides as [`check`](RedisGate::check) would, but charges nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check).
-    pub async fn peek(&self, request: &[Part<'_>]) -> Result<Result<Decision, Error>, InvalidRequest> {
-        self.shared.validate(request)?;
-        Ok(self.shared.ask_each(Verb::Peek, request).await.map(|reply| reply.0))
-    }
-
-    /// Takes as much of `most` as all parts have left, which may be 0.
-    ///
-    /// The costs of the parts are ignored, and concurrency rules are left out. In a cluster, different amounts may be
-    /// taken from parts with different keys; the result is the smallest.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check); the inner error says why Redis did not decide.
-    pub async fn take(
-        &self,
-        request: &[Part<'_>],
-        most: u32,
-    ) -> Result<Result<Taken, Error>, InvalidRequest> {
-        self.shared.validate(request)?;
-        let request: Vec<Part<'_>> = self.shared.rates(request).map(|part| part.cost(most)).collect();
+    pub(crate) async fn take_valid(&self, request: &[Part<'_>]) -> Result<Taken, Error> {
+        let request: Vec<Part<'_>> = self.shared.rate_parts(request).collect();
         if request.is_empty() {
-            return Err(InvalidRequest::Empty);
+            return Err(InvalidRequest::Empty.into());
         }
-        let answer = self.shared.ask_each(Verb::Take, &request).await;
-        Ok(answer.map(|(decision, amount)| Taken { amount: amount.unwrap_or(0), decision }))
+        let (decision, amount) = self.shared.call_each(Operation::Take, &request).await?;
+        Ok(Taken { amount: amount.unwrap_or(0), decision })
     }
 
-    /// Refunds what a recent charge took from each part, never above the limit.
+    /// Returns the admission if it allows the request, otherwise the error with the name of the rule that refused.
     ///
-    /// Permits of concurrency rules are returned by dropping them.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](RedisGate::check); the inner error says why Redis did not do it.
-    pub async fn refund(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
-        self.shared.validate(request)?;
-        let request: Vec<Part<'_>> = self.shared.rates(request).collect();
-        if request.is_empty() {
-            return Ok(Ok(()));
+    /// `timeout` is how long the request would have waited.
+    pub(crate) fn allowed(
+        &self,
+        request: &[Part<'_>],
+        admission: Admission,
+        timeout: Option<Duration>,
+    ) -> Result<Admission, AcquireError> {
+        if admission.is_allowed() {
+            return Ok(admission);
         }
-        Ok(self.shared.ask_each(Verb::Refund, &request).await.map(|_| ()))
+        let decision = admission.decision;
+        let cost = request.iter().find(|part| part.rule == decision.rule).map_or(0, |part| part.cost);
+        let error = match timeout {
+            _ if decision.source == Source::Closed => AcquireError::outage(&decision),
+            Some(timeout) => AcquireError::timed_out(&decision, cost, timeout),
+            None => AcquireError::refused(&decision, cost),
+        };
+        Err(match self.name(decision.rule) {
+            Some(name) => error.named(name.into()),
+            None => error,
+        })
     }
 
-    /// Clears the recorded usage of each part's key under its rule, and every permit held on it.
-    ///
-    /// # Errors
-    ///
-    /// As [`refund`](RedisGate::refund).
-    pub async fn reset(&self, request: &[Part<'_>]) -> Result<Result<(), Error>, InvalidRequest> {
-        self.shared.validate(request)?;
-        Ok(self.shared.ask_each(Verb::Reset, request).await.map(|_| ()))
+    /// Rejects concurrency limits: `check` would release their permits at once.
+    pub(crate) fn without_permits(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
+        match request.iter().find(|part| self.shared.spec(part).is_concurrency) {
+            None => Ok(()),
+            Some(part) => {
+                Err(InvalidRequest::NeedsPermit { rule: self.shared.spec(part).name.as_str().into() })
+            }
+        }
     }
 
-    /// Returns the name of the string in Redis that holds the state of this part.
+    pub(crate) fn find(&self, name: &str) -> Result<RuleId, InvalidRequest> {
+        let names = || self.shared.rules.iter().map(|rule| &rule.name);
+        self.id(name).ok_or_else(|| InvalidRequest::no_rule_named(name, names()))
+    }
+
+    /// Returns the Redis key that holds the state of this part.
     ///
     /// Useful for `GET`, `PTTL` or `DEL` by hand.
     #[must_use]
@@ -298,7 +256,7 @@ impl RedisGate {
     /// Waits up to `within` until limits are enforced, and returns whether they are.
     pub async fn ready(&self, within: Duration) -> bool {
         let enforced = async {
-            while self.shared.counts.enforced() != Some(true) || self.shared.breaker.is_open() {
+            while self.shared.monitor.enforced() != Some(true) || self.shared.breaker.is_open() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
@@ -314,15 +272,15 @@ impl RedisGate {
 
 /// Decisions through this trait run in a task of their own.
 ///
-/// Once `decide` has returned, Redis is asked even if the caller stops waiting for the answer. Otherwise a client that
+/// Once `decide` has returned, the request is sent to Redis even if the caller stops waiting for the decision. Otherwise a client that
 /// resets its request quickly enough would not be counted.
 impl Gate for RedisGate {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        self.decide_in_task(request, Tell::Binding)
+        self.decide_in_task(request, Scope::Binding)
     }
 
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        self.decide_in_task(request, Tell::Each)
+        self.decide_in_task(request, Scope::Each)
     }
 
     fn rule(&self, name: &str) -> Option<RuleId> {
@@ -331,31 +289,69 @@ impl Gate for RedisGate {
 }
 
 impl RedisGate {
-    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
+    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], scope: Scope) -> Answer<'a> {
         if let Err(invalid) = self.shared.validate(request) {
             return Answer::Ready(Err(invalid));
         }
         if self.shared.breaker.is_open() {
-            return Answer::Ready(Ok(self.shared.without_redis(request, &Error::NotAsked)));
+            return Answer::Ready(Ok(self.shared.without_redis(request, &Error::breaker_open())));
         }
-        let (shared, kept, until) = (self.shared.clone(), OwnedRequest::of(request), self.shared.until());
-        let asking = self.shared.runtime.spawn(async move {
-            match tell {
-                Tell::Binding => shared.check(&kept.parts(), until).await,
-                Tell::Each => shared.check_each(&kept.parts(), until).await,
+        let (shared, owned, deadline) =
+            (self.shared.clone(), OwnedRequest::of(request), self.shared.new_deadline());
+        let task = self.shared.runtime.spawn(async move {
+            match scope {
+                Scope::Binding => shared.check(&owned.parts(), deadline).await,
+                Scope::Each => shared.check_each(&owned.parts(), deadline).await,
             }
         });
         Answer::Pending(Box::pin(async move {
             // The task fails to finish only if the runtime is shutting down.
-            let answer = asking.await;
-            Ok(answer.unwrap_or_else(|_| self.shared.without_redis(request, &Error::NotAsked)))
+            let reply = task.await;
+            Ok(reply.unwrap_or_else(|_| self.shared.without_redis(request, &Error::breaker_open())))
         }))
     }
 }
 
 impl WaitingGate for RedisGate {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
-        Box::pin(async move { Ok(self.acquire_timeout(request, within).await?) })
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
+        Box::pin(async move {
+            self.shared.validate(request)?;
+            self.acquire_valid(request, WaitDeadline::after(within)).await
+        })
+    }
+}
+
+impl Requests for RedisGate {
+    fn gate(&self) -> &RedisGate {
+        self
+    }
+
+    async fn check_valid(&self, parts: &[Part<'_>]) -> Admission {
+        self.shared.check(parts, self.shared.new_deadline()).await
+    }
+
+    async fn check_each_valid(&self, parts: &[Part<'_>]) -> Admission {
+        self.shared.check_each(parts, self.shared.new_deadline()).await
+    }
+
+    async fn peek_valid(&self, parts: &[Part<'_>]) -> Result<Decision, Error> {
+        self.shared.call_each(Operation::Peek, parts).await.map(|(decision, _)| decision)
+    }
+
+    async fn refund_valid(&self, parts: &[Part<'_>]) -> Result<(), Error> {
+        let parts: Vec<Part<'_>> = self.shared.rate_parts(parts).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.shared.call_each(Operation::Refund, &parts).await.map(|_| ())
+    }
+
+    async fn reset_valid(&self, parts: &[Part<'_>]) -> Result<(), Error> {
+        self.shared.call_each(Operation::Reset, parts).await.map(|_| ())
     }
 }
 
@@ -368,7 +364,7 @@ impl fmt::Debug for RedisGate {
 
 /// Which decisions the caller wants: that of the binding rule, or that of each part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Tell {
+pub(crate) enum Scope {
     Binding,
     Each,
 }
@@ -391,34 +387,35 @@ impl Shared {
     }
 
     /// Returns the deadline of a decision that begins now.
-    pub(crate) fn until(&self) -> Deadline {
+    pub(crate) fn new_deadline(&self) -> Deadline {
         Deadline::now() + self.deadline
     }
 
-    /// Decides a valid request, by `until` at the latest.
-    pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
+    /// Decides a valid request, by `deadline` at the latest.
+    pub(crate) async fn check(self: &Arc<Self>, request: &[Part<'_>], deadline: Deadline) -> Admission {
         let decided = if self.is_cluster && spans_keys(request) {
-            crate::cross_slot::check(self, request, until).await
+            crate::cross_slot::check(self, request, deadline).await
         } else {
-            self.check_together(request, left(until)).await.map(|(admission, _)| admission)
+            self.check_in_one_call(request, time_left(deadline)).await.map(|(admission, _)| admission)
         };
         match decided {
             Ok(admission) => {
-                self.counts.count(admission.decision.source);
+                self.monitor.count_decision(admission.decision.source);
                 admission
             }
             Err(error) => self.without_redis(request, &error),
         }
     }
 
-    pub(crate) async fn check_each(self: &Arc<Self>, request: &[Part<'_>], until: Deadline) -> Admission {
+    pub(crate) async fn check_each(self: &Arc<Self>, request: &[Part<'_>], deadline: Deadline) -> Admission {
         if self.is_cluster && spans_keys(request) {
-            return self.check(request, until).await;
+            return self.check(request, deadline).await;
         }
-        match self.check_together(request, left(until)).await {
+        match self.check_in_one_call(request, time_left(deadline)).await {
             Ok((admission, reply)) => {
-                self.counts.count(admission.decision.source);
-                let rules = reply.decisions.iter().zip(request).map(|(said, part)| said.of_rule(part.rule));
+                self.monitor.count_decision(admission.decision.source);
+                let rules =
+                    reply.decisions.iter().zip(request).map(|(decision, part)| decision.of_rule(part.rule));
                 Admission { rules: rules.collect(), ..admission }
             }
             Err(error) => self.without_redis(request, &error),
@@ -426,67 +423,74 @@ impl Shared {
     }
 
     /// Decides all parts in one call. The reply has the decision of each part.
-    pub(crate) async fn check_together(
+    pub(crate) async fn check_in_one_call(
         self: &Arc<Self>,
         request: &[Part<'_>],
         within: Duration,
     ) -> Result<(Admission, Reply), Error> {
-        let queues = self.queues(request);
+        let rules = self.rule_args(request);
         // Created before the call is sent: if the reply is lost or the caller stops waiting, permits may be held all
         // the same.
-        let places = self.id_for(request).map(|id| self.places(id, request, &queues));
-        let id = places.as_ref().map(HeldPermits::id);
-        let reply = self.ask(Verb::Check, &queues, id.as_deref(), within).await?;
-        let decision = bound(&reply, request);
-        let permits = match places {
-            Some(places) if decision.is_allowed() => Permits::none().with(Box::new(places.held())),
-            Some(places) => places.none_taken(),
+        let requested = self.id_for(request).map(|id| self.requested_permits(id, request, &rules));
+        let id = requested.as_ref().map(HeldPermits::id);
+        let reply = self.call_rules(Operation::Check, &rules, id.as_deref(), within).await?;
+        let decision = binding_decision(&reply, request);
+        let permits = match requested {
+            Some(requested) if decision.is_allowed() => {
+                Permits::none().with(Box::new(requested.start_renewing()))
+            }
+            Some(requested) => requested.refused(),
             None => Permits::none(),
         };
         Ok((Admission { permits, ..Admission::without_permits(decision) }, reply))
     }
 
-    /// Returns a new id for the permits of the request, if it asks for any.
+    /// Returns a new id for the permits of the request, if it needs any.
     fn id_for(&self, request: &[Part<'_>]) -> Option<Vec<u8>> {
-        request.iter().any(|part| self.spec(part).is_places).then(|| self.ids.next())
+        request.iter().any(|part| self.spec(part).is_concurrency).then(|| self.ids.next())
     }
 
-    fn places(self: &Arc<Self>, id: Vec<u8>, request: &[Part<'_>], queues: &[Line<'_>]) -> HeldPermits {
-        let places = request.iter().zip(queues).filter(|(part, _)| self.spec(part).is_places);
-        let places = places.map(|(part, line)| HeldPermit {
-            key: line.key.clone(),
+    fn requested_permits(
+        self: &Arc<Self>,
+        id: Vec<u8>,
+        request: &[Part<'_>],
+        rules: &[RuleArgs<'_>],
+    ) -> HeldPermits {
+        let permits = request.iter().zip(rules).filter(|(part, _)| self.spec(part).is_concurrency);
+        let permits = permits.map(|(part, args)| HeldPermit {
+            key: args.key.clone(),
             rule: usize::from(part.rule.0),
-            cost: line.cost,
+            cost: args.cost,
         });
-        HeldPermits::asked_for(Entry { shared: self.clone(), id, places: places.collect() })
+        HeldPermits::requested(PermitSet { shared: self.clone(), id, permits: permits.collect() })
     }
 
     /// Decides without Redis.
     pub(crate) fn without_redis(&self, request: &[Part<'_>], error: &Error) -> Admission {
-        self.counts.saw(error);
-        self.counts.fell_back(error);
+        self.monitor.record_error(error);
+        self.monitor.count_fallback(error);
         let admission = self.outage.check(request);
-        self.counts.count(admission.decision.source);
+        self.monitor.count_decision(admission.decision.source);
         admission
     }
 
-    /// Runs the same verb for all parts, one part at a time if keys differ in a cluster.
+    /// Runs the same operation for all parts, one part at a time if keys differ in a cluster.
     ///
-    /// Only for verbs that change nothing or cannot be refused.
-    pub(crate) async fn ask_each(
+    /// Only for operations that change nothing or cannot be refused.
+    pub(crate) async fn call_each(
         &self,
-        verb: Verb,
+        operation: Operation,
         request: &[Part<'_>],
     ) -> Result<(Decision, Option<u32>), Error> {
         if !(self.is_cluster && spans_keys(request)) {
-            let reply = self.ask(verb, &self.queues(request), None, self.deadline).await?;
-            return Ok((bound(&reply, request), reply.taken));
+            let reply = self.call_rules(operation, &self.rule_args(request), None, self.deadline).await?;
+            return Ok((binding_decision(&reply, request), reply.taken));
         }
         let mut strictest: Option<(Decision, Option<u32>)> = None;
         for part in request {
             let part = std::slice::from_ref(part);
-            let reply = self.ask(verb, &self.queues(part), None, self.deadline).await?;
-            let decision = bound(&reply, part);
+            let reply = self.call_rules(operation, &self.rule_args(part), None, self.deadline).await?;
+            let decision = binding_decision(&reply, part);
             strictest = Some(match strictest {
                 Some((other, taken)) => (other.and(decision), taken.min(reply.taken)),
                 None => (decision, reply.taken),
@@ -495,85 +499,86 @@ impl Shared {
         Ok(strictest.expect("a request has at least one part"))
     }
 
-    /// Returns the parts that are not of concurrency rules.
-    pub(crate) fn rates<'a>(&self, request: &[Part<'a>]) -> impl Iterator<Item = Part<'a>> {
-        request.iter().copied().filter(|part| !self.spec(part).is_places)
+    /// Returns the parts whose rules are rate limits, and not concurrency limits.
+    pub(crate) fn rate_parts<'a>(&self, request: &[Part<'a>]) -> impl Iterator<Item = Part<'a>> {
+        request.iter().copied().filter(|part| !self.spec(part).is_concurrency)
     }
 
     pub(crate) fn spec(&self, part: &Part<'_>) -> &RuleSpec {
         &self.rules[usize::from(part.rule.0)]
     }
 
-    /// Returns the names of the strings in Redis.
-    pub(crate) fn names(&self, request: &[Part<'_>]) -> Vec<Vec<u8>> {
+    /// Returns the Redis key of each part.
+    pub(crate) fn key_names(&self, request: &[Part<'_>]) -> Vec<Vec<u8>> {
         request.iter().map(|part| self.keys.name(&self.spec(part).name, part.key.bytes())).collect()
     }
 
-    pub(crate) fn queues<'a>(&'a self, request: &[Part<'_>]) -> Vec<Line<'a>> {
-        let named = request.iter().zip(self.names(request));
+    pub(crate) fn rule_args<'a>(&'a self, request: &[Part<'_>]) -> Vec<RuleArgs<'a>> {
+        let named = request.iter().zip(self.key_names(request));
         named
-            .map(|(part, key)| Line {
+            .map(|(part, key)| RuleArgs {
                 key,
                 cost: part.cost,
-                terms: Terms::Plain,
-                rule: &self.spec(part).described,
+                extra: CostExtra::None,
+                rule: &self.spec(part).encoded,
             })
             .collect()
     }
 
-    /// Calls the script unless the breaker is open, and records the result.
-    pub(crate) async fn ask(
+    /// Calls the script for rules unless the breaker is open, and records the result.
+    pub(crate) async fn call_rules(
         &self,
-        verb: Verb,
-        queues: &[Line<'_>],
+        operation: Operation,
+        rules: &[RuleArgs<'_>],
         id: Option<&[u8]>,
         within: Duration,
     ) -> Result<Reply, Error> {
-        let call = Call { sha: &self.sha, said: Payload::Rules { verb, queues, id } };
-        self.put(self.link_of(queues), &call, within, |value| wire::read(value, queues)).await
+        let call = Call { sha: &self.sha, payload: Payload::Rules { operation, rules, id } };
+        self.call_script(self.connection_for_rules(rules), &call, within, |value| wire::decode(value, rules))
+            .await
     }
 
-    /// Makes a call to any script unless the breaker is open, and records the result.
-    pub(crate) async fn put<T>(
+    /// Calls any script unless the breaker is open, and records the result.
+    pub(crate) async fn call_script<T>(
         &self,
         connection: &Connection,
         call: &Call<'_>,
         within: Duration,
-        read: impl FnOnce(&redis::Value) -> Option<T>,
+        decode: impl FnOnce(&redis::Value) -> Option<T>,
     ) -> Result<T, Error> {
         if self.breaker.is_open() {
-            return Err(Error::NotAsked);
+            return Err(Error::breaker_open());
         }
         if within.is_zero() {
-            return Err(Error::TooLate);
+            return Err(Error::timeout());
         }
-        let _under_way = self.in_flight.enter().ok_or(Error::TooManyInFlight)?;
-        let answer = self.send(connection, call, within, read).await;
-        match &answer {
+        let _in_flight = self.in_flight.enter().ok_or(Error::too_many_in_flight())?;
+        let reply = self.send(connection, call, within, decode).await;
+        match &reply {
             Ok(_) => {
                 self.breaker.succeeded();
-                self.outage.is_over();
+                self.outage.redis_replied();
             }
             Err(error) => {
-                self.counts.saw(error);
-                if error.is_the_servers() {
+                self.monitor.record_error(error);
+                if error.is_server_failure() {
                     self.breaker.failed();
                 }
             }
         }
-        answer
+        reply
     }
 
-    /// Calls the script even while the breaker is open.
-    pub(crate) async fn send_in_time(
+    /// Calls the script for rules even while the breaker is open.
+    pub(crate) async fn call_despite_breaker(
         &self,
         connection: &Connection,
-        verb: Verb,
-        queues: &[Line<'_>],
+        operation: Operation,
+        rules: &[RuleArgs<'_>],
         id: Option<&[u8]>,
     ) -> Result<Reply, Error> {
-        let call = Call { sha: &self.sha, said: Payload::Rules { verb, queues, id } };
-        self.send(connection, &call, self.deadline, |value| wire::read(value, queues)).await
+        let call = Call { sha: &self.sha, payload: Payload::Rules { operation, rules, id } };
+        self.send(connection, &call, self.deadline, |value| wire::decode(value, rules)).await
     }
 
     async fn send<T>(
@@ -581,40 +586,40 @@ impl Shared {
         connection: &Connection,
         call: &Call<'_>,
         within: Duration,
-        read: impl FnOnce(&redis::Value) -> Option<T>,
+        decode: impl FnOnce(&redis::Value) -> Option<T>,
     ) -> Result<T, Error> {
         let (transport, number) = connection.transport()?;
-        self.counts.asked();
+        self.monitor.count_command();
         match tokio::time::timeout(within, send(connection, transport, call)).await {
             Ok(Ok(value)) => {
-                connection.answered();
-                read(&value).ok_or(Error::Nonsense)
+                connection.received_reply();
+                decode(&value).ok_or(Error::unexpected_reply())
             }
             Ok(Err(error)) => {
                 connection.failed(number, &error);
-                Err(Error::of(&error))
+                Err(Error::from_redis(&error))
             }
             Err(_) => {
-                connection.is_late(number);
-                Err(Error::TooLate)
+                connection.timed_out(number);
+                Err(Error::timeout())
             }
         }
     }
 
-    pub(crate) fn link_of(&self, queues: &[Line<'_>]) -> &Connection {
-        self.link_to(queues.last().map_or(&[], |line| &line.key))
+    pub(crate) fn connection_for_rules(&self, rules: &[RuleArgs<'_>]) -> &Connection {
+        self.connection_for(rules.last().map_or(&[], |args| &args.key))
     }
 
     /// Chooses the connection for a key.
     ///
     /// Requests for one key use the same connection, so that they arrive in the order in which they were made. If that
     /// connection is down, another one is used.
-    pub(crate) fn link_to(&self, key: &[u8]) -> &Connection {
-        let letters = key.iter().skip(BEFORE_THE_TAG).take(2); // of its tag, which is a hash
-        let first = letters.map(|letter| usize::from(*letter)).sum::<usize>() % self.connections.len();
+    pub(crate) fn connection_for(&self, key: &[u8]) -> &Connection {
+        let bytes = key.iter().skip(TAG_OFFSET).take(2); // of the tag, which is a hash
+        let first = bytes.map(|byte| usize::from(*byte)).sum::<usize>() % self.connections.len();
         let (before, from) = self.connections.split_at(first);
-        let mut in_turn = from.iter().chain(before);
-        in_turn.find(|connection| connection.transport().is_ok()).unwrap_or(&self.connections[first])
+        let mut candidates = from.iter().chain(before);
+        candidates.find(|connection| connection.transport().is_ok()).unwrap_or(&self.connections[first])
     }
 
     fn health(&self) -> Health {
@@ -624,16 +629,16 @@ impl Shared {
         warnings.dedup();
         let down = found.iter().find_map(|found| found.as_ref().err().cloned());
         Health {
-            enforced: self.counts.enforced(),
+            enforced: self.monitor.enforced(),
             connections: (found.iter().flatten().count(), found.len()),
-            not_asked: self.breaker.is_open(),
-            openings: self.breaker.openings(),
+            breaker_open: self.breaker.is_open(),
+            breaker_openings: self.breaker.openings(),
             server: found.iter().flatten().map(|it| it.server.clone()).next().unwrap_or_default(),
             warnings,
-            last_trouble: down.or_else(|| self.counts.last_trouble()),
-            decisions: self.counts.decisions(),
-            fallbacks: self.counts.fallbacks(),
-            commands: self.counts.commands(),
+            last_error: down.or_else(|| self.monitor.last_error()),
+            decisions: self.monitor.decisions(),
+            fallbacks: self.monitor.fallbacks(),
+            commands: self.monitor.commands(),
         }
     }
 }
@@ -649,22 +654,22 @@ async fn send(
 ) -> Result<redis::Value, redis::RedisError> {
     for _ in 0..NO_SCRIPT_RETRIES {
         let loads = connection.loads();
-        match transport.ask(call).await {
+        match transport.call(call).await {
             Err(error) if is_no_script(&error) => connection.load(&mut transport, loads).await?,
-            Err(error) if is_redirection(&error) => return transport.ask_as_told(call, &error).await,
+            Err(error) if is_redirection(&error) => return transport.follow_redirection(call, &error).await,
             reply => return reply,
         }
     }
-    transport.ask(call).await
+    transport.call(call).await
 }
 
 /// Returns the time left until a deadline.
-pub(crate) fn left(until: Deadline) -> Duration {
-    until.saturating_duration_since(Deadline::now())
+pub(crate) fn time_left(deadline: Deadline) -> Duration {
+    deadline.saturating_duration_since(Deadline::now())
 }
 
 /// Returns the decision of the binding part.
-pub(crate) fn bound(reply: &Reply, request: &[Part<'_>]) -> Decision {
+pub(crate) fn binding_decision(reply: &Reply, request: &[Part<'_>]) -> Decision {
     reply.decisions[reply.binding].of_rule(request[reply.binding].rule)
 }
 
@@ -675,17 +680,17 @@ fn spans_keys(request: &[Part<'_>]) -> bool {
 // === impl InFlight ===
 
 impl InFlight {
-    pub(crate) const fn at_most(most: usize) -> Self {
-        InFlight { count: AtomicUsize::new(0), most }
+    pub(crate) const fn at_most(max: usize) -> Self {
+        InFlight { count: AtomicUsize::new(0), max }
     }
 
-    fn enter(&self) -> Option<UnderWay<'_>> {
-        let under_way = UnderWay(self);
-        (self.count.fetch_add(1, Ordering::Relaxed) < self.most).then_some(under_way)
+    fn enter(&self) -> Option<InFlightGuard<'_>> {
+        let guard = InFlightGuard(self);
+        (self.count.fetch_add(1, Ordering::Relaxed) < self.max).then_some(guard)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -694,7 +699,7 @@ impl Drop for UnderWay<'_> {
 // === impl Ids ===
 
 impl Ids {
-    pub(crate) fn draw() -> Self {
+    pub(crate) fn random() -> Self {
         Ids { process: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(0) }
     }
 
@@ -708,14 +713,20 @@ impl RuleSpec {
     pub(crate) fn rate(name: String, rule: &Rule) -> Self {
         RuleSpec {
             name,
-            described: Described::rule(rule),
+            encoded: WireRule::rate(rule),
             lease: Duration::ZERO,
-            is_places: false,
-            terms: None,
+            is_concurrency: false,
+            lease_terms: None,
         }
     }
 
-    pub(crate) fn places(name: String, limit: u32, lease: Duration) -> Self {
-        RuleSpec { name, described: Described::places(limit, lease), lease, is_places: true, terms: None }
+    pub(crate) fn concurrency(name: String, limit: u32, lease: Duration) -> Self {
+        RuleSpec {
+            name,
+            encoded: WireRule::concurrency(limit, lease),
+            lease,
+            is_concurrency: true,
+            lease_terms: None,
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! # Health: whether limits are really enforced
 //!
-//! A rule with `on_outage: open` lets everything pass during an outage, and this may go unnoticed: that is the danger
-//! of it. So every decision is counted by its source. In addition, a canary checks enforcement: a limit of one is
+//! A rule with `on_outage: open` lets everything pass during an outage, which may go unnoticed. So every decision is counted by its source. In addition, a canary checks enforcement: a limit of one is
 //! requested twice every few seconds, and the second request must be refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +10,7 @@ use crate::error::Error;
 use crate::lease;
 use tidegate_core::Source;
 
-/// The health of a [`RedisGate`](crate::RedisGate).
+/// Reports whether a [`RedisGate`](crate::RedisGate) enforces its limits, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
@@ -19,16 +18,16 @@ pub struct Health {
     pub enforced: Option<bool>,
     /// The number of established connections, and of connections that should be established.
     pub connections: (usize, usize),
-    /// Whether the breaker is open: Redis failed so often that no requests are sent.
-    pub not_asked: bool,
+    /// Whether the breaker is open: Redis failed repeatedly, so no requests are sent until a probe succeeds.
+    pub breaker_open: bool,
     /// How many times the breaker has opened.
-    pub openings: u64,
+    pub breaker_openings: u64,
     /// Name and version that the server reports.
     pub server: String,
     /// Problems of the servers, one sentence each.
     pub warnings: Vec<String>,
     /// The most recent reason why Redis did not decide.
-    pub last_trouble: Option<Error>,
+    pub last_error: Option<Error>,
     /// The number of decisions by source.
     pub decisions: Decisions,
     /// The number of decisions made without Redis, by reason.
@@ -69,38 +68,38 @@ pub struct Decisions {
     pub closed: u64,
 }
 
-/// The counters of a gate, updated with each decision.
+/// The counters of a gate, and what was observed last.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) numbers: Arc<Numbers>,
+pub(crate) struct Monitor {
+    pub(crate) counters: Arc<Counters>,
     /// 0: not known, 1: not enforced, 2: enforced.
     canary: AtomicU64,
-    last_trouble: RwLock<Option<Error>>,
+    last_error: RwLock<Option<Error>>,
 }
 
 /// Counters that only grow. A gate that replaces another continues them.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct Counters {
     strict: AtomicU64,
     local: AtomicU64,
     open: AtomicU64,
     closed: AtomicU64,
     commands: AtomicU64,
-    /// In the order of [`Fallbacks::REASONS`].
-    fallbacks: [AtomicU64; Fallbacks::REASONS.len()],
+    /// In the order of [`Error::REASONS`].
+    fallbacks: [AtomicU64; Error::REASONS.len()],
     /// Openings of the breaker.
     pub(crate) openings: Arc<AtomicU64>,
-    pub(crate) leases: lease::Counts,
+    pub(crate) leases: lease::LeaseCounters,
 }
 
-impl Counts {
-    pub(crate) fn going_on(numbers: Arc<Numbers>) -> Self {
-        Counts { numbers, ..Counts::default() }
+impl Monitor {
+    pub(crate) fn continuing(counters: Arc<Counters>) -> Self {
+        Monitor { counters, ..Monitor::default() }
     }
 
     #[inline]
-    pub(crate) fn count(&self, source: Source) {
-        let Numbers { strict, local, open, closed, .. } = &*self.numbers;
+    pub(crate) fn count_decision(&self, source: Source) {
+        let Counters { strict, local, open, closed, .. } = &*self.counters;
         let count = match source {
             Source::Local | Source::Sketch => local,
             Source::Open => open,
@@ -111,33 +110,33 @@ impl Counts {
     }
 
     /// Counts a decision made without Redis.
-    pub(crate) fn fell_back(&self, error: &Error) {
-        self.numbers.fallbacks[reason(error)].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_fallback(&self, error: &Error) {
+        self.counters.fallbacks[error.reason_index()].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn fallbacks(&self) -> Fallbacks {
         let [deadline, not_connected, breaker_open, too_many_in_flight, error] =
-            self.numbers.fallbacks.each_ref().map(|count| count.load(Ordering::Relaxed));
+            self.counters.fallbacks.each_ref().map(|count| count.load(Ordering::Relaxed));
         Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error }
     }
 
     /// Counts a call of the script.
     #[inline]
-    pub(crate) fn asked(&self) {
-        self.numbers.commands.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_command(&self) {
+        self.counters.commands.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn commands(&self) -> u64 {
-        self.numbers.commands.load(Ordering::Relaxed)
+        self.counters.commands.load(Ordering::Relaxed)
     }
 
     pub(crate) fn decisions(&self) -> Decisions {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Numbers { strict, local, open, closed, .. } = &*self.numbers;
+        let Counters { strict, local, open, closed, .. } = &*self.counters;
         Decisions { strict: read(strict), local: read(local), open: read(open), closed: read(closed) }
     }
 
-    pub(crate) fn saw_canary(&self, enforced: bool) {
+    pub(crate) fn record_canary(&self, enforced: bool) {
         self.canary.store(1 + u64::from(enforced), Ordering::Relaxed);
     }
 
@@ -148,43 +147,29 @@ impl Counts {
         }
     }
 
-    pub(crate) fn saw(&self, error: &Error) {
-        if *error == Error::NotAsked {
+    pub(crate) fn record_error(&self, error: &Error) {
+        if error.is_breaker_open() {
             return; // the error before it says more
         }
-        let mut last = self.last_trouble.write().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_error.write().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref() != Some(error) {
             *last = Some(error.clone());
         }
     }
 
-    pub(crate) fn last_trouble(&self) -> Option<Error> {
-        self.last_trouble.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Returns the index of a reason in [`Fallbacks::REASONS`].
-fn reason(error: &Error) -> usize {
-    match error {
-        Error::TooLate => 0,
-        Error::NotConnected { .. } => 1,
-        Error::NotAsked => 2,
-        Error::TooManyInFlight => 3,
-        Error::Refused { .. } | Error::Nonsense => 4,
+    pub(crate) fn last_error(&self) -> Option<Error> {
+        self.last_error.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 // === impl Fallbacks ===
 
 impl Fallbacks {
-    const REASONS: [&'static str; 5] =
-        ["deadline", "not_connected", "breaker_open", "too_many_in_flight", "error"];
-
     /// Returns each reason, as metrics name it, with its number of decisions.
     pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Fallbacks { deadline, not_connected, breaker_open, too_many_in_flight, error } = *self;
         let counts = [deadline, not_connected, breaker_open, too_many_in_flight, error];
-        Fallbacks::REASONS.into_iter().zip(counts)
+        Error::REASONS.into_iter().zip(counts)
     }
 
     /// Returns the number of decisions made without Redis, for any reason.

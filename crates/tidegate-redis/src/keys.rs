@@ -11,7 +11,7 @@
 //!
 //! The part in braces decides the cluster slot, so all rules of one key share a slot and one call can charge all of them.
 //!
-//! The version takes the place of a separator, because Redis needs 16 bytes more per key for a name of 31 bytes than for one
+//! The version replaces a separator, because Redis needs 16 bytes more per key for a name of 31 bytes than for one
 //! of 30: with a rule name of three characters this is exactly 30.
 
 use base64::Engine;
@@ -28,24 +28,24 @@ pub(crate) struct Keys {
 const PREFIX: &[u8] = b"tg1{";
 
 /// The position of the tag in a name.
-pub(crate) const BEFORE_THE_TAG: usize = PREFIX.len();
+pub(crate) const TAG_OFFSET: usize = PREFIX.len();
 
 impl Keys {
-    pub(crate) fn of(tenant: &str) -> Self {
+    pub(crate) fn for_tenant(tenant: &str) -> Self {
         let mut hash = Sha256::new();
-        feed(&mut hash, tenant.as_bytes());
+        hash_with_length(&mut hash, tenant.as_bytes());
         Keys { tenant: hash }
     }
 
     /// The name of the state of `key` under ad-hoc limits. It has no rule name, and every rule has one, so it is unique.
-    pub(crate) fn of_brought(&self, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn adhoc_name(&self, key: &[u8]) -> Vec<u8> {
         self.name("", key)
     }
 
     /// The name of the state of `key` under the rule with this name.
     pub(crate) fn name(&self, rule: &str, key: &[u8]) -> Vec<u8> {
         let mut hash = self.tenant.clone();
-        feed(&mut hash, key);
+        hash_with_length(&mut hash, key);
         let digest = hash.finalize();
         let mut name = Vec::with_capacity(PREFIX.len() + 23 + rule.len());
         name.extend_from_slice(PREFIX);
@@ -57,7 +57,7 @@ impl Keys {
 }
 
 /// Adds the length first, so that no two pairs of tenant and key have the same input.
-fn feed(hash: &mut Sha256, bytes: &[u8]) {
+fn hash_with_length(hash: &mut Sha256, bytes: &[u8]) {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     hash.update(length.to_be_bytes());
     hash.update(bytes);
@@ -68,7 +68,7 @@ mod tests {
     use super::Keys;
 
     fn name(tenant: &str, rule: &str, key: &str) -> String {
-        String::from_utf8(Keys::of(tenant).name(rule, key.as_bytes())).expect("names are text")
+        String::from_utf8(Keys::for_tenant(tenant).name(rule, key.as_bytes())).expect("names are text")
     }
 
     #[test]
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(name("", "user", "alice"), "tg1{bqmI7nN6aND7HXu3YEDoBA}user");
         assert_eq!(name("acme", "user", "alice"), "tg1{dy6F-wDTio-U01xc8RpsBA}user");
         assert_eq!(name("", "global", ""), "tg1{r1Vw9aGBC3r3jK9LxwpmDw}global");
-        assert_eq!(Keys::of("").of_brought(b"alice"), b"tg1{bqmI7nN6aND7HXu3YEDoBA}");
+        assert_eq!(Keys::for_tenant("").adhoc_name(b"alice"), b"tg1{bqmI7nN6aND7HXu3YEDoBA}");
     }
 }

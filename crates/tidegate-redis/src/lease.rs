@@ -36,7 +36,7 @@
 //! | `thread_cache` | the token caches that a thread has used recently |
 //! | `refill` | requests grants from Redis and returns them |
 //! | `client_grant` | grants for clients, which spend them in another program |
-//! | `verbs` | peek, refund, reset, and checks with the decision of each part |
+//! | `operations` | peek, refund, reset, and checks with the decision of each part |
 //! | `striped` | a counter for many threads |
 //! | `clock` | the clock for the expiry of grants |
 
@@ -45,13 +45,13 @@ mod accounts;
 mod client_grant;
 mod clock;
 mod grant;
+mod operations;
 mod refill;
 mod striped;
 #[cfg(test)]
 mod tests;
 mod thread_cache;
 mod token_cache;
-mod verbs;
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,29 +60,32 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tidegate::{Admission, Answer, Clock, Gate, InvalidRequest, Micros, Part, Source};
+use tidegate::clock::{Clock, Micros};
+use tidegate::gate::{Answer, Gate, Part};
+use tidegate::{Admission, InvalidRequest, Source};
 use tidegate_core::{Decision, Outcome, RuleId, Wait};
 
 use crate::error::Error;
-use crate::gate::{OwnedRequest, RedisGate, Tell};
+use crate::gate::{OwnedRequest, RedisGate, Scope};
+use crate::request::Requests;
 pub(crate) use account::LeaseTerms;
 use account::{Account, Spend};
 use accounts::Accounts;
 pub use client_grant::{Granted, Receipt};
 use clock::BootClock;
-pub(crate) use refill::Counts;
+pub(crate) use refill::LeaseCounters;
 use refill::{Refill, add};
-use thread_cache::Name;
+use thread_cache::AccountId;
 
-/// The settings of a leased rule.
+/// Settings for taking tokens of a rule in advance, to decide without a round trip.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tidegate_redis::Lease;
 ///
-/// let usual = Lease::on();
-/// let careful = Lease::on().stock(50).ttl(Duration::from_millis(500));
-/// # let _ = (usual, careful);
+/// let default = Lease::new();
+/// let careful = Lease::new().stock(50).ttl(Duration::from_millis(500));
+/// # let _ = (default, careful);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lease does nothing until a rule has it"]
@@ -96,18 +99,21 @@ pub struct Lease {
 /// All other rules of a request are decided by Redis, in one call.
 ///
 /// ```no_run
-/// use tidegate::{Part, Quota, RuleId};
+/// use tidegate::Quota;
 /// use tidegate_redis::{Lease, RedisGate};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let gate = RedisGate::builder("redis://127.0.0.1/")
-///     .rule("everybody", Quota::per_second(50_000)).lease(Lease::on())
+///     .rule("global", Quota::per_second(50_000)).lease(Lease::new())
 ///     .rule("user", Quota::per_second(10))
 ///     .nodes(4)
 ///     .build()?
 ///     .leased();
-/// let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-/// if gate.check(&request).await?.is_allowed() { /* one call, for the user; the other rule is decided here */ }
+/// if gate.limiter("global")?.check("").await.is_allowed() { /* decided locally */ }
+///
+/// // One call, for the user; the global rule is decided locally.
+/// let decision = gate.request().rule("global").rule_for("user", "alice").check().await?;
+/// # let _ = decision;
 /// # Ok(())
 /// # }
 /// ```
@@ -116,13 +122,13 @@ pub struct Lease {
 #[derive(Clone)]
 pub struct Leased {
     refill: Arc<Refill>,
-    _closes: Arc<Closes>,
+    _return_on_drop: Arc<ReturnOnDrop>,
 }
 
 /// Returns all unspent tokens when the last clone is dropped.
-struct Closes(Arc<Refill>);
+struct ReturnOnDrop(Arc<Refill>);
 
-/// The reason why a rule cannot be leased, in one sentence.
+/// Why a rule cannot be leased, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotLease(String);
 
@@ -134,8 +140,8 @@ pub struct LeaseStats {
     pub spent: u64,
     /// Requests that were refused without a round trip.
     pub refused: u64,
-    /// Commands that leases have sent.
-    pub asked: u64,
+    /// Commands that were sent to Redis to take and return tokens.
+    pub commands: u64,
     /// Tokens that Redis has granted.
     pub granted: u64,
     /// Tokens that were returned unspent.
@@ -146,35 +152,37 @@ pub struct LeaseStats {
     pub stranded: u64,
 }
 
-/// A rule is leased only if it may grant at least `WORTH_IT × (nodes + 1)` tokens.
+/// A rule is leased only if it may grant at least `MIN_GRANT × (nodes + 1)` tokens.
 ///
 /// Below that, grants are too small to be worthwhile.
-const WORTH_IT: u64 = 4;
+const MIN_GRANT: u64 = 4;
 /// The maximum number of keys that are leased at the same time.
-const MOST_KEYS: usize = 1 << 20;
+const MAX_KEYS: usize = 1 << 20;
 /// How many times a request waits for a grant before Redis decides it.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
+/// The largest stock. Sums of a few grants still fit in 32 bits.
+const MAX_STOCK: u64 = 1 << 30;
 /// Tokens that arrive within this many microseconds are waited for.
 ///
 /// That takes no longer than a reply of Redis would, so a refusal would be needless.
-const SOON: u64 = 1_000;
+const SHORT_WAIT_MICROS: u64 = 1_000;
 
 impl Lease {
-    /// The default settings: about 7/8 of the burst may be granted and unspent, for two seconds.
-    pub const fn on() -> Self {
+    /// Returns the default settings: about 7/8 of the burst may be granted, for two seconds.
+    pub const fn new() -> Self {
         Lease { stock: None, ttl: Duration::from_secs(2) }
     }
 
-    /// How many granted tokens may be unspent, on all nodes together.
+    /// Sets how many granted tokens may be unspent, on all nodes together.
     ///
     /// The default is the burst minus the larger of an eighth of it and one per node. The rest of the burst is what the
     /// local shares of the nodes may hold in an outage, so the stock of a bucket is never more than the burst minus one
-    /// per node. Windows have no such reserve.
+    /// per node. Windows have no such reserve. A stock of more than 2³⁰ counts as 2³⁰.
     pub const fn stock(self, stock: u32) -> Self {
         Lease { stock: Some(stock), ..self }
     }
 
-    /// How long a grant may be spent; default two seconds.
+    /// Sets how long a grant may be spent; default two seconds.
     ///
     /// The tokens of a node that dies are unavailable for that long.
     pub const fn ttl(self, ttl: Duration) -> Self {
@@ -183,7 +191,7 @@ impl Lease {
 
     /// Returns how long a grant may be spent.
     #[must_use]
-    pub const fn lasts(&self) -> Duration {
+    pub const fn get_ttl(&self) -> Duration {
         self.ttl
     }
 
@@ -194,20 +202,20 @@ impl Lease {
     /// ```
     /// use tidegate_redis::Lease;
     ///
-    /// assert_eq!(Lease::on().grant(300, 2), Some(87));
-    /// assert_eq!(Lease::on().stock(30).grant(300, 2), Some(10));
-    /// assert_eq!(Lease::on().grant(11, 2), None);
+    /// assert_eq!(Lease::new().grant(300, 2), Some(87));
+    /// assert_eq!(Lease::new().stock(30).grant(300, 2), Some(10));
+    /// assert_eq!(Lease::new().grant(11, 2), None);
     /// ```
     #[must_use]
     pub fn grant(&self, limit: u64, nodes: u32) -> Option<u32> {
-        self.terms(b'b', limit, nodes).map(|terms| terms.most)
+        self.terms(b'b', limit, nodes).map(|terms| terms.max_grant)
     }
 
     /// Returns the terms for a rule of this kind and limit; `None` if grants would be too small.
     pub(crate) fn terms(&self, letter: u8, limit: u64, nodes: u32) -> Option<LeaseTerms> {
         let at_most = self.stock.map_or(limit, |stock| limit.min(stock.into()));
-        let is_worth_it = at_most >= WORTH_IT * (u64::from(nodes.max(1)) + 1);
-        is_worth_it.then(|| self.any_terms(letter, limit, nodes))
+        let is_large_enough = at_most >= MIN_GRANT * (u64::from(nodes.max(1)) + 1);
+        is_large_enough.then(|| self.any_terms(letter, limit, nodes))
     }
 
     /// Returns the terms, however small the grants are.
@@ -218,55 +226,62 @@ impl Lease {
             Some(stock) => limit.saturating_sub(reserve(0)).min(stock.into()),
             None => limit.saturating_sub(reserve(limit / 8)),
         };
+        let stock = stock.min(MAX_STOCK);
         let ttl = u64::try_from(self.ttl.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get() / 4);
         let share = |shares: u64| u32::try_from(stock / shares).unwrap_or(u32::MAX);
-        let stock = u32::try_from(stock).unwrap_or(u32::MAX);
-        let most_if_quick = share(nodes).min(u32::try_from(3 * limit / (2 * nodes + 4)).unwrap_or(u32::MAX));
-        LeaseTerms { stock, most: share(nodes + 1), most_if_quick, ttl, is_window }
+        let max_fast_grant = share(nodes).min(u32::try_from(3 * limit / (2 * nodes + 4)).unwrap_or(u32::MAX));
+        LeaseTerms { stock: share(1), max_grant: share(nodes + 1), max_fast_grant, ttl, is_window }
     }
 
     /// Returns why a rule with this letter cannot be leased.
     pub(crate) fn validate(&self, name: &str, letter: u8) -> Result<(), CannotLease> {
         if !matches!(letter, b'b' | b'w' | b'h') {
             return Err(CannotLease(format!(
-                "rule {name:?} cannot be leased; lease token buckets and fixed windows, and leave others strict"
+                "rule {name:?}: only token buckets and fixed windows can be leased; remove the lease"
             )));
         }
         if self.ttl < Duration::from_millis(20) || self.ttl > Duration::from_secs(3_600) {
             let ttl = self.ttl;
             return Err(CannotLease(format!(
-                "rule {name:?} is leased for {ttl:?}; say from 20ms to an hour"
+                "rule {name:?}: a lease of {ttl:?} is out of range; use 20 ms to 1 h"
             )));
         }
         Ok(())
     }
 }
 
+impl Default for Lease {
+    fn default() -> Self {
+        Lease::new()
+    }
+}
+
 impl RedisGate {
-    /// Returns the same gate, with leases for the rules that are [leased](crate::Builder::lease).
+    /// Returns the gate with leases, for the rules that are [leased](crate::Builder::lease).
     #[must_use]
     pub fn leased(self) -> Leased {
-        Leased::over(self)
+        Leased::new(self)
     }
 }
 
 impl Leased {
-    fn over(gate: RedisGate) -> Self {
-        let deals: Box<[Option<LeaseTerms>]> = gate.shared.rules.iter().map(|rule| rule.terms).collect();
-        let shortest = deals.iter().flatten().map(|terms| terms.ttl).min();
+    fn new(gate: RedisGate) -> Self {
+        let lease_terms: Box<[Option<LeaseTerms>]> =
+            gate.shared.rules.iter().map(|rule| rule.lease_terms).collect();
+        let shortest = lease_terms.iter().flatten().map(|terms| terms.ttl).min();
         let refill = Arc::new(Refill {
-            accounts: Accounts::new(MOST_KEYS),
+            accounts: Accounts::new(MAX_KEYS),
             clock: BootClock,
-            asking: AtomicUsize::new(0),
-            is_strict: deals.iter().all(Option::is_none),
-            deals,
+            fetches_in_flight: AtomicUsize::new(0),
+            has_no_leases: lease_terms.iter().all(Option::is_none),
+            lease_terms,
             gate,
         });
         if let Some(ttl) = shortest {
             let sweep = Refill::sweep(Arc::downgrade(&refill), Duration::from_micros(ttl / 4));
             refill.gate.shared.runtime.spawn(sweep);
         }
-        Leased { _closes: Arc::new(Closes(refill.clone())), refill }
+        Leased { _return_on_drop: Arc::new(ReturnOnDrop(refill.clone())), refill }
     }
 
     /// Returns the underlying gate, which decides all other rules.
@@ -278,148 +293,165 @@ impl Leased {
     /// Returns the statistics of leases so far.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        let counts = self.refill.counts();
-        let (spent, refused) = (counts.spent.sum(), counts.refused.sum());
-        let [asked, granted, returned, expired, stranded] =
-            [&counts.asked, &counts.granted, &counts.returned, &counts.expired, &counts.stranded]
-                .map(|count| count.load(Ordering::Relaxed));
-        LeaseStats { spent, refused, asked, granted, returned, expired, stranded }
+        let counters = self.refill.counters();
+        let (spent, refused) = (counters.spent.sum(), counters.refused.sum());
+        let [commands, granted, returned, expired, stranded] = [
+            &counters.commands,
+            &counters.granted,
+            &counters.returned,
+            &counters.expired,
+            &counters.stranded,
+        ]
+        .map(|count| count.load(Ordering::Relaxed));
+        LeaseStats { spent, refused, commands, granted, returned, expired, stranded }
     }
 
-    /// Decides whether all parts of `request` may pass now; charges all of them or none.
+    /// Decides a request of parts; charges all of them or none. Returns an admission also when it refuses.
+    ///
+    /// For services that find rules by number. Programs use [`limiter`](Leased::limiter) or
+    /// [`request`](Leased::request).
     ///
     /// # Errors
     ///
-    /// As [`RedisGate::check`].
-    pub async fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
-        self.check_by(request, self.deadline()).await
+    /// As [`RedisGate::check_parts`].
+    pub async fn check_parts(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+        self.check_parts_by(request, self.deadline()).await
     }
 
-    /// As [`check`](Leased::check), but decides by `deadline`, without Redis if need be.
+    /// As [`check_parts`](Leased::check_parts), but decides by `deadline`, without Redis if need be.
     ///
     /// For requests that arrive together and are decided one after another.
     ///
     /// # Errors
     ///
-    /// As [`RedisGate::check`].
-    pub async fn check_by(
+    /// As [`RedisGate::check_parts`].
+    pub async fn check_parts_by(
         &self,
         request: &[Part<'_>],
         deadline: std::time::Instant,
     ) -> Result<Admission, InvalidRequest> {
-        match self.try_check(request)? {
-            Some(admission) => Ok(admission),
-            None if self.refill.is_strict => Ok(self.strict().shared.check(request, deadline.into()).await),
-            None => self.check_slowly(request, deadline.into()).await,
+        self.strict().shared.validate(request)?;
+        Ok(self.check_valid_by(request, deadline.into()).await)
+    }
+
+    pub(crate) async fn check_valid_by(&self, request: &[Part<'_>], deadline: Instant) -> Admission {
+        match self.decide_leased(request) {
+            Some(admission) => admission,
+            None if self.refill.has_no_leases => self.strict().shared.check(request, deadline).await,
+            None => self.check_slow_path(request, deadline).await,
         }
     }
 
     /// Returns the deadline of a decision that begins now.
     #[must_use]
     pub fn deadline(&self) -> std::time::Instant {
-        self.strict().shared.until().into()
+        self.strict().shared.new_deadline().into()
     }
 
-    /// As [`check`](Leased::check) if no round trip is needed; else `None`, with nothing charged.
+    /// As [`check_parts`](Leased::check_parts), but returns `None` and charges nothing if a round trip is needed.
     ///
     /// # Errors
     ///
-    /// As [`check`](Leased::check).
-    pub fn try_check(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
+    /// As [`check_parts`](Leased::check_parts).
+    pub fn try_check_parts(&self, request: &[Part<'_>]) -> Result<Option<Admission>, InvalidRequest> {
         self.strict().shared.validate(request)?;
-        Ok(if self.refill.is_strict {
-            None
-        } else {
-            self.decide_fast(request).map(Admission::without_permits)
-        })
+        Ok(self.decide_leased(request))
     }
 
-    /// Returns all unspent tokens, and waits for grants in flight, which are returned too.
+    #[inline]
+    fn decide_leased(&self, request: &[Part<'_>]) -> Option<Admission> {
+        if self.refill.has_no_leases {
+            return None;
+        }
+        self.decide_fast_path(request).map(Admission::without_permits)
+    }
+
+    /// Returns all unspent tokens to Redis, including the tokens of grants in flight.
     ///
     /// Later requests take new grants.
-    pub async fn give_back(&self) {
+    pub async fn return_grants(&self) {
         let refill = &self.refill;
-        refill.give_back(refill.accounts.close(refill.clock.now())).await;
-        let nobody_asks = async {
-            while refill.asking.load(Ordering::Relaxed) > 0 {
+        refill.return_swept(refill.accounts.close(refill.clock.now())).await;
+        let no_fetch_in_flight = async {
+            while refill.fetches_in_flight.load(Ordering::Relaxed) > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let _ = tokio::time::timeout(self.strict().shared.deadline, nobody_asks).await; // give up after the deadline
+        let _ = tokio::time::timeout(self.strict().shared.deadline, no_fetch_in_flight).await; // give up after the deadline
     }
 
     /// Decides the request if all parts are leased and no round trip is needed.
     #[inline]
-    fn decide_fast(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn decide_fast_path(&self, request: &[Part<'_>]) -> Option<Decision> {
         let now = self.refill.clock.now();
-        let [part] = request else { return self.all_at_once(request, now) };
-        let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
+        let [part] = request else { return self.decide_parts_fast_path(request, now) };
+        let Attempt::Decided(decision) = self.try_spend(part, now) else { return None };
         self.count(&decision);
         Some(decision)
     }
 
-    fn all_at_once(&self, request: &[Part<'_>], now: Micros) -> Option<Decision> {
-        let mut held = Held { leased: self, parts: Vec::new(), now };
+    fn decide_parts_fast_path(&self, request: &[Part<'_>], now: Micros) -> Option<Decision> {
+        let mut spent_parts = SpentParts { leased: self, parts: Vec::new(), now };
         let mut strictest: Option<Decision> = None;
         for part in request {
-            let Tried::Decided(decision) = self.try_spend(part, now) else { return None };
+            let Attempt::Decided(decision) = self.try_spend(part, now) else { return None };
             if !decision.is_allowed() {
                 self.count(&decision);
                 return Some(decision);
             }
-            held.parts.push(*part);
+            spent_parts.parts.push(*part);
             strictest = Some(strictest.map_or(decision, |other| other.and(decision)));
         }
-        held.keep();
+        spent_parts.keep();
         strictest.inspect(|decision| self.count(decision))
     }
 
-    /// Decides the request; waits for grants, and asks Redis about parts that are not leased.
-    async fn check_slowly(&self, request: &[Part<'_>], until: Instant) -> Result<Admission, InvalidRequest> {
+    /// Decides the request: waits for grants, and sends parts that are not leased to Redis.
+    async fn check_slow_path(&self, request: &[Part<'_>], deadline: Instant) -> Admission {
         let now = self.refill.clock.now();
-        let mut held = Held { leased: self, parts: Vec::new(), now };
+        let mut spent_parts = SpentParts { leased: self, parts: Vec::new(), now };
         let (mut strict, mut strictest) = (Vec::new(), None::<Decision>);
         for part in request {
-            match self.spend(part, until).await {
+            match self.spend(part, deadline).await {
                 None => strict.push(*part),
                 Some(decision) if !decision.is_allowed() => {
                     self.count(&decision);
-                    return Ok(Admission::without_permits(decision));
+                    return Admission::without_permits(decision);
                 }
                 Some(decision) => {
-                    held.parts.push(*part);
+                    spent_parts.parts.push(*part);
                     strictest = Some(strictest.map_or(decision, |other| other.and(decision)));
                 }
             }
         }
         let shared = &self.strict().shared;
-        let Some(leased) = strictest else { return Ok(shared.check(request, until).await) };
+        let Some(leased) = strictest else { return shared.check(request, deadline).await };
         if strict.is_empty() {
-            held.keep();
+            spent_parts.keep();
             self.count(&leased);
-            return Ok(Admission::without_permits(leased));
+            return Admission::without_permits(leased);
         }
-        let admission = shared.check(&strict, until).await;
+        let admission = shared.check(&strict, deadline).await;
         if !admission.is_allowed() {
-            return Ok(admission);
+            return admission;
         }
-        held.keep();
+        spent_parts.keep();
         self.count(&leased);
         let decision = leased.and(admission.decision);
-        Ok(Admission { decision, ..admission })
+        Admission { decision, ..admission }
     }
 
     /// Decides a leased part; `None` if Redis has to decide, or if no grant came in time.
-    async fn spend(&self, part: &Part<'_>, until: Instant) -> Option<Decision> {
-        for _ in 0..TRIES {
+    async fn spend(&self, part: &Part<'_>, deadline: Instant) -> Option<Decision> {
+        for _ in 0..MAX_ATTEMPTS {
             match self.try_spend(part, self.refill.clock.now()) {
-                Tried::Decided(decision) => return Some(decision),
-                Tried::Strict => return None,
-                Tried::Soon(wait) => tokio::time::sleep(wait).await,
-                Tried::Wait(bell) => {
-                    let rung = bell.notified();
-                    if self.is_asking(part) {
-                        tokio::time::timeout_at(until, rung).await.ok()?;
+                Attempt::Decided(decision) => return Some(decision),
+                Attempt::Strict => return None,
+                Attempt::Soon(wait) => tokio::time::sleep(wait).await,
+                Attempt::Wait(notify) => {
+                    let notified = notify.notified();
+                    if self.is_fetching(part) {
+                        tokio::time::timeout_at(deadline, notified).await.ok()?;
                     }
                 }
             }
@@ -427,120 +459,117 @@ impl Leased {
         None
     }
 
-    fn is_asking(&self, part: &Part<'_>) -> bool {
-        self.refill.accounts.with_open(self.name(part), |account| account.is_asking()).unwrap_or(false)
+    fn is_fetching(&self, part: &Part<'_>) -> bool {
+        self.refill
+            .accounts
+            .with_existing(self.account_id(part), |account| account.is_fetching())
+            .unwrap_or(false)
     }
 
     #[inline]
-    fn name<'a>(&self, part: &Part<'a>) -> Name<'a> {
-        self.refill.accounts.name(usize::from(part.rule.0), part.key.bytes())
+    fn account_id<'a>(&self, part: &Part<'a>) -> AccountId<'a> {
+        self.refill.accounts.id(usize::from(part.rule.0), part.key.bytes())
     }
 
-    fn try_spend(&self, part: &Part<'_>, now: Micros) -> Tried {
+    fn try_spend(&self, part: &Part<'_>, now: Micros) -> Attempt {
         let (rule, key) = (usize::from(part.rule.0), part.key.bytes());
-        if !self.refill.deals[rule].is_some_and(|terms| part.cost > 0 && part.cost <= terms.most) {
-            return Tried::Strict;
+        if !self.refill.lease_terms[rule].is_some_and(|terms| part.cost > 0 && part.cost <= terms.max_grant) {
+            return Attempt::Strict;
         }
-        match self.refill.accounts.spend_at_hand(rule, key, part.cost, now) {
-            Some((left, whole_at)) => {
-                let whole_in = Wait::micros(whole_at.saturating_sub(now.get()));
-                Tried::Decided(self.decision(part, Outcome::Allowed, now, left, whole_in))
+        match self.refill.accounts.spend_cached(rule, key, part.cost, now) {
+            Some((left, full_at)) => {
+                let full_in = Wait::micros(full_at.saturating_sub(now.get()));
+                Attempt::Decided(self.decision(part, Outcome::Allowed, now, left, full_in))
             }
-            None => self.try_account(part, self.name(part), now),
+            None => self.spend_from_account(part, self.account_id(part), now),
         }
     }
 
     /// Spends from the account, when the thread cache does not have enough.
-    fn try_account(&self, part: &Part<'_>, name: Name<'_>, now: Micros) -> Tried {
-        let spent = self.refill.accounts.with(name, now, |account| {
+    fn spend_from_account(&self, part: &Part<'_>, id: AccountId<'_>, now: Micros) -> Attempt {
+        let spent = self.refill.accounts.with(id, now, |account| {
             let spent = account.spend(part.cost, now);
-            let bell = matches!(spent, Spend::Ask | Spend::Wait).then(|| account.bell.clone());
-            (spent, account.whole_in(now), bell, account.take_expired())
+            let notify = matches!(spent, Spend::Fetch | Spend::Wait).then(|| account.notify.clone());
+            (spent, account.full_in(now), notify, account.take_expired())
         });
-        let Some((spent, whole_in, bell, expired)) = spent else { return Tried::Strict };
+        let Some((spent, full_in, notify, expired)) = spent else { return Attempt::Strict };
         if expired > 0 {
-            add(&self.refill.counts().expired, expired);
+            add(&self.refill.counters().expired, expired);
         }
-        if matches!(spent, Spend::Ask) && self.strict().shared.breaker.is_open() {
-            self.refill.accounts.with_open(name, Account::failed);
-            return Tried::Strict;
+        if matches!(spent, Spend::Fetch) && self.strict().shared.breaker.is_open() {
+            self.refill.accounts.with_existing(id, Account::failed);
+            return Attempt::Strict;
         }
-        if matches!(spent, Spend::Ask | Spend::Spent { ask: true, .. }) {
-            self.refill.ask(name.rule, name.key, part.cost);
+        if matches!(spent, Spend::Fetch | Spend::Spent { fetch: true, .. }) {
+            self.refill.start_fetch(id.rule, id.key, part.cost);
         }
         let decided =
-            |outcome, left| Tried::Decided(self.decision(part, outcome, now, left, Wait::micros(whole_in)));
-        match (spent, bell) {
+            |outcome, left| Attempt::Decided(self.decision(part, outcome, now, left, Wait::micros(full_in)));
+        match (spent, notify) {
             (Spend::Spent { left, .. }, _) => decided(Outcome::Allowed, left),
             (Spend::NotBefore(then), _) => match then.get().saturating_sub(now.get()).max(1) {
-                soon @ ..=SOON => Tried::Soon(Duration::from_micros(soon)),
+                soon @ ..=SHORT_WAIT_MICROS => Attempt::Soon(Duration::from_micros(soon)),
                 later => decided(Outcome::RetryAfter(Wait::micros(later)), 0),
             },
-            (_, Some(bell)) => Tried::Wait(bell),
-            (_, None) => Tried::Strict,
+            (_, Some(notify)) => Attempt::Wait(notify),
+            (_, None) => Attempt::Strict,
         }
     }
 
-    fn decision(
-        &self,
-        part: &Part<'_>,
-        outcome: Outcome,
-        now: Micros,
-        left: u32,
-        whole_in: Wait,
-    ) -> Decision {
-        let limit = self.strict().shared.spec(part).described.limit();
-        let mut decision = Decision::counted(outcome, now, limit, left.into(), whole_in);
+    fn decision(&self, part: &Part<'_>, outcome: Outcome, now: Micros, left: u32, full_in: Wait) -> Decision {
+        let limit = self.strict().shared.spec(part).encoded.limit();
+        let mut decision = Decision::counted(outcome, now, limit, left.into(), full_in);
         decision.source = Source::Lease;
         decision.of_rule(part.rule)
     }
 
     fn count(&self, decision: &Decision) {
-        let counts = self.refill.counts();
-        if decision.is_allowed() { &counts.spent } else { &counts.refused }.add(1);
+        let counters = self.refill.counters();
+        if decision.is_allowed() { &counters.spent } else { &counters.refused }.add(1);
     }
 }
 
 /// The result of an attempt to spend.
-enum Tried {
+enum Attempt {
     Decided(Decision),
     /// The tokens will be available in a moment.
     Soon(Duration),
-    /// A grant is on its way.
+    /// A request for a grant is in flight.
     Wait(Arc<tokio::sync::Notify>),
     Strict,
 }
 
 /// The tokens spent for a request that may yet be refused. Unless kept, they are put back.
-struct Held<'a, 'p> {
+struct SpentParts<'a, 'p> {
     leased: &'a Leased,
     parts: Vec<Part<'p>>,
     now: Micros,
 }
 
-impl Held<'_, '_> {
+impl SpentParts<'_, '_> {
     fn keep(mut self) {
         self.parts.clear();
     }
 }
 
-impl Drop for Held<'_, '_> {
+impl Drop for SpentParts<'_, '_> {
     fn drop(&mut self) {
         for part in &self.parts {
             let accounts = &self.leased.refill.accounts;
-            accounts.with_open(self.leased.name(part), |account| account.put_back(part.cost, self.now));
+            accounts
+                .with_existing(self.leased.account_id(part), |account| account.put_back(part.cost, self.now));
         }
     }
 }
 
-impl Drop for Closes {
+impl Drop for ReturnOnDrop {
     fn drop(&mut self) {
         let swept = self.0.accounts.close(self.0.clock.now());
-        if swept.back.is_empty() && swept.expired == 0 {
+        if swept.unspent.is_empty() && swept.expired == 0 {
             return;
         }
         let refill = self.0.clone();
-        self.0.gate.shared.runtime.spawn(async move { refill.give_back(swept).await });
+        self.0.gate.shared.runtime.spawn(async move { refill.return_swept(swept).await });
     }
 }
 
@@ -552,17 +581,20 @@ impl Gate for Leased {
         if let Err(invalid) = self.strict().shared.validate(request) {
             return Answer::Ready(Err(invalid));
         }
-        if let Some(decision) = self.decide_fast(request) {
+        if let Some(decision) = self.decide_fast_path(request) {
             return Answer::Ready(Ok(Admission::without_permits(decision)));
         }
-        self.decide_in_task(request, Tell::Binding)
+        self.decide_in_task(request, Scope::Binding)
     }
 
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         if let [_] = request {
             return self.decide(request);
         }
-        self.decide_in_task(request, Tell::Each)
+        match self.strict().shared.validate(request) {
+            Ok(()) => self.decide_in_task(request, Scope::Each),
+            Err(invalid) => Answer::Ready(Err(invalid)),
+        }
     }
 
     fn rule(&self, name: &str) -> Option<RuleId> {
@@ -571,17 +603,18 @@ impl Gate for Leased {
 }
 
 impl Leased {
-    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], tell: Tell) -> Answer<'a> {
-        let (leased, kept, until) = (self.clone(), OwnedRequest::of(request), self.strict().shared.until());
-        let asking = self.strict().shared.runtime.spawn(async move {
-            match tell {
-                Tell::Binding => leased.check_slowly(&kept.parts(), until).await,
-                Tell::Each => leased.check_each(&kept.parts()).await,
+    fn decide_in_task<'a>(&'a self, request: &'a [Part<'a>], scope: Scope) -> Answer<'a> {
+        let (leased, owned, deadline) =
+            (self.clone(), OwnedRequest::of(request), self.strict().shared.new_deadline());
+        let task = self.strict().shared.runtime.spawn(async move {
+            match scope {
+                Scope::Binding => leased.check_slow_path(&owned.parts(), deadline).await,
+                Scope::Each => leased.check_each_valid(&owned.parts()).await,
             }
         });
         Answer::Pending(Box::pin(async move {
             let shared = &self.strict().shared;
-            asking.await.unwrap_or_else(|_| Ok(shared.without_redis(request, &Error::NotAsked)))
+            Ok(task.await.unwrap_or_else(|_| shared.without_redis(request, &Error::breaker_open())))
         }))
     }
 }

@@ -7,9 +7,10 @@
 //! |---|---|
 //! | `script.lua` | every algorithm, as in the core crate |
 //! | `wire` | calls to the script and its replies; `WIRE.md` describes them |
-//! | `adhoc`, `brought.lua` | [`AdhocLimit`]: limits that come with the call |
+//! | `adhoc`, `adhoc.lua` | [`AdhocLimit`]: limits that come with the call |
 //! | `keys` | names of the strings in Redis |
 //! | `gate` | [`RedisGate`]: deadline, bound on requests in flight and breaker around one round trip |
+//! | `request` | [`RedisLimiter`], [`RedisRequest`]: requests by the names of rules |
 //! | `build` | [`Builder`] and its validation |
 //! | `pipeline`, `reply` | many requests on one connection, and parsing of replies |
 //! | `connection`, `server` | reconnecting connections, and inspection of the server |
@@ -43,16 +44,18 @@ mod permits;
 mod pipeline;
 mod prober;
 mod reply;
+mod request;
 mod server;
 mod wait;
 mod wait_queue;
 mod wire;
 
-pub use adhoc::{ADHOC_SCRIPT, AdhocLimit, Owed};
+pub use adhoc::{ADHOC_SCRIPT, AdhocDecision, AdhocLimit};
 pub use build::{Builder, ConnectError, InvalidGate};
 pub use error::Error;
 pub use gate::RedisGate;
 pub use health::{Decisions, Fallbacks, Health};
 pub use lease::{CannotLease, Granted, Lease, LeaseStats, Leased, Receipt};
 pub use outage::OnOutage;
+pub use request::{KeyRequest, RedisLimiter, RedisRequest};
 pub use wire::SCRIPT;

@@ -22,25 +22,25 @@ use tidegate_core::{Algorithm, ClockKind, Decision, Micros, Rule, Words, WordsMu
 pub(crate) struct EmptyAt {
     rule: Rule,
     outage: Micros,
-    /// How much there is to use up.
-    all: u64,
+    /// How many tokens there are to use up.
+    limit: u64,
     /// The state of a key that has used up everything, if the state is a single word.
-    emptied: Option<u64>,
+    empty_word: Option<u64>,
 }
 
 impl EmptyAt {
     pub(crate) fn new(rule: Rule, outage: Micros) -> Self {
         let limit = rule.peek(vec![0; rule.words()].as_slice(), outage, 0).limit();
-        EmptyAt { rule, outage, all: limit, emptied: None }.laid_out()
+        EmptyAt { rule, outage, limit, empty_word: None }.with_empty_word()
     }
 
-    fn laid_out(self) -> Self {
-        let emptied = if self.words() == 1 { self.copied([0].as_slice()).first().copied() } else { None };
-        EmptyAt { emptied, ..self }
+    fn with_empty_word(self) -> Self {
+        let empty_word = if self.words() == 1 { self.copy_of([0].as_slice()).first().copied() } else { None };
+        EmptyAt { empty_word, ..self }
     }
 
     /// Returns a copy of the state, used up if it has never been written.
-    fn copied<S: Words + ?Sized>(&self, state: &S) -> Vec<u64> {
+    fn copy_of<S: Words + ?Sized>(&self, state: &S) -> Vec<u64> {
         let mut copy: Vec<u64> = (0..self.rule.words()).map(|index| state.get(index)).collect();
         if copy.iter().all(|word| *word == 0) {
             self.use_up(&mut copy);
@@ -50,7 +50,7 @@ impl EmptyAt {
 
     /// Uses up everything, in several steps if needed, because a cost has only 32 bits.
     fn use_up(&self, state: &mut [u64]) {
-        let mut left = self.all;
+        let mut left = self.limit;
         while left > 0 {
             let cost = u32::try_from(left).unwrap_or(u32::MAX);
             let _ = self.rule.force(state, self.outage, cost);
@@ -58,19 +58,19 @@ impl EmptyAt {
         }
     }
 
-    /// Applies `verb` to a copy of the state, and writes the copy back if it changed.
-    fn keeping<S: WordsMut + ?Sized, R>(
+    /// Applies `change` to a copy of the state, and writes the copy back if it changed.
+    fn apply<S: WordsMut + ?Sized, R>(
         &self,
         state: &mut S,
-        verb: impl FnOnce(&Rule, &mut [u64]) -> R,
+        change: impl FnOnce(&Rule, &mut [u64]) -> R,
     ) -> R {
-        let before = self.copied(state);
+        let before = self.copy_of(state);
         let mut after = before.clone();
-        let answer = verb(&self.rule, &mut after);
+        let result = change(&self.rule, &mut after);
         if after != before {
             after.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
         }
-        answer
+        result
     }
 }
 
@@ -80,37 +80,37 @@ impl Algorithm for EmptyAt {
     }
 
     fn for_clock(self, clock: ClockKind) -> Self {
-        EmptyAt { rule: self.rule.for_clock(clock), ..self }.laid_out()
+        EmptyAt { rule: self.rule.for_clock(clock), ..self }.with_empty_word()
     }
 
     fn peek<S: Words + ?Sized>(&self, state: &S, now: Micros, cost: u32) -> Decision {
-        self.rule.peek(self.copied(state).as_slice(), now, cost)
+        self.rule.peek(self.copy_of(state).as_slice(), now, cost)
     }
 
     fn decide<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        self.keeping(state, |rule, words| rule.decide(words, now, cost))
+        self.apply(state, |rule, words| rule.decide(words, now, cost))
     }
 
     fn decide_word(&self, word: u64, now: Micros, cost: u32) -> Option<(u64, Decision)> {
-        let from = if word == 0 { self.emptied? } else { word };
+        let from = if word == 0 { self.empty_word? } else { word };
         let (next, decision) = self.rule.decide_word(from, now, cost)?;
         Some((if next == from { word } else { next }, decision)) // a refusal writes nothing
     }
 
     fn force<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) -> Decision {
-        self.keeping(state, |rule, words| rule.force(words, now, cost))
+        self.apply(state, |rule, words| rule.force(words, now, cost))
     }
 
     fn refund<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros, cost: u32) {
-        self.keeping(state, |rule, words| rule.refund(words, now, cost));
+        self.apply(state, |rule, words| rule.refund(words, now, cost));
     }
 
     fn repair<S: WordsMut + ?Sized>(&self, state: &mut S, now: Micros) {
-        self.keeping(state, |rule, words| rule.repair(words, now));
+        self.apply(state, |rule, words| rule.repair(words, now));
     }
 
     fn idle_at<S: Words + ?Sized>(&self, state: &S) -> Micros {
-        self.rule.idle_at(self.copied(state).as_slice())
+        self.rule.idle_at(self.copy_of(state).as_slice())
     }
 
     fn last_seen<S: Words + ?Sized>(&self, state: &S) -> Micros {

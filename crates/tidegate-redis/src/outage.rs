@@ -11,7 +11,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::local::EmptyAt;
-use tidegate::{Admission, Clock, Part, Policy, PolicyBuilder, SteadyClock};
+use tidegate::builder::PolicyBuilder;
+use tidegate::clock::Clock;
+use tidegate::gate::Part;
+use tidegate::{Admission, Policy, SteadyClock};
 use tidegate_core::{Decision, Outcome, Rule, RuleId, Source, Wait};
 
 /// What a rule does with requests while Redis is unavailable.
@@ -45,7 +48,7 @@ pub(crate) enum Share {
     /// No share: the limit is too small to be divided, or it is a concurrency rule.
     ///
     /// Only Redis knows which permits are held.
-    Nothing,
+    None,
 }
 
 /// Decides requests without Redis.
@@ -57,7 +60,7 @@ pub(crate) struct Outage {
     shares: RwLock<Option<Arc<OutageShares>>>,
     has_shares: AtomicBool,
     /// The longest wait reported to clients, without jitter, in microseconds.
-    longest_wait: u64,
+    max_wait: u64,
     /// The source of the jitter.
     jitter: AtomicU64,
 }
@@ -67,25 +70,25 @@ pub(crate) struct Outage {
 struct OutageShares {
     /// `None` if no rule has a share.
     policy: Option<Policy<EmptyAt>>,
-    /// For each rule that has a share, its number in that policy.
-    numbers: Box<[Option<RuleId>]>,
+    /// The id in that policy of each rule that has a share.
+    policy_ids: Box<[Option<RuleId>]>,
 }
 
 impl Outage {
-    pub(crate) fn new(rules: Box<[OutageRule]>, clock: SteadyClock, longest_wait: Duration) -> Self {
+    pub(crate) fn new(rules: Box<[OutageRule]>, clock: SteadyClock, max_wait: Duration) -> Self {
         Outage {
             rules,
             clock,
             shares: RwLock::new(None),
             has_shares: AtomicBool::new(false),
-            longest_wait: u64::try_from(longest_wait.as_micros()).unwrap_or(u64::MAX),
+            max_wait: u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX),
             jitter: AtomicU64::new(clock.now().get()),
         }
     }
 
-    /// Ends the outage, because Redis has replied; the next failure starts a new one.
+    /// Ends the outage, if there is one, because Redis has replied. The next failure starts a new one.
     #[inline]
-    pub(crate) fn is_over(&self) {
+    pub(crate) fn redis_replied(&self) {
         if self.has_shares.load(Ordering::Relaxed) {
             self.end();
         }
@@ -98,13 +101,13 @@ impl Outage {
         *shares = None;
     }
 
-    fn shares(&self) -> Arc<OutageShares> {
+    fn current_shares(&self) -> Arc<OutageShares> {
         if let Some(shares) = &*self.shares.read().unwrap_or_else(PoisonError::into_inner) {
             return shares.clone();
         }
         let mut shares = self.shares.write().unwrap_or_else(PoisonError::into_inner);
         self.has_shares.store(true, Ordering::Relaxed);
-        shares.get_or_insert_with(|| Arc::new(OutageShares::begin(&self.rules, self.clock))).clone()
+        shares.get_or_insert_with(|| Arc::new(OutageShares::new(&self.rules, self.clock))).clone()
     }
 
     /// Decides a valid request by the `on_outage` settings of its rules.
@@ -122,38 +125,37 @@ impl Outage {
         }
     }
 
-    fn alone(&self, part: &Part<'_>) -> &OutageRule {
+    fn rule(&self, part: &Part<'_>) -> &OutageRule {
         &self.rules[usize::from(part.rule.0)]
     }
 
     fn closed(&self, part: &Part<'_>) -> Option<Decision> {
-        let alone = self.alone(part);
-        let nothing = matches!(alone.share, Share::Nothing) && alone.on_outage == OnOutage::Local;
-        let closed = alone.on_outage == OnOutage::Closed || nothing;
+        let rule = self.rule(part);
+        let has_no_share = matches!(rule.share, Share::None) && rule.on_outage == OnOutage::Local;
+        let closed = rule.on_outage == OnOutage::Closed || has_no_share;
         let wait = || self.capped(Wait::micros(u64::MAX));
-        closed.then(|| Decision::closed(self.clock.now(), wait(), alone.limit).of_rule(part.rule))
+        closed.then(|| Decision::closed(self.clock.now(), wait(), rule.limit).of_rule(part.rule))
     }
 
     fn open(&self, part: &Part<'_>) -> Option<Decision> {
-        let alone = self.alone(part);
-        (alone.on_outage == OnOutage::Open).then(|| {
+        let rule = self.rule(part);
+        (rule.on_outage == OnOutage::Open).then(|| {
             let at = self.clock.now();
-            let allowed = Decision::counted(Outcome::Allowed, at, alone.limit, alone.limit, Wait::micros(0));
-            labelled(allowed.of_rule(part.rule), Source::Open)
+            let allowed = Decision::counted(Outcome::Allowed, at, rule.limit, rule.limit, Wait::micros(0));
+            with_source(allowed.of_rule(part.rule), Source::Open)
         })
     }
 
     fn local(&self, request: &[Part<'_>]) -> Option<Admission> {
-        if request.iter().all(|part| self.alone(part).on_outage != OnOutage::Local) {
+        if request.iter().all(|part| self.rule(part).on_outage != OnOutage::Local) {
             return None;
         }
-        let shares = self.shares();
+        let shares = self.current_shares();
         let policy = shares.policy.as_ref()?;
-        let parts: Vec<Part<'_>> = request.iter().filter_map(|part| shares.part(part)).collect();
-        let admission = policy.check(&parts).expect("a subset of a valid request is valid");
-        let rule = shares.rule(admission.decision.rule);
-        let decision = self.with_capped_waits(admission.decision.of_rule(rule), request);
-        Some(Admission { decision: labelled(decision, Source::Local), ..admission })
+        let parts: Vec<Part<'_>> = request.iter().filter_map(|part| shares.policy_part(part)).collect();
+        let decision = policy.request().parts(&parts).check().expect("a subset of a valid request is valid");
+        let decision = self.with_capped_waits(decision.of_rule(shares.gate_rule(decision.rule)), request);
+        Some(Admission::without_permits(with_source(decision, Source::Local)))
     }
 
     /// Caps the waits in a decision of a share, so that clients come back soon after the outage.
@@ -176,51 +178,51 @@ impl Outage {
 
     /// Returns the wait; if it exceeds the maximum, the maximum plus up to a quarter of it.
     fn capped(&self, wait: Wait) -> Wait {
-        if wait.as_micros() <= self.longest_wait {
+        if wait.as_micros() <= self.max_wait {
             return wait;
         }
-        let drawn = self.jitter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 32;
-        let jitter = (u128::from(self.longest_wait / 4) * u128::from(drawn)) >> 32;
-        Wait::micros(self.longest_wait.saturating_add(u64::try_from(jitter).unwrap_or(0)))
+        let random = self.jitter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) >> 32;
+        let jitter = (u128::from(self.max_wait / 4) * u128::from(random)) >> 32;
+        Wait::micros(self.max_wait.saturating_add(u64::try_from(jitter).unwrap_or(0)))
     }
 }
 
-fn labelled(mut decision: Decision, source: Source) -> Decision {
+fn with_source(mut decision: Decision, source: Source) -> Decision {
     decision.source = source;
     decision
 }
 
 impl OutageShares {
-    fn begin(rules: &[OutageRule], clock: SteadyClock) -> Self {
+    fn new(rules: &[OutageRule], clock: SteadyClock) -> Self {
         let outage = clock.now();
         let mut builder = PolicyBuilder::<EmptyAt>::new();
-        let mut numbers = Vec::with_capacity(rules.len());
+        let mut policy_ids = Vec::with_capacity(rules.len());
         let mut next = 0;
-        for (index, alone) in rules.iter().enumerate() {
+        for (index, rule) in rules.iter().enumerate() {
             let name = index.to_string();
-            let local = alone.on_outage == OnOutage::Local;
-            builder = match &alone.share {
-                Share::Rate(rule) if local => builder.rule(name, EmptyAt::new(**rule, outage)),
+            let is_local = rule.on_outage == OnOutage::Local;
+            builder = match &rule.share {
+                Share::Rate(share) if is_local => builder.rule(name, EmptyAt::new(**share, outage)),
                 _ => {
-                    numbers.push(None);
+                    policy_ids.push(None);
                     continue;
                 }
             };
-            numbers.push(Some(RuleId(next)));
+            policy_ids.push(Some(RuleId(next)));
             next += 1;
         }
-        OutageShares { policy: builder.build().ok(), numbers: numbers.into() }
+        OutageShares { policy: builder.build().ok(), policy_ids: policy_ids.into() }
     }
 
-    /// Translates a part to the policy's numbering, if its rule has a share.
-    fn part<'a>(&self, part: &Part<'a>) -> Option<Part<'a>> {
-        let number = self.numbers[usize::from(part.rule.0)]?;
-        Some(Part::of(number).key(part.key).cost(part.cost))
+    /// Returns the part with the rule id of the policy, if its rule has a share.
+    fn policy_part<'a>(&self, part: &Part<'a>) -> Option<Part<'a>> {
+        let id = self.policy_ids[usize::from(part.rule.0)]?;
+        Some(Part::of(id).key(part.key).cost(part.cost))
     }
 
-    /// Translates a rule number of the policy to that of the gate.
-    fn rule(&self, number: RuleId) -> RuleId {
-        let index = self.numbers.iter().position(|other| *other == Some(number)).unwrap_or(0);
+    /// Returns the rule of the gate that has this id in the policy.
+    fn gate_rule(&self, id: RuleId) -> RuleId {
+        let index = self.policy_ids.iter().position(|other| *other == Some(id)).unwrap_or(0);
         RuleId(u16::try_from(index).unwrap_or(u16::MAX))
     }
 }
@@ -229,7 +231,7 @@ impl OutageShares {
 mod tests {
     use super::*;
 
-    const LONGEST_WAIT: Duration = Duration::from_secs(1);
+    const MAX_WAIT: Duration = Duration::from_secs(1);
 
     fn rate(on_outage: OnOutage) -> OutageRule {
         let rule: Rule = "10/s burst 3".parse().expect("a rule");
@@ -237,7 +239,7 @@ mod tests {
     }
 
     fn outage(rules: impl IntoIterator<Item = OutageRule>) -> Outage {
-        Outage::new(rules.into_iter().collect(), SteadyClock::new(), LONGEST_WAIT)
+        Outage::new(rules.into_iter().collect(), SteadyClock::new(), MAX_WAIT)
     }
 
     fn part(rule: u16) -> Part<'static> {
@@ -261,11 +263,11 @@ mod tests {
 
     fn assert_capped(wait: Option<Wait>) {
         let wait = wait.expect("a wait").duration();
-        assert!(wait >= LONGEST_WAIT && wait < LONGEST_WAIT * 5 / 4, "{wait:?}");
+        assert!(wait >= MAX_WAIT && wait < MAX_WAIT * 5 / 4, "{wait:?}");
     }
 
     #[test]
-    fn waits_are_capped_and_spread() {
+    fn waits_are_capped_and_jittered() {
         let rule: Rule = "fixed_window 10000/day".parse().expect("a rule");
         let share = Share::Rate(Box::new(rule.share(2).expect("a share")));
         let outage = outage([OutageRule { on_outage: OnOutage::Local, limit: 10_000, share }]);
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_rule_without_a_share_is_closed() {
-        let nothing = OutageRule { on_outage: OnOutage::Local, limit: 1, share: Share::Nothing };
+        let nothing = OutageRule { on_outage: OnOutage::Local, limit: 1, share: Share::None };
         let decision = outage([nothing]).check(&[part(0)]).decision;
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
     }

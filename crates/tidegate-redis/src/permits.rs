@@ -8,39 +8,40 @@
 //!   requested ──► held: renewed ─── lost, as when Redis restarts empty: requested again, under the same id
 //!       │            └── dropped ──► released
 //!       ├── refused: none taken
-//!       └── no reply, or cancelled ──► released, for it may have been taken
+//!       └── no reply, or cancelled ──► released, because it may have been taken
 //! ```
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Permits, RemotePermit};
+use tidegate::Permits;
+use tidegate::gate::RemotePermit;
 use tidegate_core::Outcome;
 use tokio::task::AbortHandle;
 
 use crate::gate::Shared;
-use crate::wire::{Line, Terms, Verb};
+use crate::wire::{CostExtra, Operation, RuleArgs};
 
-/// The pause before an unanswered release is repeated; each further one is 4 times as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before a release without a reply is repeated; each further pause is 4 times as long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The permits that one request asks for or holds.
+/// The permits that one request needs or holds.
 #[derive(Debug)]
 pub(crate) struct HeldPermits {
     /// `None` once it is known that no permits were taken.
-    entry: Option<Arc<Entry>>,
-    renewing: Option<AbortHandle>,
+    set: Option<Arc<PermitSet>>,
+    renewal: Option<AbortHandle>,
 }
 
 /// The entries of the permits in Redis, and their common id.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PermitSet {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: Vec<u8>,
-    pub(crate) places: Vec<HeldPermit>,
+    pub(crate) permits: Vec<HeldPermit>,
 }
 
-/// The permits under one rule, counted in one string.
+/// The permits under one rule, counted in one Redis key.
 #[derive(Debug)]
 pub(crate) struct HeldPermit {
     pub(crate) key: Vec<u8>,
@@ -49,38 +50,38 @@ pub(crate) struct HeldPermit {
 }
 
 impl HeldPermits {
-    pub(crate) fn asked_for(entry: Entry) -> Self {
-        HeldPermits { entry: Some(Arc::new(entry)), renewing: None }
+    pub(crate) fn requested(set: PermitSet) -> Self {
+        HeldPermits { set: Some(Arc::new(set)), renewal: None }
     }
 
     pub(crate) fn id(&self) -> Vec<u8> {
-        self.entry.as_ref().map(|entry| entry.id.clone()).unwrap_or_default()
+        self.set.as_ref().map(|set| set.id.clone()).unwrap_or_default()
     }
 
     /// Records that the permits were taken, and renews them from now on.
-    pub(crate) fn held(mut self) -> Self {
-        self.renewing = self.entry.as_ref().map(|entry| {
-            let runtime = entry.shared.runtime.clone();
-            runtime.spawn(renew(entry.clone())).abort_handle()
+    pub(crate) fn start_renewing(mut self) -> Self {
+        self.renewal = self.set.as_ref().map(|set| {
+            let runtime = set.shared.runtime.clone();
+            runtime.spawn(renew(set.clone())).abort_handle()
         });
         self
     }
 
     /// Records that the permits were refused.
-    pub(crate) fn none_taken(mut self) -> Permits {
-        self.entry = None;
+    pub(crate) fn refused(mut self) -> Permits {
+        self.set = None;
         Permits::none()
     }
 }
 
 impl Drop for HeldPermits {
     fn drop(&mut self) {
-        if let Some(renewing) = self.renewing.take() {
-            renewing.abort();
+        if let Some(renewal) = self.renewal.take() {
+            renewal.abort();
         }
-        if let Some(entry) = self.entry.take() {
-            let runtime = entry.shared.runtime.clone();
-            runtime.spawn(async move { entry.release().await });
+        if let Some(set) = self.set.take() {
+            let runtime = set.shared.runtime.clone();
+            runtime.spawn(async move { set.release().await });
         }
     }
 }
@@ -91,29 +92,29 @@ impl RemotePermit for HeldPermits {
     fn overloaded(self: Box<Self>) {}
 }
 
-async fn renew(entry: Arc<Entry>) {
-    let leases = entry.places.iter().map(|place| entry.shared.rules[place.rule].lease);
+async fn renew(set: Arc<PermitSet>) {
+    let leases = set.permits.iter().map(|permit| set.shared.rules[permit.rule].lease);
     let pause = leases.min().unwrap_or_default() / 4;
     loop {
         tokio::time::sleep(pause).await;
-        for place in &entry.places {
-            if entry.ask(Verb::Renew, place).await == Some(Outcome::Busy) {
+        for permit in &set.permits {
+            if set.call(Operation::Renew, permit).await == Some(Outcome::Busy) {
                 // Under the same id the permit is counted once, however often it is requested.
-                entry.ask(Verb::Check, place).await;
+                set.call(Operation::Check, permit).await;
             }
         }
     }
 }
 
-impl Entry {
+impl PermitSet {
     /// Releases all permits, and repeats a release that got no reply.
     ///
     /// Repeating is harmless: the second time there is nothing left to return.
     async fn release(&self) {
-        for place in &self.places {
-            let mut pause = FIRST_PAUSE;
-            while self.ask(Verb::Release, place).await.is_none()
-                && pause < self.shared.rules[place.rule].lease
+        for permit in &self.permits {
+            let mut pause = FIRST_BACKOFF;
+            while self.call(Operation::Release, permit).await.is_none()
+                && pause < self.shared.rules[permit.rule].lease
             {
                 tokio::time::sleep(pause).await;
                 pause *= 4;
@@ -124,16 +125,17 @@ impl Entry {
     /// Returns the outcome, or `None` without a reply.
     ///
     /// A permit that cannot be renewed or released ends with its lease.
-    async fn ask(&self, verb: Verb, place: &HeldPermit) -> Option<Outcome> {
-        let HeldPermit { key, rule, cost } = place;
-        let line = [Line {
+    async fn call(&self, operation: Operation, permit: &HeldPermit) -> Option<Outcome> {
+        let HeldPermit { key, rule, cost } = permit;
+        let rules = [RuleArgs {
             key: key.clone(),
             cost: *cost,
-            terms: Terms::Plain,
-            rule: &self.shared.rules[*rule].described,
+            extra: CostExtra::None,
+            rule: &self.shared.rules[*rule].encoded,
         }];
-        let connection = self.shared.link_of(&line);
-        let reply = self.shared.send_in_time(connection, verb, &line, Some(&self.id)).await.ok()?;
+        let connection = self.shared.connection_for_rules(&rules);
+        let reply =
+            self.shared.call_despite_breaker(connection, operation, &rules, Some(&self.id)).await.ok()?;
         Some(reply.decisions[0].outcome)
     }
 }

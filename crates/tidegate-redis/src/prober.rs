@@ -15,57 +15,57 @@ use std::time::Duration;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::gate::Shared;
-use crate::wire::{Described, Line, Terms, Verb};
+use crate::wire::{CostExtra, Operation, RuleArgs, WireRule};
 use tidegate_core::Rule;
 
 /// How often to check whether the first attempt of every connection has finished.
-const FIRST: Duration = Duration::from_millis(2);
+const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often the canary is sent, in normal operation and during an outage.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    pub(crate) well: Duration,
-    pub(crate) ill: Duration,
+pub(crate) struct ProbeIntervals {
+    pub(crate) healthy: Duration,
+    pub(crate) unhealthy: Duration,
 }
 
 /// A limit of one, on a key that no other gate uses.
 #[derive(Debug)]
 pub(crate) struct Canary {
     key: Vec<u8>,
-    rule: Described,
+    rule: WireRule,
 }
 
 impl Canary {
     pub(crate) fn new(key: Vec<u8>) -> Self {
         let rule: Rule = "1/min".parse().expect("a rule");
-        Canary { key, rule: Described::rule(&rule) }
+        Canary { key, rule: WireRule::rate(&rule) }
     }
 
-    fn line(&self) -> [Line<'_>; 1] {
-        [Line { key: self.key.clone(), cost: 1, terms: Terms::Plain, rule: &self.rule }]
+    fn rule_args(&self) -> [RuleArgs<'_>; 1] {
+        [RuleArgs { key: self.key.clone(), cost: 1, extra: CostExtra::None, rule: &self.rule }]
     }
 }
 
 /// Probes until the gate is dropped.
-pub(crate) async fn run(gate: Weak<Shared>, pace: Pace) {
+pub(crate) async fn run(gate: Weak<Shared>, intervals: ProbeIntervals) {
     while let Some(shared) = gate.upgrade() {
         if !shared.connections.iter().all(|connection| connection.was_tried()) {
             drop(shared);
-            tokio::time::sleep(FIRST).await; // there is nothing to report yet
+            tokio::time::sleep(STARTUP_POLL_INTERVAL).await; // there is nothing to report yet
             continue;
         }
-        let answered = ask(&shared).await;
-        if answered && shared.breaker.is_open() {
+        let enforced = probe(&shared).await;
+        if enforced && shared.breaker.is_open() {
             shared.breaker.close();
-            shared.outage.is_over();
+            shared.outage.redis_replied();
         }
-        let ill = shared.breaker.is_open() || !answered;
-        rest(shared, if ill { pace.ill } else { pace.well }).await;
+        let unhealthy = shared.breaker.is_open() || !enforced;
+        pause_until_opened(shared, if unhealthy { intervals.unhealthy } else { intervals.healthy }).await;
     }
 }
 
 /// Sleeps for `pause` or until the breaker opens, without keeping the gate alive.
-async fn rest(shared: Arc<Shared>, pause: Duration) {
+async fn pause_until_opened(shared: Arc<Shared>, pause: Duration) {
     let breaker = shared.breaker.clone();
     drop(shared);
     let _ = tokio::time::timeout(pause, breaker.opened()).await;
@@ -76,29 +76,29 @@ async fn rest(shared: Arc<Shared>, pause: Duration) {
 }
 
 /// Whether every connection allows the canary once and then refuses it. `false` also without a reply.
-async fn ask(shared: &Shared) -> bool {
+async fn probe(shared: &Shared) -> bool {
     let mut enforced = true;
     for connection in &shared.connections {
-        enforced &= match try_canary(shared, connection).await {
+        enforced &= match send_canary(shared, connection).await {
             Ok(enforced) => {
-                connection.look_again().await;
+                connection.inspect_again().await;
                 enforced
             }
             Err(error) => {
-                shared.counts.saw(&error);
+                shared.monitor.record_error(&error);
                 shared.breaker.failed();
                 false
             }
         };
     }
-    shared.counts.saw_canary(enforced);
+    shared.monitor.record_canary(enforced);
     enforced
 }
 
-async fn try_canary(shared: &Shared, connection: &Connection) -> Result<bool, Error> {
-    let line = shared.canary.line();
-    shared.send_in_time(connection, Verb::Reset, &line, None).await?;
-    let first = shared.send_in_time(connection, Verb::Check, &line, None).await?;
-    let second = shared.send_in_time(connection, Verb::Check, &line, None).await?;
+async fn send_canary(shared: &Shared, connection: &Connection) -> Result<bool, Error> {
+    let rules = shared.canary.rule_args();
+    shared.call_despite_breaker(connection, Operation::Reset, &rules, None).await?;
+    let first = shared.call_despite_breaker(connection, Operation::Check, &rules, None).await?;
+    let second = shared.call_despite_breaker(connection, Operation::Check, &rules, None).await?;
     Ok(first.decisions[0].is_allowed() && !second.decisions[0].is_allowed())
 }

@@ -6,26 +6,26 @@
 use redis::{ErrorKind, RedisError, Value, parse_redis_value};
 
 /// Limits on the length and the nesting of a reply, far above what a gate receives.
-const LONGEST: usize = 1 << 24;
-const DEEPEST: usize = 8;
+const MAX_LENGTH: usize = 1 << 24;
+const MAX_DEPTH: usize = 8;
 
 /// The first reply in `bytes` and its length; `None` if it is incomplete.
-pub(crate) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, RedisError> {
-    if let Some(row) = row_of_numbers(bytes) {
+pub(crate) fn parse_first(bytes: &[u8]) -> Result<Option<(Value, usize)>, RedisError> {
+    if let Some(row) = integer_array(bytes) {
         return Ok(Some(row));
     }
-    match end(bytes, 0)? {
+    match find_end(bytes, 0)? {
         Some(end) if end <= bytes.len() => Ok(Some((parse_redis_value(&bytes[..end])?, end))),
         _ => Ok(None),
     }
 }
 
 /// Fast path for a complete array of small integers; `None` for anything else.
-fn row_of_numbers(bytes: &[u8]) -> Option<(Value, usize)> {
-    let (count, mut at) = number(bytes, b'*')?;
+fn integer_array(bytes: &[u8]) -> Option<(Value, usize)> {
+    let (count, mut at) = parse_integer(bytes, b'*')?;
     let mut row = Vec::with_capacity(usize::try_from(count).ok().filter(|count| *count <= 64)?);
     for _ in 0..count {
-        let (number, length) = number(&bytes[at..], b':')?;
+        let (number, length) = parse_integer(&bytes[at..], b':')?;
         row.push(Value::Int(number));
         at += length;
     }
@@ -33,7 +33,7 @@ fn row_of_numbers(bytes: &[u8]) -> Option<(Value, usize)> {
 }
 
 /// A number of up to 18 digits without a sign after its type byte, and its length including the end of the line.
-fn number(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
+fn parse_integer(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
     if bytes.first() != Some(&letter) {
         return None;
     }
@@ -49,32 +49,32 @@ fn number(bytes: &[u8], letter: u8) -> Option<(i64, usize)> {
 }
 
 /// The end of the first reply, which may be beyond the bytes; `None` if it is not known yet.
-fn end(bytes: &[u8], depth: usize) -> Result<Option<usize>, RedisError> {
+fn find_end(bytes: &[u8], depth: usize) -> Result<Option<usize>, RedisError> {
     let Some(line) = line(bytes)? else { return Ok(None) };
     let after = line.len() + 2;
     match line.first() {
         Some(b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(') => Ok(Some(after)),
         Some(b'$' | b'=' | b'!') => Ok(Some(after + length(line)?.map_or(0, |length| length + 2))),
-        Some(b'*' | b'~' | b'>') => end_of(bytes, after, length(line)?.unwrap_or(0), depth),
-        Some(b'%') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0), depth),
-        Some(b'|') => end_of(bytes, after, 2 * length(line)?.unwrap_or(0) + 1, depth), // followed by the reply it belongs to
-        _ => Err(nonsense("unknown type byte in a reply")),
+        Some(b'*' | b'~' | b'>') => find_end_of(bytes, after, length(line)?.unwrap_or(0), depth),
+        Some(b'%') => find_end_of(bytes, after, 2 * length(line)?.unwrap_or(0), depth),
+        Some(b'|') => find_end_of(bytes, after, 2 * length(line)?.unwrap_or(0) + 1, depth), // followed by the reply it belongs to
+        _ => Err(protocol_error("unknown type byte in a reply")),
     }
 }
 
 /// The end of `count` replies, of which the first starts at `at`.
-fn end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Option<usize>, RedisError> {
-    if depth == DEEPEST {
-        return Err(nonsense("reply nested too deeply"));
+fn find_end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Option<usize>, RedisError> {
+    if depth == MAX_DEPTH {
+        return Err(protocol_error("reply nested too deeply"));
     }
     for _ in 0..count {
         let Some(rest) = bytes.get(at..) else { return Ok(None) };
-        match end(rest, depth + 1)? {
+        match find_end(rest, depth + 1)? {
             Some(length) => at += length,
             None => return Ok(None),
         }
-        if at > LONGEST {
-            return Err(nonsense("reply too long"));
+        if at > MAX_LENGTH {
+            return Err(protocol_error("reply too long"));
         }
     }
     Ok(Some(at))
@@ -82,9 +82,9 @@ fn end_of(bytes: &[u8], mut at: usize, count: usize, depth: usize) -> Result<Opt
 
 /// The bytes of the first line.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, RedisError> {
-    match bytes.windows(2).take(LONGEST).position(|two| two == b"\r\n") {
+    match bytes.windows(2).take(MAX_LENGTH).position(|two| two == b"\r\n") {
         Some(end) => Ok(Some(&bytes[..end])),
-        None if bytes.len() > LONGEST => Err(nonsense("line too long")),
+        None if bytes.len() > MAX_LENGTH => Err(protocol_error("line too long")),
         None => Ok(None),
     }
 }
@@ -96,11 +96,11 @@ fn length(line: &[u8]) -> Result<Option<usize>, RedisError> {
     }
     let digits =
         std::str::from_utf8(&line[1..]).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = digits.and_then(|text| text.parse().ok()).filter(|length| *length <= LONGEST);
-    length.map(Some).ok_or_else(|| nonsense("invalid length in a reply"))
+    let length = digits.and_then(|text| text.parse().ok()).filter(|length| *length <= MAX_LENGTH);
+    length.map(Some).ok_or_else(|| protocol_error("invalid length in a reply"))
 }
 
-pub(crate) fn nonsense(what: &'static str) -> RedisError {
+pub(crate) fn protocol_error(what: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Parse, what))
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let (mut values, mut held) = (Vec::new(), Vec::new());
         for piece in bytes.chunks(piece) {
             held.extend_from_slice(piece);
-            while let Some((value, length)) = first(&held)? {
+            while let Some((value, length)) = parse_first(&held)? {
                 held.drain(..length);
                 values.push(value);
             }
@@ -122,7 +122,7 @@ mod tests {
         Ok(values)
     }
 
-    const ANSWERS: &[&[u8]] = &[
+    const REPLIES: &[&[u8]] = &[
         b"*6\r\n:1700000000000000\r\n:1\r\n:0\r\n:99\r\n:0\r\n:10000\r\n",
         b"*0\r\n",
         b"*-1\r\n",
@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn replies_equal_those_of_the_redis_crate_wherever_they_are_split() {
         let expected: Vec<Value> =
-            ANSWERS.iter().map(|answer| parse_redis_value(answer).expect("an answer")).collect();
-        let bytes = ANSWERS.concat();
+            REPLIES.iter().map(|reply| parse_redis_value(reply).expect("a reply")).collect();
+        let bytes = REPLIES.concat();
         for piece in 1..=bytes.len() {
-            assert_eq!(all(&bytes, piece).expect("answers"), expected, "in pieces of {piece}");
+            assert_eq!(all(&bytes, piece).expect("replies"), expected, "in pieces of {piece}");
         }
     }
 
@@ -171,11 +171,11 @@ mod tests {
             b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
         ];
         for bytes in none {
-            assert!(first(bytes).is_err(), "{}", bytes.escape_ascii());
+            assert!(parse_first(bytes).is_err(), "{}", bytes.escape_ascii());
         }
-        for answer in ANSWERS {
-            for cut in 0..answer.len() {
-                assert!(matches!(first(&answer[..cut]), Ok(None)), "{}", answer[..cut].escape_ascii());
+        for reply in REPLIES {
+            for cut in 0..reply.len() {
+                assert!(matches!(parse_first(&reply[..cut]), Ok(None)), "{}", reply[..cut].escape_ascii());
             }
         }
     }
@@ -193,7 +193,7 @@ mod tests {
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 *byte = LETTERS[usize::try_from(random >> 40).unwrap_or(0) % LETTERS.len()];
             }
-            if let Ok(Some((value, length))) = first(&bytes) {
+            if let Ok(Some((value, length))) = parse_first(&bytes) {
                 read += 1;
                 assert_eq!(parse_redis_value(&bytes[..length]).ok(), Some(value), "{}", bytes.escape_ascii());
             }

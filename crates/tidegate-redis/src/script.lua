@@ -246,9 +246,9 @@ end
 --                       had to be corrected, because the clock stepped back or the rule changed: then even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset, as if the cost were charged; changes nothing
 --   force(rule, cost)   charges the cost, whether it fits or not, and returns the same four
---   refund(rule, cost)  gives the cost back; returns whether anything was charged: if not, nothing is written
---   rollback(rule, cost, charge_ends)  gives back what a charge still counts for that stops counting at `charge_ends`.
---                       An algorithm without it gives all of it back
+--   refund(rule, cost)  refunds the cost; returns whether anything was charged: if not, nothing is written
+--   rollback(rule, cost, charge_ends)  refunds what still counts of a charge that stops counting at `charge_ends`.
+--                       An algorithm without it refunds all of it
 --   store(rule)         the value, and the instant from which it makes no difference (idle_at); nothing for an unused key
 --   max_cost(rule)      the largest cost that can ever be allowed
 --   used(value)         what the value counts as used, for another algorithm that takes over the key
@@ -354,7 +354,7 @@ local function token_bucket()
     return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
-  -- What may be owed at max_cost: a full bucket, but nothing beyond the last instant.
+  -- What may be owed at most: a full bucket, but nothing beyond the last instant.
   local function max_owed(rule)
     return math.min(rule.full, (END - now) * rule.q)
   end
@@ -438,30 +438,32 @@ local function token_bucket()
     end
   end
 
-  -- What is owed in units of 1/q microsecond, at max_cost up to the last instant.
+  -- What is owed in units of 1/q microsecond, at most up to the last instant.
   local function owed(rule)
     return math.min(rule.used * rule.p - rule.elapsed, (END - now) * rule.q)
   end
 
-  -- How long until no more than `bound` is owed if `owes` is owed now, in units of 1/q microsecond. The bucket does not refill
-  -- beyond a live grant.
+  -- How many microseconds until no more than `bound` is owed if `owes` is owed now, rounded up. The bucket does not refill beyond
+  -- a live grant. The expiry of a grant times q may exceed 2^53, so it is never added to a debt: where `refill` is inexact, it
+  -- is larger than any debt, and stays larger.
   local function until_owed(rule, owes, bound)
     local live, at = rule.live * rule.p, 0
     for _, grant in ipairs(rule.grants) do
-      local ends = (grant.expires - now) * rule.q
-      if live <= bound and owes - bound <= ends - at then
+      local ends = grant.expires - now
+      local refill = (ends - at) * rule.q
+      if live <= bound and owes - bound <= refill then
         break
       end
-      owes, at, live = math.max(owes - (ends - at), math.min(owes, live)), ends, live - grant.amount * rule.p
+      owes, at, live = math.max(owes - refill, math.min(owes, live)), ends, live - grant.amount * rule.p
     end
-    return at + owes - bound
+    return at + math.ceil((owes - bound) / rule.q)
   end
 
   -- Remaining and reset if `owes` is owed.
   local function level(rule, owes)
     local spare = rule.full % rule.p -- a queue whose length is no multiple of p is empty a little earlier
-    local reset = until_owed(rule, owes, spare)
-    return at_least_zero(math.floor((rule.full - owes) / rule.p)), extended(rule, at_least_zero(math.ceil(reset / rule.q)))
+    local reset = at_least_zero(until_owed(rule, owes, spare))
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), extended(rule, reset)
   end
 
   local function decision(rule, outcome, wait, owes)
@@ -493,7 +495,7 @@ local function token_bucket()
     local short = owes - (max_owed(rule) - cost * rule.p)
     if short > 0 then
       local wait = until_owed(rule, owes, owes - short)
-      return decision(rule, RETRY_AFTER, extended(rule, math.ceil(wait / rule.q)), owes)
+      return decision(rule, RETRY_AFTER, extended(rule, wait), owes)
     end
     return allowed(rule, owes + cost * rule.p)
   end
@@ -552,7 +554,7 @@ local function token_bucket()
       local low = grant.expires % HIGH
       value[#value + 1] = struct.pack('>BI6I4', RESERVED + (grant.expires - low) / HIGH, low, grant.amount) .. grant.id
     end
-    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q) + lost)
+    return table.concat(value), instant(now + until_owed(rule, owed(rule), 0) + lost)
   end
 
   local function used(value)
@@ -660,9 +662,9 @@ local function leases(bucket)
   end
 
   -- Grants up to `want` of the available tokens, as long as no more than `stock` are unspent. If none is available, reserves up
-  -- to `ahead` of the next to refill. Returns how many were granted, how many reserved, and how long until the reservation can
+  -- to `max_reserved` of the next to refill. Returns how many were granted, how many reserved, and how long until the reservation can
   -- be claimed or a retry is useful.
-  local function grant(rule, want, stock, ttl, id, ahead)
+  local function grant(rule, want, stock, ttl, id, max_reserved)
     local fills_in = math.ceil(rule.full / rule.q)
     clamp(rule.grants, now + LONGEST_LEASE)
     clamp(rule.reservations, now + LONGEST_LEASE + 2 * fills_in)
@@ -678,12 +680,12 @@ local function leases(bucket)
       insert(rule, { expires = instant(now + ttl), amount = granted, id = id })
       return granted, 0, 0
     end
-    local reserved = math.min(want, ahead, stock - rule.reserved)
+    local reserved = math.min(want, max_reserved, stock - rule.reserved)
     if reserved <= 0 then
-      return 0, 0, math.ceil(bucket.until_owed(rule, owes, at_most - rule.p) / rule.q)
+      return 0, 0, bucket.until_owed(rule, owes, at_most - rule.p)
     end
     rule.used, rule.reserved = rule.used + reserved, rule.reserved + reserved
-    local wait = math.ceil(at_least_zero(bucket.until_owed(rule, bucket.owed(rule), at_most)) / rule.q)
+    local wait = at_least_zero(bucket.until_owed(rule, bucket.owed(rule), at_most))
     if #rule.reservations == 0 then
       rule.reservations = {}
     end
@@ -727,7 +729,7 @@ local function nginx_queue()
     return instant((last + math.ceil(less * MILLI / rule.rate)) * MILLI)
   end
 
-  local function turn_wait(rule, owes)
+  local function queue_delay(rule, owes)
     local excess = at_least_zero(at_least_zero(owes - REQUEST) - rule.delay)
     return math.floor(excess * MILLI / rule.rate) * MILLI
   end
@@ -740,26 +742,26 @@ local function nginx_queue()
   end
 
   local function allowed(rule, owes, last)
-    local wait = turn_wait(rule, owes)
+    local wait = queue_delay(rule, owes)
     return decision(rule, wait > 0 and ALLOWED_AFTER or ALLOWED, wait, owes, owes, last)
   end
 
   local function peek(rule, cost)
     local level, last = current(rule)
-    local asked = cost * REQUEST
+    local charge = cost * REQUEST
     if cost == 0 then
       return decision(rule, ALLOWED, 0, level, rule.owed, rule.last)
     end
-    if asked > rule.burst + REQUEST then
+    if charge > rule.burst + REQUEST then
       return decision(rule, NEVER, 0, level, rule.owed, rule.last)
     end
-    if level + asked - REQUEST > rule.burst then
+    if level + charge - REQUEST > rule.burst then
       -- From the stored state, because a refusal writes nothing.
-      local over = at_least_zero(rule.owed + asked - (rule.burst + REQUEST))
+      local over = at_least_zero(rule.owed + charge - (rule.burst + REQUEST))
       local wait = at_least_zero(leaked_at(rule, rule.last, over) - now)
       return decision(rule, RETRY_AFTER, wait, level, rule.owed, rule.last)
     end
-    return allowed(rule, level + asked, last)
+    return allowed(rule, level + charge, last)
   end
 
   local function force(rule, cost)
@@ -771,7 +773,7 @@ local function nginx_queue()
     return allowed(rule, rule.owed, last)
   end
 
-  local function give_thousandths(rule, back)
+  local function refund_thousandths(rule, back)
     local level, last = current(rule)
     if level == 0 then
       return false
@@ -781,12 +783,12 @@ local function nginx_queue()
   end
 
   local function refund(rule, cost)
-    return give_thousandths(rule, cost * REQUEST)
+    return refund_thousandths(rule, cost * REQUEST)
   end
 
   local function rollback(rule, cost, charge_ends)
     local left = at_least_zero(math.floor((math.floor(charge_ends / MILLI) - 1 - millis) * rule.rate / MILLI))
-    return give_thousandths(rule, math.min(cost * REQUEST, left))
+    return refund_thousandths(rule, math.min(cost * REQUEST, left))
   end
 
   local function store(rule)
@@ -1034,7 +1036,7 @@ local function sliding_log()
     return before
   end
 
-  -- Keeps the newest entries, at max_cost as many as the limit: older ones beyond it make no difference to any decision.
+  -- Keeps the newest entries, at most as many as the limit: older ones beyond it make no difference to any decision.
   local function keep(rule, entries)
     rule.live = math.min(#entries / 7, rule.limit)
     rule.entries = from_position(entries, #entries / 7 - rule.live + 1)
@@ -1237,7 +1239,8 @@ local function sliding_window()
     return { period = period, cells = many, newest = newest, counts = counts, high = high }
   end
 
-  -- The sum of all cells that count, at least in part, while `current` is the current cell.
+  -- The sum of all cells that count, at least in part, while `current` is the current cell. A value does not say how its
+  -- oldest cell counts, so that is included.
   local function cells_sum(ring, current)
     local sum = 0
     for number = current - ring.cells, ring.newest do
@@ -1315,7 +1318,7 @@ local function sliding_window()
     return full, cell_count(rule, current - rule.cells)
   end
 
-  -- The first instant from `at` on, within cell `current`, at which at max_cost `bound` is used; nil if there is none.
+  -- The first instant from `at` on, within cell `current`, at which at most `bound` is used; nil if there is none.
   local function within_cell(rule, full, oldest, current, at, bound)
     local spare = bound - full
     if spare < 0 then
@@ -1333,7 +1336,7 @@ local function sliding_window()
     return found < cell_start(rule, current + 1) and found or nil
   end
 
-  -- How long until at max_cost `bound` is used, if nothing is charged.
+  -- How long until at most `bound` is used, if nothing is charged.
   local function until_at_most(rule, bound)
     local full, oldest = usage(rule, rule.current)
     local current, at, high, ring_cell = rule.current, rule.at, rule.high, rule.current
@@ -1497,7 +1500,7 @@ local function permits()
     return table.concat(parts)
   end
 
-  -- The position of the entry of the id, and its cost; nil and 0 if available is none.
+  -- The position of the entry of the id, and its cost; nil and 0 if there is none.
   local function own_entry(rule)
     local at = 0
     repeat
@@ -1754,10 +1757,10 @@ local function decode_cost(rule, operation, text)
       return 'a cost, a space, and an instant'
     end
   elseif operation == 'lease' then
-    local cost, stock, ttl, ahead = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-    rule.cost, rule.stock, rule.ttl, rule.ahead = tonumber(cost), tonumber(stock), tonumber(ttl), tonumber(ahead)
+    local cost, stock, ttl, reserve = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+    rule.cost, rule.stock, rule.ttl, rule.reserve = tonumber(cost), tonumber(stock), tonumber(ttl), tonumber(reserve)
     if not in_range(rule.cost, 0, MAX_COST) or not in_range(rule.stock, 0, MAX_COST) or
-        not in_range(rule.ttl, 1, LONGEST_LEASE) or not in_range(rule.ahead, 0, MAX_COST) then
+        not in_range(rule.ttl, 1, LONGEST_LEASE) or not in_range(rule.reserve, 0, MAX_COST) then
       return 'a cost, a stock, a lease time and a number to reserve, separated by spaces'
     end
   else
@@ -1840,6 +1843,7 @@ for i, rule in ipairs(rules) do
   else
     rule.algorithm.read(rule, operation ~= 'reset' and value or nil)
   end
+  -- Layout 0 is a token bucket. A reset keeps its live grants, because nodes may still spend their tokens.
   if operation == 'reset' and layout == 0 then
     algorithm(0).forget(rule, value)
   end
@@ -1863,7 +1867,8 @@ local function set_decision(i, outcome, remaining, wait, reset)
   reply[4 * i - 1], reply[4 * i], reply[4 * i + 1], reply[4 * i + 2] = outcome, remaining, wait, reset
 end
 
--- Decides without charging. Returns whether every rule allows its cost. If not, rules that do are reported as they are.
+-- Decides without charging. Returns whether every rule allows its cost. If one refuses, the rules that allow are reported
+-- without the charge.
 local function evaluate()
   local allowed = true
   for i, rule in ipairs(rules) do
@@ -1935,18 +1940,19 @@ local function refund(rule)
   return rule.cost > 0 and rule.algorithm.refund(rule, rule.cost)
 end
 
--- Undoes a charge as far as it still counts. What has refilled since, or would have without the charge, is not given back:
--- another request may have used it.
+-- Undoes a charge as far as it still counts. Tokens that have refilled since the charge are not refunded, because another
+-- request may have used them.
 local function rollback(rule)
-  local own = rule.algorithm.rollback or rule.algorithm.refund
-  return rule.charge_ends > now and rule.cost > 0 and own(rule, rule.cost, rule.charge_ends)
+  local undo = rule.algorithm.rollback or rule.algorithm.refund
+  return rule.charge_ends > now and rule.cost > 0 and undo(rule, rule.cost, rule.charge_ends)
 end
 
 local function reset()
-  return true -- the state was not read, so the key is written as unused
+  return true -- the old state was not read, except for live grants, so the key is written as if only these were used
 end
 
--- Applies a function to the permits of the id. Other rules are reported as 0, 0, 0, 0.
+-- Applies a function to the permits that `id` holds. Only concurrency rules (letter 'n') have permits; other rules are
+-- reported as 0, 0, 0, 0.
 local function update_permits(change)
   for i, rule in ipairs(rules) do
     set_decision(i, ALLOWED, 0, 0, 0)
@@ -1967,18 +1973,19 @@ local function renew(rule)
 end
 
 -- Records what is left of older grants, claims the reservations among them, then grants tokens or reserves them.
+-- `id` has 16 bytes for the new grant, then for each older grant 16 bytes of its id and 4 of its unspent tokens.
 local function lease(rule)
   local bucket, claimed = rule.algorithm, 0
-  local leased = leases(bucket)
+  local lease_ops = leases(bucket)
   local stock = math.min(rule.stock, bucket.max_cost(rule))
   for at = 17, #id, 20 do
-    local older = string.sub(id, at, at + 15)
-    leased.shrink(rule, older, (struct.unpack('>I4', id, at + 16)), 0)
+    local older_id = string.sub(id, at, at + 15)
+    lease_ops.shrink(rule, older_id, (struct.unpack('>I4', id, at + 16)), 0)
   end
   for at = 17, #id, 20 do
-    claimed = claimed + leased.claim(rule, string.sub(id, at, at + 15), stock, rule.ttl)
+    claimed = claimed + lease_ops.claim(rule, string.sub(id, at, at + 15), stock, rule.ttl)
   end
-  local granted, reserved, wait = leased.grant(rule, rule.cost, stock, rule.ttl, string.sub(id, 1, 16), rule.ahead)
+  local granted, reserved, wait = lease_ops.grant(rule, rule.cost, stock, rule.ttl, string.sub(id, 1, 16), rule.reserve)
   write(rule)
   local _, remaining, _, reset = bucket.peek(rule, 0)
   local outcome = reserved > 0 and ALLOWED_AFTER or granted + claimed > 0 and ALLOWED or RETRY_AFTER

@@ -17,10 +17,10 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<String>,
 }
 
-pub(crate) async fn look(transport: &mut Transport) -> Result<Findings, RedisError> {
+pub(crate) async fn inspect(transport: &mut Transport) -> Result<Findings, RedisError> {
     let cluster = matches!(transport, Transport::Cluster(_));
     match transport.command(redis::cmd("INFO").arg("all")).await {
-        Ok(info) => Ok(read_all(&info, cluster)),
+        Ok(info) => Ok(parse_all(&info, cluster)),
         // The command may be forbidden; that is no reason not to limit.
         Err(error) if error.is_connection_dropped() => Err(error),
         Err(_) => Ok(Findings::default()),
@@ -28,9 +28,9 @@ pub(crate) async fn look(transport: &mut Transport) -> Result<Findings, RedisErr
 }
 
 /// Collects the problems of all nodes, each once. The name is that of the first node.
-fn read_all(info: &Value, cluster: bool) -> Findings {
+fn parse_all(info: &Value, cluster: bool) -> Findings {
     let mut all = Findings::default();
-    for Findings { server, warnings } in texts(info).iter().map(|info| read(info, cluster)) {
+    for Findings { server, warnings } in texts(info).iter().map(|info| parse(info, cluster)) {
         if all.server.is_empty() {
             all.server = server;
         }
@@ -55,7 +55,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-fn read(info: &str, cluster: bool) -> Findings {
+fn parse(info: &str, cluster: bool) -> Findings {
     let field = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
     let (redis, valkey) = (field("redis_version"), field("valkey_version"));
     let server = match (valkey, redis) {
@@ -65,23 +65,23 @@ fn read(info: &str, cluster: bool) -> Findings {
     };
     let mut warnings = Vec::new();
     if valkey.is_none() && redis.and_then(version).is_some_and(|version| version < (6, 2)) {
-        warnings.push(format!("{server} is too old; 6.2 or later is needed"));
+        warnings.push(format!("{server} is too old; use 6.2 or later"));
     }
     if !cluster && field("cluster_enabled") == Some("1") {
         warnings.push(
-            "this is one node of a cluster; name the cluster by `cluster`, or keys of other nodes fail"
+            "this is one node of a cluster, and keys of other nodes fail; build the gate with `RedisGate::cluster`"
                 .into(),
         );
     }
     let evicts = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
     if let Some(policy) = evicts.filter(|_| field("maxmemory").is_some_and(|bytes| bytes != "0")) {
         warnings.push(format!(
-            "maxmemory-policy is {policy}: under pressure the server forgets who has used what, and each key forgotten \
-             gets a fresh burst; set noeviction"
+            "maxmemory-policy is {policy}: when memory is short the server evicts keys, and each evicted key gets a \
+             fresh burst; set noeviction"
         ));
     }
     if field("role") == Some("slave") {
-        warnings.push("this is a replica, which takes no writes; name the primary".into());
+        warnings.push("this is a replica, which refuses writes; use the address of the primary".into());
     }
     Findings { server, warnings }
 }
@@ -93,17 +93,17 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Value, read, read_all};
+    use super::{Value, parse, parse_all};
 
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\ncluster_enabled:0\r\n";
 
     #[test]
     fn a_good_server_is_named_without_warnings() {
-        let findings = read(GOOD, false);
+        let findings = parse(GOOD, false);
         assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 0));
         let valkey = format!("redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n{GOOD}");
-        assert_eq!(read(&valkey, false).server, "valkey 9.1.2");
-        assert_eq!(read("", false).warnings.len(), 0, "missing fields cause no warnings");
+        assert_eq!(parse(&valkey, false).server, "valkey 9.1.2");
+        assert_eq!(parse("", false).warnings.len(), 0, "missing fields cause no warnings");
     }
 
     #[test]
@@ -113,17 +113,17 @@ mod tests {
             "maxmemory:0\r\nmaxmemory_policy:noeviction",
             "maxmemory:1\r\nmaxmemory_policy:allkeys-lru",
         );
-        let findings = read_all(&Value::Map(vec![node(GOOD), node(&evicting), node(&evicting)]), true);
+        let findings = parse_all(&Value::Map(vec![node(GOOD), node(&evicting), node(&evicting)]), true);
         assert_eq!((findings.server.as_str(), findings.warnings.len()), ("redis 7.0.15", 1), "{findings:?}");
     }
 
     #[test]
     fn each_problem_of_a_server_is_warned_of() {
         let warned = |from: &str, to: &str, cluster| {
-            let findings = read(&GOOD.replace(from, to), cluster);
+            let findings = parse(&GOOD.replace(from, to), cluster);
             findings.warnings.join(" ")
         };
-        assert!(warned("7.0.15", "6.0.9", false).contains("redis 6.0.9 is too old; 6.2 or later"));
+        assert!(warned("7.0.15", "6.0.9", false).contains("redis 6.0.9 is too old; use 6.2 or later"));
         assert!(warned("cluster_enabled:0", "cluster_enabled:1", false).contains("one node of a cluster"));
         assert_eq!(warned("cluster_enabled:0", "cluster_enabled:1", true), "");
         assert!(

@@ -1,11 +1,11 @@
 //! # Wait queues of one process
 //!
-//! Many requests of one process may wait for the same limit. If each retried when it was told to, all would retry at
+//! Many requests of one process may wait for the same limit. If each retried after its `retry_after`, all would retry at
 //! the same time, and the fastest would pass instead of the earliest. So they queue for the state that refused them,
 //! and only the first waiter of a queue retries.
 //!
 //! ```text
-//!   global      ● ─ ○ ─ ○        ● retries when it was told to        ○ sends nothing
+//!   global      ● ─ ○ ─ ○        ● retries after `retry_after`        ○ sends nothing
 //!   alice       ●
 //! ```
 //!
@@ -16,19 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-type Turn = tokio::sync::Mutex<()>; // hands out the lock in order of arrival
+type QueueLock = tokio::sync::Mutex<()>; // hands out the lock in order of arrival
 
 /// The queues of one gate, by the names of the states.
 #[derive(Debug, Default)]
-pub(crate) struct WaitQueues(Mutex<HashMap<Vec<u8>, Arc<Turn>>>);
+pub(crate) struct WaitQueues(Mutex<HashMap<Vec<u8>, Arc<QueueLock>>>);
 
 /// A waiter in a queue. The caller receives it once it is first.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     queues: &'a WaitQueues,
     name: Vec<u8>,
-    turn: Option<Arc<Turn>>,
-    first: Option<OwnedMutexGuard<()>>,
+    lock: Option<Arc<QueueLock>>,
+    guard: Option<OwnedMutexGuard<()>>,
 }
 
 impl WaitQueues {
@@ -39,40 +39,40 @@ impl WaitQueues {
 
     /// Joins the queue, and returns as soon as the waiter is first.
     pub(crate) async fn join(&self, name: Vec<u8>) -> Waiter<'_> {
-        let (mut standing, turn) = self.stand(name);
-        standing.first = Some(turn.lock_owned().await);
-        standing
+        let (mut waiter, lock) = self.enqueue(name);
+        waiter.guard = Some(lock.lock_owned().await);
+        waiter
     }
 
     /// Joins the queue if it is empty.
-    pub(crate) fn begin(&self, name: &[u8]) -> Option<Waiter<'_>> {
-        let (mut standing, turn) = self.stand(name.to_vec());
-        standing.first = turn.try_lock_owned().ok();
-        standing.first.is_some().then_some(standing)
+    pub(crate) fn join_if_empty(&self, name: &[u8]) -> Option<Waiter<'_>> {
+        let (mut waiter, lock) = self.enqueue(name.to_vec());
+        waiter.guard = lock.try_lock_owned().ok();
+        waiter.guard.is_some().then_some(waiter)
     }
 
-    fn stand(&self, name: Vec<u8>) -> (Waiter<'_>, Arc<Turn>) {
-        let turn = self.lock().entry(name.clone()).or_default().clone();
-        (Waiter { queues: self, name, turn: Some(turn.clone()), first: None }, turn)
+    fn enqueue(&self, name: Vec<u8>) -> (Waiter<'_>, Arc<QueueLock>) {
+        let lock = self.lock().entry(name.clone()).or_default().clone();
+        (Waiter { queues: self, name, lock: Some(lock.clone()), guard: None }, lock)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<Turn>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<QueueLock>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiter<'_> {
-    pub(crate) fn is_at(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_in(&self, name: &[u8]) -> bool {
         self.name == name
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.first = None;
+        self.guard = None;
         let mut queues = self.queues.lock();
-        self.turn = None;
-        if queues.get(&self.name).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+        self.lock = None;
+        if queues.get(&self.name).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             queues.remove(&self.name);
         }
     }
@@ -88,8 +88,8 @@ mod tests {
     #[tokio::test]
     async fn waiters_are_served_in_order_and_the_last_one_removes_the_queue() {
         let queues = WaitQueues::default();
-        let first = queues.begin(b"a").expect("the queue was empty");
-        assert!(queues.begin(b"a").is_none() && queues.begin(b"b").is_some());
+        let first = queues.join_if_empty(b"a").expect("the queue was empty");
+        assert!(queues.join_if_empty(b"a").is_none() && queues.join_if_empty(b"b").is_some());
         assert!(queues.has(b"a") && !queues.has(b"b"));
         let (mut second, mut third) = (pin!(queues.join(b"a".to_vec())), pin!(queues.join(b"a".to_vec())));
         poll_fn(|cx| {
@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn a_waiter_that_gives_up_leaves_the_queue() {
         let queues = WaitQueues::default();
-        let first = queues.begin(b"a").expect("the queue was empty");
+        let first = queues.join_if_empty(b"a").expect("the queue was empty");
         {
             let mut second = pin!(queues.join(b"a".to_vec()));
             poll_fn(|cx| {

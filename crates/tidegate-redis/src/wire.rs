@@ -1,14 +1,14 @@
 //! # Calls of the script and their replies
 //!
-//! The types for what `WIRE.md` describes. Calls are encoded and replies are decoded only here; those of ad-hoc limits in
-//! [`adhoc`](crate::adhoc).
+//! The types for what `WIRE.md` describes. Calls are encoded and replies are decoded only here, except calls for
+//! [ad-hoc limits](crate::adhoc).
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tidegate_core::{Decision, Micros, Outcome, Rule, Wait};
 
-use crate::adhoc::Asked;
+use crate::adhoc::AdhocOperation;
 
 /// The Redis script that decides requests. `WIRE.md` describes its arguments and replies.
 ///
@@ -17,12 +17,12 @@ pub const SCRIPT: &str = include_str!("script.lua");
 
 /// An operation of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum Operation {
     Check,
     Peek,
     Take,
     Refund,
-    GiveBack,
+    Rollback,
     Reset,
     Renew,
     Release,
@@ -30,34 +30,34 @@ pub(crate) enum Verb {
     Return,
 }
 
-/// One rule of a call, with the key and the cost.
+/// The arguments for one rule of a call.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct RuleArgs<'a> {
     /// The Redis key of the state.
     pub(crate) key: Vec<u8>,
     pub(crate) cost: u32,
-    pub(crate) terms: Terms,
-    pub(crate) rule: &'a Described,
+    pub(crate) extra: CostExtra,
+    pub(crate) rule: &'a WireRule,
 }
 
 /// What an operation adds to the cost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Terms {
-    Plain,
-    /// Rollback: the instant at which the charge stops counting.
-    Til(Micros),
-    /// Lease: how many tokens may be granted and unspent in total, the lease time in microseconds, and how many may be
-    /// reserved.
+pub(crate) enum CostExtra {
+    None,
+    /// For a rollback: the instant at which the charge stops counting.
+    ChargeEnds(Micros),
+    /// For a lease: how many tokens may be granted and unspent in total, the lease time in microseconds, and how many
+    /// tokens may be reserved.
     Lease {
         stock: u32,
         ttl: u64,
-        ahead: u32,
+        reserve: u32,
     },
 }
 
-/// A rule encoded for the script, and the limit reported in its decisions.
+/// A rule as it is sent to the script, and the limit reported in its decisions.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct WireRule {
     bytes: Vec<u8>,
     limit: u64,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Described {
 pub(crate) struct Reply {
     /// The index of the strictest decision.
     pub(crate) binding: usize,
-    /// One for each line, in order, at the server's time.
+    /// One for each rule of the call, in order, at the server's time.
     pub(crate) decisions: Vec<Decision>,
     /// Take and lease: how many tokens were taken or granted.
     pub(crate) taken: Option<u32>,
@@ -77,42 +77,42 @@ pub(crate) struct Reply {
     pub(crate) claimed: u32,
 }
 
-impl Verb {
+impl Operation {
     /// The first argument of a call: the wire version and the operation.
     const fn argument(self) -> &'static str {
         match self {
-            Verb::Check => "1:check",
-            Verb::Peek => "1:peek",
-            Verb::Take => "1:take",
-            Verb::Refund => "1:refund",
-            Verb::GiveBack => "1:rollback",
-            Verb::Reset => "1:reset",
-            Verb::Renew => "1:renew",
-            Verb::Release => "1:release",
-            Verb::Lease => "1:lease",
-            Verb::Return => "1:return",
+            Operation::Check => "1:check",
+            Operation::Peek => "1:peek",
+            Operation::Take => "1:take",
+            Operation::Refund => "1:refund",
+            Operation::Rollback => "1:rollback",
+            Operation::Reset => "1:reset",
+            Operation::Renew => "1:renew",
+            Operation::Release => "1:release",
+            Operation::Lease => "1:lease",
+            Operation::Return => "1:return",
         }
     }
 }
 
-impl Described {
-    pub(crate) fn rule(rule: &Rule) -> Self {
-        let setting = rule.encode();
+impl WireRule {
+    pub(crate) fn rate(rule: &Rule) -> Self {
+        let encoded = rule.encode();
         let limit = tidegate_core::Algorithm::peek(rule, &Fresh, Micros::ZERO, 0).limit();
-        Described { bytes: described(setting.letter(), setting.numbers()), limit }
+        WireRule { bytes: encode(encoded.letter(), encoded.numbers()), limit }
     }
 
-    /// A limit on concurrency: permits, each held for a lease at a time.
-    pub(crate) fn places(limit: u32, lease: Duration) -> Self {
+    /// A limit on concurrency: each permit is held for one `lease` at a time.
+    pub(crate) fn concurrency(limit: u32, lease: Duration) -> Self {
         let lease = u64::try_from(lease.as_micros()).unwrap_or(u64::MAX).min(Micros::MAX.get());
-        Described { bytes: described(b'n', &[limit.into(), lease]), limit: limit.into() }
+        WireRule { bytes: encode(b'n', &[limit.into(), lease]), limit: limit.into() }
     }
 
     pub(crate) const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The letter of the rule: that of [`Rule::encode`], or `n` for permits.
+    /// The letter of the algorithm, as in [`Rule::encode`]; `n` for permits.
     pub(crate) fn letter(&self) -> u8 {
         self.bytes.first().copied().unwrap_or_default()
     }
@@ -127,7 +127,7 @@ impl tidegate_core::Words for Fresh {
     }
 }
 
-fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
+fn encode(letter: u8, numbers: &[u64]) -> Vec<u8> {
     let numbers = numbers.iter().flat_map(|number| number.to_be_bytes());
     std::iter::once(letter).chain(numbers).collect()
 }
@@ -137,21 +137,21 @@ fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
 pub(crate) struct Call<'a> {
     /// The SHA-1 of the script.
     pub(crate) sha: &'a str,
-    pub(crate) said: Payload<'a>,
+    pub(crate) payload: Payload<'a>,
 }
 
 /// The keys and arguments of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// Of the script for rules.
+    /// For the script that decides rules.
     Rules {
-        verb: Verb,
-        queues: &'a [Line<'a>],
+        operation: Operation,
+        rules: &'a [RuleArgs<'a>],
         /// The id of the permits or of the grant.
         id: Option<&'a [u8]>,
     },
-    /// Of the script for ad-hoc limits.
-    AdhocLimit { key: &'a [u8], asked: Asked },
+    /// For the script that decides ad-hoc limits.
+    Adhoc { key: &'a [u8], operation: AdhocOperation },
 }
 
 impl Call<'_> {
@@ -166,9 +166,9 @@ impl Call<'_> {
 
     /// Appends the call as it is sent.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
-        head(bytes, b'*', 3 + self.said.arguments());
+        write_header(bytes, b'*', 3 + self.payload.arguments());
         self.each_argument(|argument| {
-            head(bytes, b'$', argument.len());
+            write_header(bytes, b'$', argument.len());
             bytes.extend_from_slice(argument);
             bytes.extend_from_slice(b"\r\n");
         });
@@ -177,12 +177,12 @@ impl Call<'_> {
     fn each_argument(&self, mut argument: impl FnMut(&[u8])) {
         argument(b"EVALSHA");
         argument(self.sha.as_bytes());
-        match self.said {
-            Payload::Rules { verb, queues, id } => each_of_rules(verb, queues, id, argument),
-            Payload::AdhocLimit { key, asked } => {
+        match self.payload {
+            Payload::Rules { operation, rules, id } => each_rule_argument(operation, rules, id, argument),
+            Payload::Adhoc { key, operation } => {
                 argument(b"1");
                 argument(key);
-                asked.each_argument(argument);
+                operation.each_argument(argument);
             }
         }
     }
@@ -192,27 +192,32 @@ impl Payload<'_> {
     /// The number of keys and arguments.
     fn arguments(&self) -> usize {
         match self {
-            Payload::Rules { queues, id, .. } => 1 + 3 * queues.len() + usize::from(id.is_some()),
-            Payload::AdhocLimit { asked, .. } => 1 + asked.arguments(),
+            Payload::Rules { rules, id, .. } => 1 + 3 * rules.len() + usize::from(id.is_some()),
+            Payload::Adhoc { operation, .. } => 1 + operation.arguments(),
         }
     }
 }
 
-fn each_of_rules(verb: Verb, queues: &[Line<'_>], id: Option<&[u8]>, mut argument: impl FnMut(&[u8])) {
-    argument(Digits::of(queues.len() as u64).bytes());
-    for line in queues {
-        argument(&line.key);
+fn each_rule_argument(
+    operation: Operation,
+    rules: &[RuleArgs<'_>],
+    id: Option<&[u8]>,
+    mut argument: impl FnMut(&[u8]),
+) {
+    argument(Digits::new(rules.len() as u64).bytes());
+    for args in rules {
+        argument(&args.key);
     }
-    argument(verb.argument().as_bytes());
-    for line in queues {
-        match line.terms {
-            Terms::Plain => argument(Digits::of(line.cost.into()).bytes()),
-            Terms::Til(til) => argument(format!("{} {}", line.cost, til.get()).as_bytes()),
-            Terms::Lease { stock, ttl, ahead } => {
-                argument(format!("{} {stock} {ttl} {ahead}", line.cost).as_bytes());
+    argument(operation.argument().as_bytes());
+    for args in rules {
+        match args.extra {
+            CostExtra::None => argument(Digits::new(args.cost.into()).bytes()),
+            CostExtra::ChargeEnds(instant) => argument(format!("{} {}", args.cost, instant.get()).as_bytes()),
+            CostExtra::Lease { stock, ttl, reserve } => {
+                argument(format!("{} {stock} {ttl} {reserve}", args.cost).as_bytes());
             }
         };
-        argument(&line.rule.bytes);
+        argument(&args.rule.bytes);
     }
     if let Some(id) = id {
         argument(id);
@@ -220,9 +225,9 @@ fn each_of_rules(verb: Verb, queues: &[Line<'_>], id: Option<&[u8]>, mut argumen
 }
 
 /// Appends the header of an argument or of the array of arguments.
-fn head(bytes: &mut Vec<u8>, letter: u8, length: usize) {
+fn write_header(bytes: &mut Vec<u8>, letter: u8, length: usize) {
     bytes.push(letter);
-    bytes.extend_from_slice(Digits::of(length as u64).bytes());
+    bytes.extend_from_slice(Digits::new(length as u64).bytes());
     bytes.extend_from_slice(b"\r\n");
 }
 
@@ -233,7 +238,7 @@ struct Digits {
 }
 
 impl Digits {
-    fn of(mut number: u64) -> Self {
+    fn new(mut number: u64) -> Self {
         let mut digits = Digits { written: [b'0'; 20], from: 20 };
         loop {
             digits.from -= 1;
@@ -251,17 +256,17 @@ impl Digits {
 }
 
 /// Decodes the reply to a call with these rules. `None` if it is malformed.
-pub(crate) fn read(reply: &Value, queues: &[Line<'_>]) -> Option<Reply> {
+pub(crate) fn decode(reply: &Value, rules: &[RuleArgs<'_>]) -> Option<Reply> {
     let Value::Array(values) = reply else { return None };
-    let mut numbers = values.iter().map(number);
+    let mut numbers = values.iter().map(to_u64);
     let now = Micros::new(numbers.next()??);
     let binding = usize::try_from(numbers.next()??).ok()?.checked_sub(1)?;
-    let mut decisions = Vec::with_capacity(queues.len());
-    for line in queues {
+    let mut decisions = Vec::with_capacity(rules.len());
+    for args in rules {
         let [outcome, remaining, wait, reset] =
             [numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()??];
-        let outcome = outcome_of(outcome, Wait::micros(wait))?;
-        decisions.push(Decision::counted(outcome, now, line.rule.limit, remaining, Wait::micros(reset)));
+        let outcome = decode_outcome(outcome, Wait::micros(wait))?;
+        decisions.push(Decision::counted(outcome, now, args.rule.limit, remaining, Wait::micros(reset)));
     }
     let mut more = || match numbers.next() {
         Some(number) => u32::try_from(number?).ok().map(Some),
@@ -271,14 +276,14 @@ pub(crate) fn read(reply: &Value, queues: &[Line<'_>]) -> Option<Reply> {
     (binding < decisions.len()).then_some(Reply { binding, decisions, taken, reserved, claimed })
 }
 
-pub(crate) fn number(value: &Value) -> Option<u64> {
+pub(crate) fn to_u64(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
     }
 }
 
-pub(crate) const fn outcome_of(number: u64, wait: Wait) -> Option<Outcome> {
+pub(crate) const fn decode_outcome(number: u64, wait: Wait) -> Option<Outcome> {
     Some(match number {
         0 => Outcome::Allowed,
         1 => Outcome::AllowedAfter(wait),
@@ -293,8 +298,8 @@ pub(crate) const fn outcome_of(number: u64, wait: Wait) -> Option<Outcome> {
 mod tests {
     use super::*;
 
-    fn bucket() -> Described {
-        Described::rule(&"100/s burst 7".parse().expect("a rule"))
+    fn bucket() -> WireRule {
+        WireRule::rate(&"100/s burst 7".parse().expect("a rule"))
     }
 
     #[test]
@@ -302,20 +307,25 @@ mod tests {
         let expected =
             [&b"b"[..], &10_000u64.to_be_bytes(), &1u64.to_be_bytes(), &7u64.to_be_bytes()].concat();
         assert_eq!((bucket().bytes, bucket().limit), (expected, 7));
-        let places = Described::places(3, Duration::from_secs(2));
-        assert_eq!(places.bytes, [&b"n"[..], &3u64.to_be_bytes(), &2_000_000u64.to_be_bytes()].concat());
-        assert_eq!(places.limit, 3);
+        let permits = WireRule::concurrency(3, Duration::from_secs(2));
+        assert_eq!(permits.bytes, [&b"n"[..], &3u64.to_be_bytes(), &2_000_000u64.to_be_bytes()].concat());
+        assert_eq!(permits.limit, 3);
     }
 
     #[test]
     fn a_call_is_keys_then_arguments() {
-        let (one, two) = (bucket(), Described::places(3, Duration::from_secs(2)));
-        let queues = [
-            Line { key: b"a".to_vec(), cost: 5, terms: Terms::Plain, rule: &one },
-            Line { key: b"b".to_vec(), cost: 1, terms: Terms::Til(Micros::new(7)), rule: &two },
+        let (one, two) = (bucket(), WireRule::concurrency(3, Duration::from_secs(2)));
+        let rules = [
+            RuleArgs { key: b"a".to_vec(), cost: 5, extra: CostExtra::None, rule: &one },
+            RuleArgs {
+                key: b"b".to_vec(),
+                cost: 1,
+                extra: CostExtra::ChargeEnds(Micros::new(7)),
+                rule: &two,
+            },
         ];
-        let said = Payload::Rules { verb: Verb::Check, queues: &queues, id: Some(b"me") };
-        let call = Call { sha: "5ha", said };
+        let payload = Payload::Rules { operation: Operation::Check, rules: &rules, id: Some(b"me") };
+        let call = Call { sha: "5ha", payload };
         let packed = call.cmd().get_packed_command();
         let mut written = Vec::new();
         call.write(&mut written);
@@ -336,7 +346,7 @@ mod tests {
     #[test]
     fn digits_are_the_decimal_digits_of_the_number() {
         for number in [0, 9, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
-            assert_eq!(Digits::of(number).bytes(), number.to_string().as_bytes());
+            assert_eq!(Digits::new(number).bytes(), number.to_string().as_bytes());
         }
     }
 
@@ -347,15 +357,15 @@ mod tests {
     #[test]
     fn a_reply_is_decoded_completely_or_not_at_all() {
         let rule = bucket();
-        let queues = [Line { key: Vec::new(), cost: 1, terms: Terms::Plain, rule: &rule }];
-        let reply = read(&ints(&[1_000, 1, 2, 0, 30, 70]), &queues).expect("a reply");
+        let rules = [RuleArgs { key: Vec::new(), cost: 1, extra: CostExtra::None, rule: &rule }];
+        let reply = decode(&ints(&[1_000, 1, 2, 0, 30, 70]), &rules).expect("a reply");
         let decision = reply.decisions[0];
         assert_eq!((decision.at(), reply.binding, reply.taken), (Micros::new(1_000), 0, None));
         assert_eq!(decision.outcome, Outcome::RetryAfter(Wait::micros(30)));
         assert_eq!((decision.limit(), decision.remaining()), (7, 0));
         assert_eq!(decision.reset_after(), Wait::micros(70));
-        assert_eq!(read(&ints(&[1_000, 1, 0, 3, 0, 70, 4]), &queues).expect("a reply").taken, Some(4));
-        let nonsense = [
+        assert_eq!(decode(&ints(&[1_000, 1, 0, 3, 0, 70, 4]), &rules).expect("a reply").taken, Some(4));
+        let malformed = [
             ints(&[]),
             ints(&[1_000]),
             ints(&[1_000, 0, 2, 0, 30, 70]),
@@ -366,8 +376,8 @@ mod tests {
             Value::Okay,
             Value::Nil,
         ];
-        for value in nonsense {
-            assert!(read(&value, &queues).is_none(), "{value:?}");
+        for value in malformed {
+            assert!(decode(&value, &rules).is_none(), "{value:?}");
         }
     }
 }

@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use gates::one;
 use support::{Kind, Server};
-use tidegate::attribute::Denied;
+use tidegate::attribute::CallDenied;
 use tidegate::{Quota, rate_limit};
 use tidegate_redis::RedisGate;
 
 #[rate_limit(limiter = gate, key = user)]
-async fn send(gate: &RedisGate, user: &str) -> Result<usize, Denied> {
+async fn send(gate: &RedisGate, user: &str) -> Result<usize, CallDenied> {
     let _ = gate;
     Ok(user.len())
 }
 
 #[rate_limit(limiter = gate, key = user, wait = "60s")]
-async fn send_in_a_minute(gate: &RedisGate, user: &str) -> Result<usize, Denied> {
-    send(gate, "somebody else").await?;
+async fn send_in_a_minute(gate: &RedisGate, user: &str) -> Result<usize, CallDenied> {
+    send(gate, "another user").await?;
     Ok(user.len())
 }
 
 #[rate_limit(limiter = gate, key = user)]
-fn send_from_a_thread(gate: &RedisGate, user: &str) -> Result<usize, Denied> {
+fn send_from_a_thread(gate: &RedisGate, user: &str) -> Result<usize, CallDenied> {
     let _ = gate;
     Ok(user.len())
 }
@@ -41,7 +41,7 @@ async fn functions_share_a_limit_with_direct_checks_of_the_gate() {
     assert!(gate.ready(Duration::from_secs(20)).await, "{gate:?}");
 
     assert_eq!(send(&gate, "alice").await, Ok(5));
-    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    assert!(gate.check_parts(&one("alice")).await.expect("a request").is_allowed());
     let thread = gate.clone();
     let passed = tokio::task::spawn_blocking(move || {
         [send_from_a_thread(&thread, "alice"), send_from_a_thread(&thread, "alice")].map(|sent| sent.is_ok())

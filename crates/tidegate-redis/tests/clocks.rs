@@ -3,7 +3,7 @@
 mod gates;
 mod support;
 
-use gates::{one, patient};
+use gates::{long_deadline, one};
 use support::{Clocked, Kind, Server};
 use tidegate::{Outcome, Rule, Source};
 use tidegate_redis::RedisGate;
@@ -32,7 +32,7 @@ impl Stage {
         let server = Server::start_with_clock(Kind::Redis, &[]);
         let gate = |(n, text): (usize, &&str)| {
             let rule: Rule = text.parse().expect("a rule");
-            patient(RedisGate::builder(server.url()).rule(format!("r{n}"), rule))
+            long_deadline(RedisGate::builder(server.url()).rule(format!("r{n}"), rule))
         };
         let gates = RULES.iter().enumerate().map(gate).collect();
         Stage { server, gates }
@@ -44,7 +44,7 @@ impl Stage {
         for gate in &self.gates {
             let mut passed = 0;
             for _ in 0..10 {
-                let decision = gate.check(&one("alice")).await.expect("a request").decision;
+                let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
                 assert_eq!(decision.source, Source::Strict);
                 passed += usize::from(decision.is_allowed());
             }
@@ -57,7 +57,7 @@ impl Stage {
     async fn longest_wait(&self) -> u64 {
         let mut longest = 0;
         for gate in &self.gates {
-            let decision = gate.check(&one("alice")).await.expect("a request").decision;
+            let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
             if let Outcome::RetryAfter(wait) = decision.outcome {
                 longest = longest.max(wait.as_secs_up());
             }
@@ -95,7 +95,7 @@ async fn a_clock_an_hour_forward_admits_one_burst_and_back_again_none() {
 /// Fixed windows and stepped buckets start anew at an instant that comes again: each return admits their
 /// limit, once. All others remember the instant before the step back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flickering_clock_mints_one_limit_per_return_in_windows_and_steps_only() {
+async fn a_clock_that_jumps_back_and_forth_adds_one_limit_per_return_to_windows_and_steps_only() {
     let mut stage = Stage::set();
     stage.server.hold_at(NOON);
     assert_eq!(stage.passed().await, [5; 7]);
@@ -110,7 +110,7 @@ async fn a_flickering_clock_mints_one_limit_per_return_in_windows_and_steps_only
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_clock_steps_back_and_forth_mint_nothing() {
+async fn small_clock_steps_back_and_forth_create_no_tokens() {
     let mut stage = Stage::set();
     let amid = NOON + 3 * SECOND; // not at a window boundary: a step back would enter the previous window
     stage.server.hold_at(amid);

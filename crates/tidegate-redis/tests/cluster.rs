@@ -6,9 +6,10 @@ mod support;
 use std::env;
 use std::time::Duration;
 
-use gates::{eventually, one, patient, strict, strict_for};
+use gates::{eventually, long_deadline, one, strict, strict_for};
 use support::{Cluster, Mode, Proxy, Server, until};
-use tidegate::{Decision, Part, Quota, RuleId, Source};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Decision, Quota, Source};
 use tidegate_redis::{OnOutage, RedisGate};
 
 const SLOTS: usize = 16_384;
@@ -65,7 +66,7 @@ async fn check_all(gate: RedisGate, keys: impl Iterator<Item = u32>) -> Vec<u32>
     let mut slots = vec![0; SLOTS];
     for key in keys.map(hostile) {
         let request = [0, 1].map(|rule| Part::of(RuleId(rule)).key(&key[..]));
-        let decision = gate.check(&request).await.expect("a request").decision;
+        let decision = gate.check_parts(&request).await.expect("a request").decision;
         assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, true), "{:?}", gate.health());
         slots[slot(gate.describe(request[0]).expect("a rule").as_bytes())] += 1;
     }
@@ -81,7 +82,7 @@ fn chi_square(counts: &[u32]) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_keys_reach_the_right_slot_and_spread_evenly() {
     let cluster = Cluster::start();
-    let gate = patient(
+    let gate = long_deadline(
         builder(&cluster)
             .rule("user", Quota::per_second(1).burst(1))
             .rule("log", "sliding_log 5/min".parse::<tidegate::Rule>().expect("a rule")),
@@ -98,7 +99,7 @@ async fn hostile_keys_reach_the_right_slot_and_spread_evenly() {
         let more = task.await.expect("every key was decided by Redis");
         slots.iter_mut().zip(more).for_each(|(count, more)| *count += more);
     }
-    assert_eq!((slots.iter().sum::<u32>(), gate.health().last_trouble), (many, None), "no errors");
+    assert_eq!((slots.iter().sum::<u32>(), gate.health().last_error), (many, None), "no errors");
     // For an even spread the sum is about the number of slots, and half of the time within 122 of it; the
     // names are always the same, and so is the result.
     let spread = chi_square(&slots);
@@ -111,12 +112,13 @@ async fn hostile_keys_reach_the_right_slot_and_spread_evenly() {
 async fn a_request_for_several_keys_refunds_its_charges_when_one_refuses() {
     let cluster = Cluster::start();
     let gate =
-        patient(builder(&cluster).rule("everybody", Quota::per_hour(10)).rule("user", Quota::per_hour(2)));
+        long_deadline(builder(&cluster).rule("global", Quota::per_hour(10)).rule("user", Quota::per_hour(2)));
     let [global, user] = [RuleId(0), RuleId(1)];
     let mut passed = [0; 8];
     for round in 0..24 {
         let name = format!("user {}", round % 8);
-        let admission = gate.check(&[Part::of(global), Part::of(user).key(&name)]).await.expect("a request");
+        let admission =
+            gate.check_parts(&[Part::of(global), Part::of(user).key(&name)]).await.expect("a request");
         passed[round % 8] += u32::from(admission.is_allowed());
     }
     assert_eq!(passed.iter().sum::<u32>(), 10, "{passed:?}");
@@ -124,8 +126,8 @@ async fn a_request_for_several_keys_refunds_its_charges_when_one_refuses() {
     for (n, passed) in passed.iter().enumerate() {
         let name = format!("user {n}");
         let only_allowed_requests_are_charged = async || {
-            let left = gate.peek(&[Part::of(user).key(&name).cost(0)]).await.expect("a request");
-            (left.expect("an answer").remaining() == 2 - u64::from(*passed)).then_some(())
+            let left = gate.request().parts(&[Part::of(user).key(&name).cost(0)]).peek().await;
+            (left.expect("a reply").remaining() == 2 - u64::from(*passed)).then_some(())
         };
         eventually("refused charges are refunded", only_allowed_requests_are_charged).await;
     }
@@ -150,7 +152,7 @@ async fn a_failed_primary_is_replaced_and_every_key_is_served_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_a_migrating_slot_is_decided_on_the_target_node() {
     let mut cluster = Cluster::start();
-    let gate = patient(builder(&cluster).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed));
+    let gate = long_deadline(builder(&cluster).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed));
     let name = gate.describe(one("alice")[0]).expect("a rule");
     let from = cluster.primary_of(&name);
     let slot = cluster.node(0).cli(&["CLUSTER", "KEYSLOT", &name]);
@@ -159,7 +161,7 @@ async fn a_key_in_a_migrating_slot_is_decided_on_the_target_node() {
     assert_eq!(cluster.node(to).cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
     assert_eq!(cluster.node(from).cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
     for passes in [true, true, false] {
-        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
         assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, passes), "{:?}", gate.health());
     }
     let keys = [from, to].map(|node| cluster.node(node).cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]));
@@ -185,7 +187,7 @@ async fn lose_a_reply(gate: &RedisGate, key: &str, proxy: &Proxy, node: &Server)
     let state = node.cli(&["GET", &name]);
     proxy.set(Mode::LoseReplies);
     let (gate, key) = (gate.clone(), key.to_owned());
-    let checks = tokio::spawn(async move { gate.check(&one(&key)).await.expect("a request").decision });
+    let checks = tokio::spawn(async move { gate.check_parts(&one(&key)).await.expect("a request").decision });
     until("the request is charged", || (node.cli(&["GET", &name]) != state).then_some(()));
     tokio::time::sleep(Duration::from_millis(200)).await; // and its reply has been lost
     proxy.set(Mode::Pass);
@@ -197,7 +199,8 @@ async fn a_request_that_a_node_did_not_answer_is_not_sent_again() {
     let mut cluster = Cluster::start();
     let proxy = cluster.put_proxy_before(1);
     let limit = 100;
-    let gate = patient(builder(&cluster).rule("user", Quota::per_day(limit)).on_outage(OnOutage::Closed));
+    let gate =
+        long_deadline(builder(&cluster).rule("user", Quota::per_day(limit)).on_outage(OnOutage::Closed));
     let (beyond, here) = (key_of(&mut cluster, &gate, 1), key_of(&mut cluster, &gate, 0));
     assert!(strict_for(&gate, &beyond).await.is_allowed());
     assert!(proxy.requests() > 0, "requests go through the proxy");
@@ -208,7 +211,7 @@ async fn a_request_that_a_node_did_not_answer_is_not_sent_again() {
     }
     let made = gate.health().decisions;
     let left = strict_for(&gate, &beyond).await.remaining();
-    assert!(left <= limit - 8, "one, three lost, three answered, and the last: {left}");
+    assert!(left <= limit - 8, "one, three lost, three replied to, and the last: {left}");
     assert!(limit - left <= made.strict + made.closed + 1, "none was charged twice: {left}, {made:?}");
     assert!(strict_for(&gate, &here).await.is_allowed(), "the other nodes still decide");
 }

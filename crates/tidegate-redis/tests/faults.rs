@@ -6,13 +6,13 @@ mod support;
 
 use std::time::Duration;
 
-use gates::{enforced, eventually, one, patient, ready, strict, together};
+use gates::{enforced, eventually, long_deadline, one, ready, strict, together};
 use support::{Kind, Mode, Proxy, Server, until};
 use tidegate::{Quota, Source};
 use tidegate_redis::{AdhocLimit, Decisions, Error, OnOutage, RedisGate};
 
 /// Gates on the other side of a bad network, one for each `on_outage`.
-struct Bad {
+struct FaultyNetwork {
     server: Server,
     proxy: Proxy,
     gates: [RedisGate; 3],
@@ -25,12 +25,12 @@ fn gate(url: &str, on_outage: OnOutage) -> RedisGate {
     ready(RedisGate::builder(url).rule("user", Quota::per_day(1_000)).on_outage(on_outage).nodes(2))
 }
 
-impl Bad {
+impl FaultyNetwork {
     fn start() -> Self {
         let server = Server::start(Kind::Redis, &[]);
         let proxy = Proxy::start(server.port());
         let gates = KINDS.map(|(on_outage, _)| gate(&proxy.url(), on_outage));
-        Bad { server, proxy, gates }
+        FaultyNetwork { server, proxy, gates }
     }
 
     /// Checks the decisions while the network is in this mode, and that the gates recover from it.
@@ -38,12 +38,12 @@ impl Bad {
         self.proxy.set(mode.clone());
         for (gate, (on_outage, source)) in self.gates.iter().zip(KINDS) {
             for _ in 0..20 {
-                let decision = gate.check(&one("alice")).await.expect("a request").decision;
+                let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
                 assert_eq!(decision.source, source, "{mode:?}, {on_outage:?}: {:?}", gate.health());
                 assert_eq!(decision.is_allowed(), on_outage == OnOutage::Open, "{mode:?}, {on_outage:?}");
             }
             until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
-            assert!(gate.health().last_trouble.is_some(), "{mode:?}");
+            assert!(gate.health().last_error.is_some(), "{mode:?}");
         }
         self.proxy.set(Mode::Pass);
         for gate in &self.gates {
@@ -58,24 +58,24 @@ fn error_reply(error: &str) -> Mode {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rule_follows_its_on_outage_whatever_the_network_does() {
-    let bad = Bad::start();
-    bad.decide(Mode::Refuse).await;
-    bad.decide(Mode::Blackhole).await;
-    bad.decide(Mode::Slow(Duration::from_millis(200))).await;
-    bad.decide(Mode::HalfClose).await;
-    bad.decide(Mode::LoseReplies).await;
-    assert!(bad.server.cli(&["PING"]).contains("PONG"));
+    let network = FaultyNetwork::start();
+    network.decide(Mode::Refuse).await;
+    network.decide(Mode::Blackhole).await;
+    network.decide(Mode::Slow(Duration::from_millis(200))).await;
+    network.decide(Mode::HalfClose).await;
+    network.decide(Mode::LoseReplies).await;
+    assert!(network.server.cli(&["PING"]).contains("PONG"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rule_follows_its_on_outage_whatever_the_server_replies() {
-    let bad = Bad::start();
-    bad.decide(error_reply("LOADING Redis is loading the dataset in memory")).await;
-    bad.decide(error_reply("OOM command not allowed when used memory > 'maxmemory'.")).await;
-    bad.decide(error_reply("READONLY You can't write against a read only replica.")).await;
-    bad.decide(error_reply("NOAUTH Authentication required.")).await;
-    bad.decide(Mode::Answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).await;
-    bad.decide(Mode::Answer(vec![0xff; 64])).await;
+    let network = FaultyNetwork::start();
+    network.decide(error_reply("LOADING Redis is loading the dataset in memory")).await;
+    network.decide(error_reply("OOM command not allowed when used memory > 'maxmemory'.")).await;
+    network.decide(error_reply("READONLY You can't write against a read only replica.")).await;
+    network.decide(error_reply("NOAUTH Authentication required.")).await;
+    network.decide(Mode::Answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).await;
+    network.decide(Mode::Answer(vec![0xff; 64])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,10 +83,10 @@ async fn a_request_without_a_reply_is_not_sent_again() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate = gate(&proxy.url(), OnOutage::Open);
-    let limit = gate.peek(&one("alice")).await.expect("a request").expect("an answer").limit();
+    let limit = gate.request().parts(&one("alice")).peek().await.expect("a reply").limit();
     proxy.set(Mode::LoseReplies);
     for _ in 0..3 {
-        assert_eq!(gate.check(&one("alice")).await.expect("a request").decision.source, Source::Open);
+        assert_eq!(gate.check_parts(&one("alice")).await.expect("a request").decision.source, Source::Open);
     }
     proxy.set(Mode::Pass);
     let left = strict(&gate).await.remaining();
@@ -113,7 +113,7 @@ async fn a_concurrency_rule_is_closed_in_an_outage() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     server.pause();
-    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed));
     server.resume();
 }
@@ -123,32 +123,37 @@ async fn errors_caused_by_the_caller_do_not_open_the_breaker() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(2)).on_outage(OnOutage::Closed);
-    let gate = patient(builder.concurrency("work", 2, Duration::from_secs(60)));
-    let foreign = gate.describe(one("foreign")[0]).expect("a rule");
-    server.cli(&["HSET", &foreign, "a", "b"]);
+    let gate = long_deadline(builder.concurrency("work", 2, Duration::from_secs(60)));
+    let wrong_type = gate.describe(one("foreign")[0]).expect("a rule");
+    server.cli(&["HSET", &wrong_type, "a", "b"]);
     for _ in 0..20 {
-        assert_eq!(gate.check(&one("foreign")).await.expect("a request").decision.source, Source::Closed);
+        assert_eq!(
+            gate.check_parts(&one("foreign")).await.expect("a request").decision.source,
+            Source::Closed
+        );
     }
-    let work = tidegate::Part::of(tidegate::RuleId(1));
-    gate.refund(&[work]).await.expect("a request").expect("permits are left out");
-    assert!(gate.take(&[work], 1).await.is_err(), "there is no quota to take from");
-    assert!(!gate.health().not_asked, "{:?}", gate.health());
+    let work = tidegate::gate::Part::of(tidegate::gate::RuleId(1));
+    gate.request().parts(&[work]).refund().await.expect("permits are left out");
+    let error = gate.request().parts(&[work]).take().await.expect_err("there is no quota to take from");
+    assert_eq!(error.invalid_request(), Some(&tidegate::InvalidRequest::Empty));
+    assert!(!gate.health().breaker_open, "{:?}", gate.health());
     assert!(strict(&gate).await.is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_reclaim_their_permits_from_a_redis_that_lost_them() {
     let mut server = Server::start(Kind::Redis, &[]);
-    let make = || patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(2)));
+    let make =
+        || long_deadline(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(2)));
     let (gate, other) = (make(), make());
-    let held = gate.check(&one("alice")).await.expect("a request");
+    let held = gate.check_parts(&one("alice")).await.expect("a request");
     assert!(held.is_allowed());
     server.kill();
     server.restart();
     enforced(&gate);
     enforced(&other);
     eventually("the holder has its permit again", async || {
-        let left = other.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
+        let left = other.request().parts(&[one("alice")[0].cost(0)]).peek().await;
         left.is_ok_and(|left| left.remaining() == 0).then_some(())
     })
     .await;
@@ -162,14 +167,14 @@ async fn a_paused_server_opens_the_breaker_until_it_resumes() {
     let before = gate.health();
     server.pause();
     for _ in 0..200 {
-        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
         assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
     }
     let health = gate.health();
-    assert!(health.not_asked && health.openings > before.openings, "{health:?}");
+    assert!(health.breaker_open && health.breaker_openings > before.breaker_openings, "{health:?}");
     assert_eq!(
-        (health.last_trouble, health.decisions.open - before.decisions.open),
-        (Some(Error::TooLate), 200)
+        (health.last_error, health.decisions.open - before.decisions.open),
+        (Some(Error::timeout()), 200)
     );
     server.resume();
     assert!(strict(&gate).await.is_allowed());
@@ -180,7 +185,7 @@ async fn each_restart_of_a_killed_server_admits_one_burst() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(5)).on_outage(OnOutage::Closed);
-    let gate = patient(builder);
+    let gate = long_deadline(builder);
     for kills in 1..6 {
         assert_eq!(gates::passed(&gate, "alice", 20).await, 5, "after {kills} starts");
         server.kill();
@@ -188,7 +193,8 @@ async fn each_restart_of_a_killed_server_admits_one_burst() {
         server.restart();
         enforced(&gate);
     }
-    assert_ne!(gate.health().last_trouble, Some(Error::Nonsense));
+    let last = gate.health().last_error.map(|error| error.to_string()).unwrap_or_default();
+    assert!(!last.contains("unexpected reply"), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,7 +202,7 @@ async fn a_flushed_script_is_loaded_again_and_every_decision_stays_strict() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
-    let gate = patient(builder);
+    let gate = long_deadline(builder);
     for _ in 0..50 {
         server.cli(&["SCRIPT", "FLUSH"]);
         for admission in together(&gate, 8).await {
@@ -211,17 +217,17 @@ async fn a_foreign_script_that_blocks_redis_is_an_outage() {
     let server = Server::start(Kind::Redis, &["--busy-reply-threshold", "100"]);
     let gate = gate(&server.url(), OnOutage::Open);
     let url = server.url();
-    let foreign = std::thread::spawn(move || {
+    let wrong_type = std::thread::spawn(move || {
         let mut connection =
             redis::Client::open(url).and_then(|client| client.get_connection()).expect("a server");
         let endless = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
         endless.expect_err("the script is killed");
     });
     until("Redis is blocked", || (gate.health().enforced == Some(false)).then_some(()));
-    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
     until("the script is killed", || server.try_cli(&["SCRIPT", "KILL"]).ok());
-    foreign.join().expect("the foreign script ended");
+    wrong_type.join().expect("the foreign script ended");
     enforced(&gate);
 }
 
@@ -233,12 +239,11 @@ async fn health_reports_an_open_rule_that_does_not_limit() {
     let builder = RedisGate::builder(url).rule("user", Quota::per_hour(1)).on_outage(OnOutage::Open);
     let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
     until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
-    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
-    let trouble = until("the reason is reported", || match gate.health().last_trouble {
-        Some(trouble @ Error::Refused { .. }) => Some(trouble.to_string()),
-        _ => None,
+    assert!(gate.check_parts(&one("alice")).await.expect("a request").is_allowed());
+    let error = until("the reason is reported", || {
+        gate.health().last_error.filter(|error| error.reason() == "error").map(|error| error.to_string())
     });
-    assert!(trouble.contains("NOPERM") && trouble.contains("allow the user EVALSHA"), "{trouble}");
+    assert!(error.contains("NOPERM") && error.contains("allow the user EVALSHA"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,9 +253,8 @@ async fn health_reports_what_is_wrong_with_the_server() {
         let gate = builder.canary(Duration::from_millis(50)).build().expect("a gate");
         until(&format!("health reports on port {}", server.port()), || {
             let health = gate.health();
-            let trouble =
-                health.last_trouble.filter(|trouble| !trouble.to_string().contains("none was made"));
-            health.warnings.first().cloned().or(trouble.map(|trouble| trouble.to_string()))
+            let error = health.last_error.map(|error| error.to_string());
+            health.warnings.first().cloned().or(error.filter(|error| !error.contains("not attempted yet")))
         })
     };
     let evicting = Server::start(Kind::Redis, &["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
@@ -268,7 +272,7 @@ async fn requests_beyond_the_in_flight_limit_are_decided_without_redis() {
     let server = Server::start(Kind::Redis, &[]);
     let builder =
         RedisGate::builder(server.url()).rule("user", Quota::per_hour(1_000)).on_outage(OnOutage::Closed);
-    let gate = patient(builder.in_flight(4).failures(1_000_000));
+    let gate = long_deadline(builder.in_flight(4).failures(1_000_000));
     server.pause();
     let resume = async {
         until("requests beyond the limit are refused", || {
@@ -296,7 +300,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
 
     proxy.set(Mode::Blackhole);
     eventually("the breaker is open", async || {
-        let _ = gate.check(&one("alice")).await;
+        let _ = gate.check_parts(&one("alice")).await;
         (gate.health().fallbacks.breaker_open > 0).then_some(())
     })
     .await;
@@ -311,7 +315,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
     let _ = strict(&gate).await;
     proxy.set(error_reply("LOADING Redis is loading the dataset in memory"));
     eventually("an error", async || {
-        let _ = gate.check(&one("alice")).await;
+        let _ = gate.check_parts(&one("alice")).await;
         (gate.health().fallbacks.error > 0).then_some(())
     })
     .await;
@@ -319,7 +323,7 @@ async fn decisions_without_redis_are_counted_by_reason() {
     let _ = strict(&gate).await;
     proxy.set(Mode::Refuse);
     eventually("no connection", async || {
-        let _ = gate.check(&one("alice")).await;
+        let _ = gate.check_parts(&one("alice")).await;
         (gate.health().fallbacks.not_connected > 0).then_some(())
     })
     .await;

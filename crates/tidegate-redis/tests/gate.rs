@@ -5,9 +5,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use gates::{FIRST, enforced, eventually, one, passed, patient};
+use gates::{FIRST, enforced, eventually, long_deadline, one, passed};
 use support::{Kind, Server, until};
-use tidegate::{Admission, Gate, InvalidRequest, Part, Quota, Rule, RuleId, Source};
+use tidegate::gate::{Gate, Part, RuleId};
+use tidegate::{Admission, InvalidRequest, Quota, Rule, Source};
 use tidegate_redis::{OnOutage, RedisGate};
 
 fn hourly(limit: u64) -> Quota {
@@ -18,7 +19,7 @@ fn hourly(limit: u64) -> Quota {
 async fn gates_with_the_same_names_share_limits_and_others_do_not() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |tenant: &str, name: &str| {
-        patient(RedisGate::builder(server.url()).tenant(tenant).rule(name, hourly(3)))
+        long_deadline(RedisGate::builder(server.url()).tenant(tenant).rule(name, hourly(3)))
     };
     let (one, two) = (make("", "user"), make("", "user"));
     assert_eq!(passed(&one, "alice", 2).await, 2);
@@ -31,24 +32,25 @@ async fn gates_with_the_same_names_share_limits_and_others_do_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_rules_are_charged_or_none_and_the_binding_rule_is_named() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(
+    let gate = long_deadline(
         RedisGate::builder(server.url())
-            .rule("everybody", hourly(10))
+            .rule("global", hourly(10))
             .rule("user", "sliding_log 2/h".parse::<Rule>().expect("a rule")),
     );
-    let [global, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
-    let request = [Part::of(global), Part::of(user).key("alice")];
+    let check = async || {
+        gate.request().rule("global").rule_for("user", "alice").check().await.expect("a valid request")
+    };
     for left in [1, 0] {
-        let decision = gate.check(&request).await.expect("a request").decision;
+        let decision = check().await;
         assert_eq!(
             (decision.is_allowed(), decision.remaining(), decision.source),
             (true, left, Source::Strict)
         );
         assert_eq!(gate.name(decision.rule), Some("user"));
     }
-    let refused = gate.check(&request).await.expect("a request");
-    assert_eq!((refused.is_allowed(), gate.name(refused.decision.rule)), (false, Some("user")));
-    let left = gate.peek(&[Part::of(global).cost(0)]).await.expect("a request").expect("an answer");
+    let refused = check().await;
+    assert_eq!((refused.is_allowed(), gate.name(refused.rule)), (false, Some("user")));
+    let left = gate.request().rule("global").cost(0).peek().await.expect("a reply");
     assert_eq!(left.remaining(), 8, "the refused request charged nothing");
 }
 
@@ -57,19 +59,18 @@ async fn all_rules_are_charged_or_none_and_the_binding_rule_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_match_their_requests_when_other_requests_are_dropped() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).connections(1).rule("user", hourly(1_000_000)));
+    let gate = long_deadline(RedisGate::builder(server.url()).connections(1).rule("user", hourly(1_000_000)));
     assert!(gate.ready(Duration::from_secs(10)).await);
     let send = |n: u32| {
         let gate = gate.clone();
         async move {
-            let key = n.to_be_bytes();
-            let request = [Part::of(FIRST).key(&key).cost(n)];
-            let check = gate.check(&request);
+            let (limiter, key) = (gate.limiter("user").expect("a rate limit"), n.to_be_bytes());
+            let check = limiter.request(&key).cost(n).check();
             if n.is_multiple_of(3) {
                 let _ = tokio::time::timeout(Duration::ZERO, check).await; // sent, or not even that
                 return None;
             }
-            Some((n, check.await.expect("a request").decision))
+            Some((n, check.await))
         }
     };
     for round in 0..20 {
@@ -89,7 +90,7 @@ async fn replies_match_their_requests_when_other_requests_are_dropped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_gate_leaves_no_connection_open() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).connections(3).rule("user", hourly(5)));
+    let gate = long_deadline(RedisGate::builder(server.url()).connections(3).rule("user", hourly(5)));
     assert!(gate.ready(Duration::from_secs(10)).await);
     let clients = || {
         server
@@ -107,13 +108,13 @@ async fn a_dropped_gate_leaves_no_connection_open() {
 async fn check_each_reports_the_decision_of_each_rule() {
     let server = Server::start(Kind::Redis, &[]);
     let gate =
-        patient(RedisGate::builder(server.url()).rule("everybody", hourly(10)).rule("user", hourly(2)));
-    let [global, user] = ["everybody", "user"].map(|name| gate.id(name).expect("a rule"));
-    let request = [Part::of(global), Part::of(user).key("alice")];
+        long_deadline(RedisGate::builder(server.url()).rule("global", hourly(10)).rule("user", hourly(2)));
+    let [global, user] = ["global", "user"].map(|name| gate.id(name).expect("a rule"));
     let decisions = async || {
-        let admission = gate.check_each(&request).await.expect("a request");
-        let each = admission.rules.iter().map(|it| (it.rule, it.is_allowed(), it.remaining()));
-        (admission.is_allowed(), each.collect::<Vec<_>>())
+        let checked = gate.request().rule("global").rule_for("user", "alice").check_each().await;
+        let checked = checked.expect("a valid request");
+        let each = checked.rules.iter().map(|it| (it.rule, it.is_allowed(), it.remaining()));
+        (checked.decision.is_allowed(), each.collect::<Vec<_>>())
     };
     assert_eq!(decisions().await, (true, vec![(global, true, 9), (user, true, 1)]));
     assert_eq!(decisions().await, (true, vec![(global, true, 8), (user, true, 0)]));
@@ -123,23 +124,24 @@ async fn check_each_reports_the_decision_of_each_rule() {
 #[tokio::test(flavor = "multi_thread")]
 async fn take_refund_reset_and_peek_work_on_one_key() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).rule("user", hourly(5)));
-    let part = Part::of(FIRST).key("alice");
-    let taken = gate.take(&[part], 3).await.expect("a request").expect("an answer");
+    let gate = long_deadline(RedisGate::builder(server.url()).rule("user", hourly(5)));
+    let limiter = gate.limiter("user").expect("a rate limit");
+    let taken = limiter.request("alice").cost(3).take().await.expect("a reply");
     assert_eq!((taken.amount, taken.decision.remaining()), (3, 2));
-    let taken = gate.take(&[part], 30).await.expect("a request").expect("an answer");
+    let taken = limiter.request("alice").cost(30).take().await.expect("a reply");
     assert_eq!(taken.amount, 2);
-    gate.refund(&[part.cost(2)]).await.expect("a request").expect("an answer");
+    limiter.request("alice").cost(2).refund().await.expect("a reply");
     assert_eq!(passed(&gate, "alice", 5).await, 2);
-    gate.reset(&[part]).await.expect("a request").expect("an answer");
+    limiter.request("alice").reset().await.expect("a reply");
     assert_eq!(passed(&gate, "alice", 9).await, 5);
-    assert!(!gate.peek(&[part]).await.expect("a request").expect("an answer").is_allowed());
+    assert!(!limiter.request("alice").peek().await.expect("a reply").is_allowed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gate_works_through_the_trait() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate: Box<dyn Gate> = Box::new(patient(RedisGate::builder(server.url()).rule("user", hourly(1))));
+    let gate: Box<dyn Gate> =
+        Box::new(long_deadline(RedisGate::builder(server.url()).rule("user", hourly(1))));
     assert!(gate.decide(&one("alice")).wait().await.expect("a request").is_allowed());
     assert!(!gate.decide(&one("alice")).wait().await.expect("a request").is_allowed());
     let unknown = gate.decide(&[Part::of(RuleId(7))]).wait().await;
@@ -149,22 +151,27 @@ async fn the_gate_works_through_the_trait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_passes_once_allowed_and_is_refused_early_if_it_cannot_in_time() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(20).burst(1)));
+    let gate = long_deadline(RedisGate::builder(server.url()).rule("user", Quota::per_second(20).burst(1)));
     assert_eq!(passed(&gate, "alice", 1).await, 1);
-    let waited = gate.acquire_timeout(&one("alice"), Duration::from_secs(20)).await.expect("a request");
-    assert!(waited.is_allowed());
-    let slow = patient(RedisGate::builder(server.url()).rule("slow", hourly(1)));
+    let limiter = gate.limiter("user").expect("a rate limit");
+    let waited = limiter.request("alice").timeout(Duration::from_secs(20)).acquire().await;
+    assert!(waited.expect("a token in time").is_allowed());
+    let slow = long_deadline(RedisGate::builder(server.url()).rule("slow", hourly(1)));
     assert_eq!(passed(&slow, "alice", 1).await, 1);
-    let refused = slow.acquire_timeout(&one("alice"), Duration::from_secs(20)).await.expect("a request");
-    assert!(!refused.is_allowed(), "an hour exceeds the timeout, so the gate does not wait");
+    let limiter = slow.limiter("slow").expect("a rate limit");
+    let started = Instant::now();
+    let refused = limiter.request("alice").timeout(Duration::from_secs(20)).acquire().await;
+    assert!(refused.expect_err("an hour exceeds the timeout").is_timeout());
+    assert!(started.elapsed() < Duration::from_secs(20), "the gate does not wait");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_are_counted_across_gates_and_released() {
     let server = Server::start(Kind::Redis, &[]);
-    let make = || patient(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
+    let make =
+        || long_deadline(RedisGate::builder(server.url()).concurrency("work", 2, Duration::from_secs(60)));
     let (one_gate, other) = (make(), make());
-    let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
+    let check = async |gate: &RedisGate| gate.check_parts(&one("alice")).await.expect("a request");
     let (first, second) = (check(&one_gate).await, check(&other).await);
     assert!(first.is_allowed() && second.is_allowed());
     assert!(!check(&other).await.is_allowed());
@@ -180,10 +187,11 @@ async fn permits_are_counted_across_gates_and_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn gates_with_different_limits_count_the_same_permits() {
     let server = Server::start(Kind::Redis, &[]);
-    let make =
-        |limit| patient(RedisGate::builder(server.url()).concurrency("work", limit, Duration::from_secs(60)));
+    let make = |limit| {
+        long_deadline(RedisGate::builder(server.url()).concurrency("work", limit, Duration::from_secs(60)))
+    };
     let (before, fewer, more) = (make(3), make(2), make(4));
-    let check = async |gate: &RedisGate| gate.check(&one("alice")).await.expect("a request");
+    let check = async |gate: &RedisGate| gate.check_parts(&one("alice")).await.expect("a request");
     let mut held = Vec::new();
     for _ in 0..3 {
         held.push(check(&before).await);
@@ -194,8 +202,8 @@ async fn gates_with_different_limits_count_the_same_permits() {
     assert!(held[3].is_allowed() && !check(&more).await.is_allowed());
     held.truncate(2); // two of four are released
     let left = async || {
-        let peeked = more.peek(&[one("alice")[0].cost(0)]).await.expect("a request");
-        peeked.expect("an answer").remaining()
+        let peeked = more.request().rule_for("work", "alice").cost(0).peek().await;
+        peeked.expect("a reply").remaining()
     };
     eventually("two are free", async || (left().await == 2).then_some(())).await;
     assert!(!check(&fewer).await.is_allowed(), "two are held, which is the whole smaller limit");
@@ -207,8 +215,8 @@ async fn gates_with_different_limits_count_the_same_permits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_is_renewed_while_it_is_held() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(4)));
-    let held = gate.check(&one("alice")).await.expect("a request");
+    let gate = long_deadline(RedisGate::builder(server.url()).concurrency("work", 1, Duration::from_secs(4)));
+    let held = gate.request().rule_for("work", "alice").try_acquire().await.expect("a free permit");
     assert!(held.is_allowed());
     let name = gate.describe(one("alice")[0]).expect("a rule");
     let expires = || {
@@ -217,7 +225,8 @@ async fn a_permit_is_renewed_while_it_is_held() {
     let mut last = expires();
     for _ in 0..3 {
         last = until("the permit is renewed", || Some(expires()).filter(|later| *later > last));
-        assert!(!gate.check(&one("alice")).await.expect("a request").is_allowed());
+        let second = gate.request().rule_for("work", "alice").try_acquire().await;
+        assert!(second.expect_err("the permit is held").is_busy());
     }
     drop(held);
 }
@@ -233,7 +242,7 @@ async fn a_gate_starts_without_redis_and_recovers() {
         .canary(Duration::from_millis(50))
         .build()
         .expect("a gate needs no server");
-    let decision = gate.check(&one("alice")).await.expect("a request").decision;
+    let decision = gate.check_parts(&one("alice")).await.expect("a request").decision;
     assert_eq!((decision.is_allowed(), decision.source), (true, Source::Open));
     until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
     assert_eq!(gate.health().connections, (0, 2));
@@ -246,7 +255,8 @@ async fn a_gate_starts_without_redis_and_recovers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn describe_names_the_redis_key_which_expires_in_time() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
+    let gate =
+        long_deadline(RedisGate::builder(server.url()).rule("user", Quota::per_second(1_000).burst(1)));
     let name = gate.describe(Part::of(FIRST).key("alice")).expect("a rule");
     assert_eq!(name, "tg1{bqmI7nN6aND7HXu3YEDoBA}user");
     assert_eq!(passed(&gate, "alice", 1).await, 1);
@@ -259,7 +269,7 @@ async fn a_changed_quota_keeps_what_was_used() {
     let server = Server::start(Kind::Redis, &[]);
     let make = |rule: &str| {
         let rule: Rule = rule.parse().expect("a rule");
-        patient(RedisGate::builder(server.url()).rule("user", rule))
+        long_deadline(RedisGate::builder(server.url()).rule("user", rule))
     };
     assert_eq!(passed(&make("10/h"), "alice", 8).await, 8);
     assert_eq!(passed(&make("12/h"), "alice", 20).await, 4, "the larger limit less what was used");
@@ -284,9 +294,7 @@ async fn build_reports_all_errors_together() {
         .build()
         .expect_err("nearly everything is wrong");
     let sentences = wrong.to_string();
-    for part in
-        ["http://example.org", "two rules are named \"a\"", "must have 1 to 128 bytes", "deadline of zero"]
-    {
+    for part in ["http://example.org", "two rules are named \"a\"", "use 1 to 128 bytes", "deadline of 0"] {
         assert!(sentences.contains(part), "{part:?} in {sentences:?}");
     }
     let secret = RedisGate::builder("redis://me:secret@:badport/").rule("a", hourly(1)).build();
@@ -296,7 +304,7 @@ async fn build_reports_all_errors_together() {
             .build()
             .expect_err("no rules")
             .to_string()
-            .contains("add one")
+            .contains("add a rule")
     );
 }
 
@@ -313,7 +321,7 @@ async fn connect_waits_for_the_first_reply_so_that_the_first_decision_is_strict(
         let builder = RedisGate::builder(server.url()).rule("user", hourly(1_000));
         let builder = builder.deadline(Duration::from_secs(20)).connect_timeout(Duration::from_secs(60));
         let gate = builder.connect().await.expect("a healthy server");
-        let decision = gate.check(&one("alice")).await.expect("a request").decision;
+        let decision = gate.limiter("user").expect("a rate limit").check("alice").await;
         assert_eq!((decision.source, decision.is_allowed()), (Source::Strict, true), "round {round}");
         assert_eq!(gate.health().fallbacks.total(), 0);
     }
@@ -326,8 +334,8 @@ async fn connect_fails_after_its_timeout_and_says_why() {
     let error = builder.clone().connect_timeout(timeout).connect().await.expect_err("nothing listens there");
     assert!(started.elapsed() >= timeout && error.is_unavailable() && !error.is_invalid());
     let message = error.to_string();
-    assert!(message.starts_with("no answer of the store within 200ms: "), "{message}");
-    assert!(message.contains("refused") && message.contains("correct its address"), "{message}");
+    assert!(message.starts_with("no reply from the store within 200ms: "), "{message}");
+    assert!(message.contains("refused") && message.contains("that its address is right"), "{message}");
     let error = builder.nodes(0).connect().await.expect_err("invalid");
     assert!(error.is_invalid() && error.to_string().contains("0 nodes"), "{error}");
 }

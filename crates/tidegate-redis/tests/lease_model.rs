@@ -119,7 +119,7 @@ struct World {
     faults_left: u8,
     /// The local share of each node that has noticed the outage.
     shares: [Option<u8>; NODES],
-    /// What an exact bucket has used, by tokens of the store alone.
+    /// What an exact bucket has used, counting only tokens of the store.
     from_store: u8,
     /// The same by all tokens; not counted any more once the store is back.
     in_all: Option<u8>,
@@ -196,7 +196,7 @@ impl World {
                 next.push(world);
             }
             if self.held[index].amount > 0 {
-                next.push(self.with(|world| world.give_back(index, broken)));
+                next.push(self.with(|world| world.return_grant(index, broken)));
             }
         }
         for node in 0..NODES {
@@ -412,7 +412,7 @@ impl World {
         Some(Held { node, id, amount, until: sent + wait + size.ttl, is_reserved })
     }
 
-    fn give_back(&mut self, index: usize, broken: Broken) {
+    fn return_grant(&mut self, index: usize, broken: Broken) {
         let held = self.held[index].clone();
         self.under_way.push(Message::Return { id: held.id, unspent: held.amount, again: false });
         if broken != Broken::SpendsWhatItReturns || self.under_way.len() > 2 {
@@ -420,7 +420,7 @@ impl World {
         }
     }
 
-    /// Nothing is held for ever: once every node is gone, the bucket fills up again.
+    /// No token is held forever: once every node is gone, the bucket fills up again.
     fn leaks(&self, search: &Search) -> bool {
         let mut world = World { held: vec![], under_way: vec![], ..self.clone() };
         for _ in 0..search.size.ttl + 3 * search.size.burst + search.size.end {

@@ -11,7 +11,9 @@ mod workers;
 use std::collections::HashMap;
 
 use support::{Kind, Mode, Proxy, Server, until};
-use tidegate::{Algorithm, Micros, Quota};
+use tidegate::Quota;
+use tidegate::algorithm::Algorithm;
+use tidegate::clock::Micros;
 use tidegate_core::Rule;
 use workers::{Log, Worker};
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 use gates::{FIRST, eventually};
 use leased::{LONG, hourly, ready};
 use support::{Cluster, Kind, Server, until};
-use tidegate::{Answer, Gate, Part, Quota, Rule, RuleId, Source};
+use tidegate::gate::{Answer, Gate, Part, RuleId};
+use tidegate::{Quota, Rule, Source};
 use tidegate_redis::{Lease, Leased, RedisGate};
 
 async fn passes(gate: &Leased, key: &str, cost: u32) -> bool {
-    gate.check(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").is_allowed()
+    gate.check_parts(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").is_allowed()
 }
 
 async fn passed(gate: &Leased, key: &str, times: usize) -> usize {
@@ -27,7 +28,7 @@ async fn passed(gate: &Leased, key: &str, times: usize) -> usize {
 
 async fn left(gate: &Leased, key: &str) -> u64 {
     let part = Part::of(FIRST).key(key).cost(0);
-    gate.strict().peek(&[part]).await.expect("a request").expect("an answer").remaining()
+    gate.strict().request().parts(&[part]).peek().await.expect("a reply").remaining()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,8 +38,8 @@ async fn a_hot_key_needs_few_round_trips_and_exactly_the_limit_passes() {
     assert_eq!(passed(&gate, "alice", 1_500).await, 1_000);
     let stats = gate.stats();
     assert_eq!((stats.spent, stats.refused), (1_000, 500), "{stats:?}");
-    assert!(stats.asked < 20, "{stats:?}");
-    let refused = gate.check(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
+    assert!(stats.commands < 20, "{stats:?}");
+    let refused = gate.check_parts(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
     assert_eq!((refused.is_allowed(), refused.source), (false, Source::Lease));
     assert!(refused.retry_after().is_some());
     assert_eq!(passed(&gate, "bob", 3).await, 3, "another key");
@@ -58,7 +59,7 @@ async fn a_key_with_granted_tokens_is_decided_without_waiting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_share_the_limit_and_idle_tokens_move_to_the_other_node() {
     let server = Server::start(Kind::Redis, &[]);
-    let lease = Lease::on().ttl(Duration::from_millis(400));
+    let lease = Lease::new().ttl(Duration::from_millis(400));
     let (one, two) = (hourly(&server, 1_000, lease), hourly(&server, 1_000, lease));
     let (a, b) = tokio::join!(passed(&one, "alice", 300), passed(&two, "alice", 300));
     assert_eq!((a, b), (300, 300));
@@ -72,12 +73,12 @@ async fn nodes_share_the_limit_and_idle_tokens_move_to_the_other_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_tokens_return_when_a_gate_is_dropped_or_gives_back() {
+async fn all_tokens_are_returned_on_drop_and_on_return_grants() {
     let server = Server::start(Kind::Redis, &[]);
     let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
     passed(&one, "alice", 123).await;
     assert!(left(&two, "alice").await < 877, "the first gate holds some");
-    one.give_back().await;
+    one.return_grants().await;
     assert_eq!(left(&two, "alice").await, 877);
     passed(&one, "alice", 77).await;
     drop(one);
@@ -90,11 +91,11 @@ async fn a_grant_still_on_its_way_is_returned_too() {
     let (one, two) = (hourly(&server, 1_000, LONG), hourly(&server, 1_000, LONG));
     server.pause();
     let first = [Part::of(FIRST).key("alice")];
-    let asked = tokio::time::timeout(Duration::from_millis(20), one.check(&first)).await;
+    let asked = tokio::time::timeout(Duration::from_millis(20), one.check_parts(&first)).await;
     assert!(asked.is_err(), "the request no longer waits for its grant");
     let closing = tokio::spawn({
         let one = one.clone();
-        async move { one.give_back().await }
+        async move { one.return_grants().await }
     });
     server.resume();
     closing.await.expect("no panic");
@@ -108,22 +109,22 @@ async fn tokens_of_requests_that_strict_rules_refuse_are_put_back() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = ready(
         RedisGate::builder(server.url())
-            .rule("everybody", Quota::per_hour(1_000))
+            .rule("global", Quota::per_hour(1_000))
             .lease(LONG)
             .rule("user", Quota::per_hour(3)),
     );
     let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
     let mut sources = Vec::new();
     for _ in 0..50 {
-        let decision = gate.check(&request).await.expect("a request").decision;
+        let decision = gate.check_parts(&request).await.expect("a request").decision;
         sources.push((decision.is_allowed(), decision.source));
     }
     assert_eq!(sources.iter().filter(|(passed, _)| *passed).count(), 3);
     assert_eq!(sources[10], (false, Source::Strict));
     assert_eq!(gate.stats().spent, 3);
-    gate.give_back().await;
+    gate.return_grants().await;
     let global = [Part::of(RuleId(0)).cost(0)];
-    let left = gate.strict().peek(&global).await.expect("a request").expect("an answer").remaining();
+    let left = gate.strict().request().parts(&global).peek().await.expect("a reply").remaining();
     assert_eq!(left, 997, "refused requests have spent nothing");
 }
 
@@ -132,7 +133,7 @@ async fn small_limits_and_large_costs_are_strict() {
     let server = Server::start(Kind::Redis, &[]);
     let small = hourly(&server, 7, LONG);
     let source = async |gate: &Leased, key: &str, cost: u32| {
-        gate.check(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").decision.source
+        gate.check_parts(&[Part::of(FIRST).key(key).cost(cost)]).await.expect("a request").decision.source
     };
     assert_eq!(source(&small, "alice", 1).await, Source::Strict, "four for each node and one more");
     let large = hourly(&server, 100, LONG);
@@ -148,10 +149,10 @@ async fn windows_are_leased_too_and_unspent_tokens_return() {
     let make = || ready(RedisGate::builder(server.url()).rule("user", rule).lease(LONG));
     let (one, two) = (make(), make());
     assert_eq!(passed(&one, "alice", 200).await, 200);
-    one.give_back().await;
+    one.return_grants().await;
     assert_eq!(left(&two, "alice").await, 300);
     assert_eq!(passed(&two, "alice", 400).await, 300);
-    assert!(two.stats().asked < 20, "{:?}", two.stats());
+    assert!(two.stats().commands < 20, "{:?}", two.stats());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +160,7 @@ async fn in_a_cluster_leasing_the_shared_rule_keeps_few_round_trips() {
     let cluster = Cluster::start();
     let gate = ready(
         RedisGate::cluster(cluster.urls())
-            .rule("everybody", Quota::per_hour(1_000))
+            .rule("global", Quota::per_hour(1_000))
             .lease(LONG)
             .rule("user", Quota::per_hour(5)),
     );
@@ -168,12 +169,12 @@ async fn in_a_cluster_leasing_the_shared_rule_keeps_few_round_trips() {
         let key = format!("user {user}");
         let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key(&key)];
         for _ in 0..6 {
-            passed += usize::from(gate.check(&request).await.expect("a request").is_allowed());
+            passed += usize::from(gate.check_parts(&request).await.expect("a request").is_allowed());
         }
     }
     assert_eq!(passed, 200);
     assert_eq!(gate.stats().spent, 200);
-    assert!(gate.stats().asked < 20, "{:?}", gate.stats());
+    assert!(gate.stats().commands < 20, "{:?}", gate.stats());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +195,7 @@ async fn in_an_outage_granted_tokens_are_spent_before_on_outage_applies() {
     server.kill();
     let mut sources = Vec::new();
     for _ in 0..granted {
-        let decision = gate.check(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
+        let decision = gate.check_parts(&[Part::of(FIRST).key("alice")]).await.expect("a request").decision;
         sources.push((decision.is_allowed(), decision.source));
     }
     let spent = sources.iter().filter(|it| **it == (true, Source::Lease)).count();
@@ -206,15 +207,15 @@ async fn in_an_outage_granted_tokens_are_spent_before_on_outage_applies() {
 async fn build_rejects_rules_that_cannot_be_leased() {
     let builder = RedisGate::builder("redis://127.0.0.1:1/")
         .rule("log", "sliding_log 5/s".parse::<Rule>().expect("a rule"))
-        .lease(Lease::on())
+        .lease(Lease::new())
         .rule("short", Quota::per_second(100))
-        .lease(Lease::on().ttl(Duration::from_millis(1)));
+        .lease(Lease::new().ttl(Duration::from_millis(1)));
     let reasons = builder.build().expect_err("no gate").reasons;
     assert_eq!(
         reasons,
         [
-            "rule \"log\" cannot be leased; lease token buckets and fixed windows, and leave others strict",
-            "rule \"short\" is leased for 1ms; say from 20ms to an hour"
+            "rule \"log\": only token buckets and fixed windows can be leased; remove the lease",
+            "rule \"short\": a lease of 1ms is out of range; use 20 ms to 1 h"
         ]
     );
 }
@@ -232,7 +233,8 @@ async fn a_leased_decision_meets_the_deadline_when_redis_stops() {
     server.pause();
     for key in ["alice", "bob", "carol"] {
         let started = tokio::time::Instant::now();
-        let decision = gate.check(&[Part::of(FIRST).key(key).cost(50)]).await.expect("a request").decision;
+        let decision =
+            gate.check_parts(&[Part::of(FIRST).key(key).cost(50)]).await.expect("a request").decision;
         assert_eq!(decision.source, Source::Local, "{decision:?}");
         // One deadline, not one for each of several attempts; the rest is allowance for a busy machine.
         assert!(started.elapsed() < DEADLINE * 2, "{:?}", started.elapsed());

@@ -1,21 +1,23 @@
 //! Redis pauses, dies and loses its scripts under constant load: every decision is counted, labelled and
 //! replayed.
 
+mod exchange;
 mod gates;
 mod load;
 mod replay;
 mod support;
-mod told;
 
 use std::time::{Duration, SystemTime};
 
-use gates::{enforced, patient, ready};
+use exchange::Exchange;
+use gates::{enforced, long_deadline, ready};
 use load::{Entry, Load, Record};
 use replay::{BUCKETS, Replay, sorted};
 use support::{Kind, Mode, Proxy, Server};
-use tidegate::{Decision, Micros, Part, Quota, Rule, RuleId, Source};
+use tidegate::clock::Micros;
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Decision, Quota, Rule, Source};
 use tidegate_redis::{Builder, Error, OnOutage, RedisGate};
-use told::Exchange;
 
 const TASKS: usize = 8;
 const KEYS: usize = 3;
@@ -46,20 +48,20 @@ const RECOVERED: usize = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// One gate for each `on_outage`, each with its load.
-struct Stage {
+struct PausedServer {
     server: Server,
     gates: Vec<RedisGate>,
     loads: Vec<Load>,
 }
 
-impl Stage {
-    fn set() -> Self {
+impl PausedServer {
+    fn start() -> Self {
         let server = Server::start(Kind::Redis, &[]);
         // The deadline is long enough that a busy machine is not taken for a paused server.
         let gate = |(kind, _)| ready(builder(&server, kind).nodes(2).deadline(Duration::from_millis(500)));
         let gates: Vec<RedisGate> = KINDS.map(gate).into();
-        let loads = Stage::load(&gates);
-        Stage { server, gates, loads }
+        let loads = PausedServer::load(&gates);
+        PausedServer { server, gates, loads }
     }
 
     fn load(gates: &[RedisGate]) -> Vec<Load> {
@@ -85,7 +87,7 @@ impl Stage {
     }
 
     /// Healthy, paused, and healthy again, under load all the time.
-    async fn play(&mut self) {
+    async fn run(&mut self) {
         self.decisions(2_000).await;
         self.enter(CHANGING);
         self.server.pause();
@@ -94,8 +96,8 @@ impl Stage {
         self.decisions(2_000).await;
         for gate in &self.gates {
             let health = gate.health();
-            assert!(health.not_asked && health.enforced == Some(false), "{health:?}");
-            assert_eq!((health.last_trouble, health.openings), (Some(Error::TooLate), 1));
+            assert!(health.breaker_open && health.enforced == Some(false), "{health:?}");
+            assert_eq!((health.last_error, health.breaker_openings), (Some(Error::timeout()), 1));
         }
         self.enter(CHANGING);
         self.server.resume();
@@ -145,8 +147,8 @@ fn assert_follows_on_outage(record: &Record, on_outage: OnOutage, source: Source
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_of_five_seconds_under_load_follows_on_outage_and_recovers_exactly() {
-    let mut stage = Stage::set();
-    stage.play().await;
+    let mut stage = PausedServer::start();
+    stage.run().await;
     let records = stage.records().await;
     for ((on_outage, source), record) in KINDS.into_iter().zip(&records) {
         for phase in [HEALTHY, RECOVERED] {
@@ -160,10 +162,10 @@ async fn a_pause_of_five_seconds_under_load_follows_on_outage_and_recovers_exact
     // Requests without a reply have been charged by now; after a reset every decision is exact again.
     for gate in &stage.gates {
         for key in (0..KEYS).map(|key| format!("k{key}")) {
-            gate.reset(&[Part::of(RuleId(0)).key(&key)]).await.expect("a request").expect("an answer");
+            gate.request().parts(&[Part::of(RuleId(0)).key(&key)]).reset().await.expect("a reply");
         }
     }
-    stage.loads = Stage::load(&stage.gates);
+    stage.loads = PausedServer::load(&stage.gates);
     stage.decisions(1_000).await;
     let afterwards = stage.records().await;
     for (((_, source), gate), (during, after)) in
@@ -205,7 +207,7 @@ fn passed(record: &Record, from: Micros, to: Micros) -> Vec<u64> {
 async fn each_restart_of_an_empty_redis_under_load_admits_one_burst_per_key() {
     let mut server = Server::start(Kind::Redis, &[]);
     let builder = RedisGate::builder(server.url()).rule("user", Quota::per_day(BURST));
-    let gate = patient(builder.on_outage(OnOutage::Closed));
+    let gate = long_deadline(builder.on_outage(OnOutage::Closed));
     let load = Load::start(&gate, TASKS, KEYS);
     let mut lives = vec![Micros::ZERO]; // each begins when the one before has ended
     for life in 0..KILLS {
@@ -236,7 +238,7 @@ async fn each_restart_of_an_empty_redis_under_load_admits_one_burst_per_key() {
     let passed = record.entries.iter().filter(|entry| entry.exchange.decision.is_allowed()).count();
     assert!(passed <= KEYS * (KILLS + 1) * 5, "a burst for each key and life, and not {passed}");
     assert!(record.made_by(Source::Closed) > 0, "some requests came while the server was down");
-    let noscript: Vec<_> = record.troubles.iter().filter(|trouble| trouble.contains("NOSCRIPT")).collect();
+    let noscript: Vec<_> = record.errors.iter().filter(|error| error.contains("NOSCRIPT")).collect();
     assert!(noscript.is_empty(), "{noscript:?}");
     let counted = gate.health().decisions;
     assert_eq!(
@@ -253,7 +255,7 @@ const FLUSHES: usize = 30;
 #[tokio::test(flavor = "multi_thread")]
 async fn flushing_scripts_under_load_leaves_every_decision_strict_and_exact() {
     let server = Server::start(Kind::Redis, &[]);
-    let gate = patient(builder(&server, OnOutage::Closed));
+    let gate = long_deadline(builder(&server, OnOutage::Closed));
     let load = Load::start(&gate, TASKS, KEYS);
     for _ in 0..FLUSHES {
         load.enter(0);
@@ -262,7 +264,7 @@ async fn flushing_scripts_under_load_leaves_every_decision_strict_and_exact() {
         load.decisions(TASKS).await;
     }
     let record = load.stop().await;
-    assert_eq!(record.made_by(Source::Strict), record.entries.len() as u64, "{:?}", record.troubles);
+    assert_eq!(record.made_by(Source::Strict), record.entries.len() as u64, "{:?}", record.errors);
     let tallies = Replay::of(BUCKETS).exactly(&cloned(record.strict()));
     assert!(tallies[0].passed >= 60 && tallies[0].refused > 100, "{tallies:?}");
     let loads = server.cli(&["INFO", "commandstats"]);
@@ -277,10 +279,10 @@ async fn flushing_scripts_under_load_leaves_every_decision_strict_and_exact() {
 // --- an outage for some nodes only
 
 /// The decisions of one node that hammers one key: by Redis, and without it.
-async fn hammered(gate: RedisGate, checks: usize) -> (Vec<Decision>, Vec<Decision>) {
+async fn check_repeatedly(gate: RedisGate, checks: usize) -> (Vec<Decision>, Vec<Decision>) {
     let (mut strict, mut local) = (Vec::new(), Vec::new());
     for _ in 0..checks {
-        let decision = gate.check(&[Part::of(RuleId(0)).key("hot")]).await.expect("a request").decision;
+        let decision = gate.check_parts(&[Part::of(RuleId(0)).key("hot")]).await.expect("a request").decision;
         if decision.source == Source::Strict { &mut strict } else { &mut local }.push(decision);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -297,15 +299,17 @@ fn micros(decisions: &[Decision]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_cut_off_alone_adds_at_most_its_share() {
+async fn a_disconnected_node_adds_at_most_its_share() {
     let server = Server::start(Kind::Redis, &[]);
     let proxy = Proxy::start(server.port());
     let gate =
         |url: String| ready(RedisGate::builder(url).rule("user", Quota::per_second(100).burst(20)).nodes(2));
     let (there, cut_off) = (gate(server.url()), gate(proxy.url()));
     proxy.set(Mode::Refuse);
-    let (there, cut_off) =
-        tokio::join!(tokio::spawn(hammered(there, 600)), tokio::spawn(hammered(cut_off.clone(), 600)));
+    let (there, cut_off) = tokio::join!(
+        tokio::spawn(check_repeatedly(there, 600)),
+        tokio::spawn(check_repeatedly(cut_off.clone(), 600))
+    );
     let ((strict, _), (_, local)) = (there.expect("no panic"), cut_off.expect("no panic"));
     let (of_redis, of_share) =
         (20 + micros(&strict) * 100 / 1_000_000 + 1, micros(&local) * 50 / 1_000_000 + 1);

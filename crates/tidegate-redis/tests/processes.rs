@@ -1,9 +1,9 @@
 //! Several processes on one Redis: rates are exact, and permits of killed processes come back.
 
+mod exchange;
 mod gates;
 mod replay;
 mod support;
-mod told;
 mod workers;
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::BufRead;
 use std::time::Duration;
 
-use gates::patient;
+use exchange::Exchange;
+use gates::long_deadline;
 use replay::{BUCKETS, EACH, OracleRule, Replay, Tally, sorted};
 use support::{Kind, Server, until};
-use tidegate::{Part, RuleId};
+use tidegate::gate::{Part, RuleId};
 use tidegate_redis::RedisGate;
-use told::Exchange;
 use workers::{Log, Worker};
 
 const PROCESSES: usize = 4;
@@ -77,7 +77,7 @@ fn overlapping_policies_of_every_algorithm_get_the_oracles_decisions() {
 }
 
 #[test]
-fn overlapping_buckets_alone_get_the_oracles_decisions() {
+fn overlapping_buckets_get_the_oracles_decisions() {
     let race = Race { kind: Kind::Redis, rules: BUCKETS, checks: 300, keys: 3, parts: 2 };
     both_happened(BUCKETS, &race.run(), 5);
 }
@@ -118,12 +118,12 @@ fn assert_all_permits_return(server: &Server, permits: usize) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
     let limit = u32::try_from(permits).expect("a few");
-    let gate = patient(RedisGate::builder(server.url()).concurrency("work", limit, LEASE));
+    let gate = long_deadline(RedisGate::builder(server.url()).concurrency("work", limit, LEASE));
     let left = || {
-        let peeked = runtime.block_on(gate.peek(&[Part::of(RuleId(0)).cost(0)]));
-        peeked.expect("a request").expect("an answer").remaining()
+        let peeked = runtime.block_on(gate.request().parts(&[Part::of(RuleId(0)).cost(0)]).peek());
+        peeked.expect("a reply").remaining()
     };
-    until("all places are free", || (left() == u64::from(limit)).then_some(()));
+    until("all permits are free", || (left() == u64::from(limit)).then_some(()));
     until("nothing is left behind", || server.cli(&["KEYS", "tg1*work"]).trim().is_empty().then_some(()));
 }
 
@@ -161,7 +161,7 @@ fn holds(lines: &[String]) -> Vec<(u64, u64)> {
 }
 
 /// The maximum number of permits held at one instant.
-fn most_at_once(holds: &[(u64, u64)]) -> usize {
+fn most_concurrent(holds: &[(u64, u64)]) -> usize {
     let at = |instant: u64| holds.iter().filter(|(from, to)| (*from..=*to).contains(&instant)).count();
     holds.iter().map(|(from, _)| at(*from)).max().unwrap_or(0)
 }
@@ -187,11 +187,11 @@ fn killing_holders_at_random_never_admits_more_than_the_permits() {
     let holds = holds(&lines);
     let refused = lines.iter().filter(|line| line.starts_with("busy")).count();
     assert!(refused > 50, "{refused} refused, {} holds: both must happen", holds.len());
-    let most = most_at_once(&holds);
-    println!("{} holds, {refused} refused, {most} at once", holds.len());
+    let most = most_concurrent(&holds);
+    println!("{} holds, {refused} refused, {most} concurrent", holds.len());
     assert!(
         most <= COME_AND_GO_PERMITS && most > COME_AND_GO_PERMITS / 2,
-        "{most} at once of {COME_AND_GO_PERMITS}"
+        "{most} concurrent of {COME_AND_GO_PERMITS}"
     );
     assert_all_permits_return(&server, COME_AND_GO_PERMITS);
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use gates::{enforced, one, strict};
 use support::{Cluster, Kind, Server, until};
-use tidegate::{Part, Quota, RuleId, Source};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Quota, Source};
 use tidegate_redis::{Builder, Health, OnOutage, RedisGate};
 
 const ALL: [Kind; 3] = [Kind::Redis, Kind::OldRedis, Kind::Valkey];
@@ -37,8 +38,8 @@ fn as_user(server: &Server, user_info: &str) -> String {
 fn reports(gate: &RedisGate, parts: &[&str]) -> Health {
     until(&format!("{parts:?} is reported, {:?}", gate.health()), || {
         let health = gate.health();
-        let trouble = health.last_trouble.as_ref().map(ToString::to_string).unwrap_or_default();
-        parts.iter().all(|part| trouble.contains(part)).then_some(health)
+        let error = health.last_error.as_ref().map(ToString::to_string).unwrap_or_default();
+        parts.iter().all(|part| error.contains(part)).then_some(health)
     })
 }
 
@@ -46,7 +47,7 @@ fn reports(gate: &RedisGate, parts: &[&str]) -> Health {
 /// enforced.
 async fn is_closed(gate: &RedisGate) {
     for key in (0..KEYS).map(|key| format!("key {key}")) {
-        let decision = gate.check(&one(&key)).await.expect("a request").decision;
+        let decision = gate.check_parts(&one(&key)).await.expect("a request").decision;
         assert_eq!((decision.is_allowed(), decision.source), (false, Source::Closed), "{:?}", gate.health());
     }
     until("the outage is noticed", || (gate.health().enforced == Some(false)).then_some(()));
@@ -57,7 +58,10 @@ async fn a_server_without_memory_is_reported_and_recovers() {
     for kind in ALL {
         let server = Server::start(kind, &["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
         let gate = gate(&server.url());
-        reports(&gate, &["Redis answered OOM", "when used memory > 'maxmemory'", "; give it more memory"]);
+        reports(
+            &gate,
+            &["Redis replied OOM", "when used memory > 'maxmemory'", "; give the server more memory"],
+        );
         is_closed(&gate).await;
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
         assert!(strict(&gate).await.is_allowed());
@@ -71,9 +75,9 @@ async fn a_replica_is_reported_and_limits_once_promoted() {
         let replica = Server::start(kind, &[]);
         replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
         let gate = gate(&replica.url());
-        reports(&gate, &["Redis answered READONLY", "; this is a replica; name the primary"]);
+        reports(&gate, &["Redis replied READONLY", "; this is a replica; use the address of the primary"]);
         is_closed(&gate).await;
-        let warned = "this is a replica, which takes no writes; name the primary";
+        let warned = "this is a replica, which refuses writes; use the address of the primary";
         until("health warns of it", || gate.health().warnings.iter().any(|it| it == warned).then_some(()));
         replica.cli(&["REPLICAOF", "NO", "ONE"]);
         assert!(strict(&gate).await.is_allowed());
@@ -86,7 +90,7 @@ async fn a_user_without_scripting_permission_is_reported_and_recovers() {
         let server = Server::start(kind, &[]);
         server.cli(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+@all", "-@scripting"]);
         let gate = gate(&as_user(&server, "weak:pw"));
-        reports(&gate, &["Redis answered NOPERM", "; allow the user EVALSHA, SCRIPT LOAD and the commands"]);
+        reports(&gate, &["Redis replied NOPERM", "; allow the user EVALSHA, SCRIPT LOAD and the commands"]);
         is_closed(&gate).await;
         server.cli(&["ACL", "SETUSER", "weak", "+@scripting"]);
         assert!(strict(&gate).await.is_allowed());
@@ -123,11 +127,11 @@ async fn the_least_permissions_of_a_user_are_enough() {
         enforced(&gate);
         let [work, user] = [0, 1].map(RuleId);
         let both = [Part::of(work), Part::of(user).key("alice")];
-        let held = gate.check(&both).await.expect("a request");
+        let held = gate.check_parts(&both).await.expect("a request");
         assert_eq!((held.is_allowed(), held.decision.source), (true, Source::Strict));
-        gate.refund(&both).await.expect("a request").expect("an answer");
-        gate.reset(&both).await.expect("a request").expect("an answer");
-        assert_eq!(gate.health().last_trouble, None);
+        gate.request().parts(&both).refund().await.expect("a reply");
+        gate.request().parts(&both).reset().await.expect("a reply");
+        assert_eq!(gate.health().last_error, None);
     }
 }
 
@@ -137,7 +141,10 @@ async fn a_server_without_scripts_is_reported() {
         for command in ["EVALSHA", "SCRIPT"] {
             let server = Server::start(kind, &["--rename-command", command, ""]);
             let gate = gate(&server.url());
-            reports(&gate, &["Redis answered ERR unknown command", command, "; it knows no scripts"]);
+            reports(
+                &gate,
+                &["Redis replied ERR unknown command", command, "; this server does not support scripts"],
+            );
             is_closed(&gate).await;
         }
     }
@@ -187,7 +194,7 @@ async fn a_loading_server_is_reported_and_recovers() {
         // 6.2 cannot be made to reply while it loads so slowly
         let server = loading(kind);
         let gate = gate(&server.url());
-        reports(&gate, &["Redis answered LOADING", "; it is reading its data and will answer soon"]);
+        reports(&gate, &["Redis replied LOADING", "; the server is loading its data and will reply soon"]);
         is_closed(&gate).await;
         server.cli(&["CONFIG", "SET", "key-load-delay", "0"]);
         assert!(strict(&gate).await.is_allowed());
@@ -226,7 +233,7 @@ async fn a_server_that_evicts_keys_is_warned_of() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_configured_as_a_single_server_is_reported() {
-    let warned = "this is one node of a cluster; name the cluster by `cluster`, or keys of other nodes fail";
+    let warned = "this is one node of a cluster, and keys of other nodes fail; build the gate with `RedisGate::cluster`";
     let lone = Server::start(Kind::Redis, &["--cluster-enabled", "yes"]);
     let cluster = Cluster::start();
     for (server, code) in [(&lone, "CLUSTERDOWN"), (cluster.node(0), "MOVED")] {
@@ -235,10 +242,16 @@ async fn a_cluster_configured_as_a_single_server_is_reported() {
         until("health warns of it", || gate.health().warnings.first().cloned());
         assert_eq!(gate.health().warnings, [warned]);
         for key in (0..KEYS).map(|key| format!("key {key}")) {
-            let source = gate.check(&one(&key)).await.expect("a request").decision.source;
+            let source = gate.check_parts(&one(&key)).await.expect("a request").decision.source;
             assert!(source == Source::Closed || code == "MOVED" && source == Source::Strict, "{source:?}");
         }
-        reports(&gate, &[&format!("Redis answered {code}"), "; this is a cluster; name it by `cluster`"]);
+        reports(
+            &gate,
+            &[
+                &format!("Redis replied {code}"),
+                "; this is a cluster; build the gate with `RedisGate::cluster`",
+            ],
+        );
     }
 }
 
@@ -246,7 +259,10 @@ async fn a_cluster_configured_as_a_single_server_is_reported() {
 async fn a_single_server_configured_as_a_cluster_is_reported() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = built(RedisGate::cluster([server.url()]));
-    reports(&gate, &["cluster support disabled", "; this is no cluster; name it by `builder`"]);
+    reports(
+        &gate,
+        &["cluster support disabled", "; this is not a cluster; build the gate with `RedisGate::builder`"],
+    );
     is_closed(&gate).await;
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use gates::{passed, patient};
+use gates::{long_deadline, passed};
 use support::{Kind, Server, port, until};
 use tidegate::Quota;
 use tidegate_redis::RedisGate;
@@ -47,13 +47,13 @@ async fn a_gate_trusts_only_certificates_of_its_root() {
         || RedisGate::builder(format!("rediss://localhost:{tls_port}/")).rule("user", Quota::per_hour(2));
 
     let pem = std::fs::read(&root).expect("the root");
-    let gate = patient(builder().root_certificate(pem));
+    let gate = long_deadline(builder().root_certificate(pem));
     assert_eq!(passed(&gate, "alice", 5).await, 2);
 
     let other = builder().canary(Duration::from_millis(50)).build().expect("an address");
-    let trouble = until("the certificate is rejected", || {
-        let message = other.health().last_trouble.map(|trouble| trouble.to_string()).unwrap_or_default();
+    let error = until("the certificate is rejected", || {
+        let message = other.health().last_error.map(|error| error.to_string()).unwrap_or_default();
         message.to_lowercase().contains("certificate").then_some(message)
     });
-    assert_eq!(other.health().connections.0, 0, "{trouble}");
+    assert_eq!(other.health().connections.0, 0, "{error}");
 }

@@ -7,9 +7,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gates::{FIRST, one};
+use gates::one;
 use support::{Kind, Server};
-use tidegate::{Outcome, Part, Quota, RuleId};
+use tidegate::Quota;
 use tidegate_redis::{Builder, RedisGate};
 
 /// A gate that runs its canary once: every further script call is made by a waiter.
@@ -36,7 +36,9 @@ async fn waiters_are_served_in_order_and_only_the_first_polls() {
     let wait = |n: usize| {
         let (gate, passed) = (gate.clone(), passed.clone());
         tokio::spawn(async move {
-            assert!(gate.acquire(&one("alice")).await.expect("a request").is_allowed());
+            assert!(
+                gate.request().rule_for("user", "alice").acquire().await.expect("no timeout").is_allowed()
+            );
             passed.lock().expect("no panic").push(n);
         })
     };
@@ -54,37 +56,37 @@ async fn waiters_are_served_in_order_and_only_the_first_polls() {
 async fn a_request_that_cannot_pass_in_time_is_refused_with_one_call() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
-    assert!(gate.acquire(&one("alice")).await.expect("a request").is_allowed());
+    let limiter = gate.limiter("user").expect("a rate limit");
+    assert!(limiter.acquire("alice").await.expect("a token").is_allowed());
     let before = script_calls(&server);
-    let refused = gate.acquire_timeout(&one("alice"), Duration::from_secs(60)).await.expect("a request");
-    assert!(matches!(refused.decision.outcome, Outcome::RetryAfter(_)), "{refused:?}");
+    let refused = limiter.request("alice").timeout(Duration::from_secs(60)).acquire().await;
+    let refused = refused.expect_err("an hour is longer");
+    assert!(refused.is_timeout() && refused.retry_after().is_some(), "{refused:?}");
     let past = Instant::now();
-    let refused = gate.acquire_until(&one("alice"), past).await.expect("a request");
-    assert!(matches!(refused.decision.outcome, Outcome::RetryAfter(_)), "{refused:?}");
-    assert!(
-        gate.acquire_until(&one("bob"), past).await.expect("a request").is_allowed(),
-        "there is nothing to wait for"
-    );
-    let never = gate.acquire(&[Part::of(FIRST).key("carol").cost(2)]).await.expect("a request");
-    assert_eq!(never.decision.outcome, Outcome::Never);
+    let refused = limiter.request("alice").deadline(past).acquire().await.expect_err("an hour is longer");
+    assert!(refused.is_timeout() && refused.retry_after().is_some(), "{refused:?}");
+    let bob = limiter.request("bob").deadline(past).acquire().await;
+    assert!(bob.expect("there is nothing to wait for").is_allowed());
+    let never = limiter.request("carol").cost(2).acquire().await.expect_err("a cost above the limit");
+    assert!(never.is_never(), "{never:?}");
     assert_eq!(script_calls(&server) - before, 4);
 }
 
 #[tokio::test]
 async fn a_waiter_for_its_own_limit_does_not_block_other_keys() {
     let server = Server::start(Kind::Redis, &[]);
-    let builder = RedisGate::builder(server.url()).rule("everybody", Quota::per_second(1_000_000));
+    let builder = RedisGate::builder(server.url()).rule("global", Quota::per_second(1_000_000));
     let gate = quiet(builder.rule("user", Quota::per_hour(1))).await;
-    let [global, user] = [RuleId(0), RuleId(1)];
-    let request = |name| [Part::of(global), Part::of(user).key(name)];
-    assert!(gate.check(&request("alice")).await.expect("a request").is_allowed());
+    let alice = gate.request().rule("global").rule_for("user", "alice").check().await;
+    assert!(alice.expect("a valid request").is_allowed());
     let (waiting, before) = (gate.clone(), script_calls(&server));
-    let alice = tokio::spawn(async move {
-        let request = [Part::of(global), Part::of(user).key("alice")];
-        waiting.acquire(&request).await
-    });
+    let alice =
+        tokio::spawn(
+            async move { waiting.request().rule("global").rule_for("user", "alice").acquire().await },
+        );
     gates::eventually("alice is refused", async || (script_calls(&server) > before).then_some(())).await;
-    assert!(gate.acquire(&request("bob")).await.expect("a request").is_allowed());
+    let bob = gate.request().rule("global").rule_for("user", "bob").acquire().await;
+    assert!(bob.expect("a token").is_allowed());
     assert!(!alice.is_finished());
     alice.abort();
 }
@@ -93,16 +95,16 @@ async fn a_waiter_for_its_own_limit_does_not_block_other_keys() {
 async fn a_waiter_that_gives_up_lets_the_next_one_poll() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
-    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    assert!(gate.check_parts(&one("alice")).await.expect("a request").is_allowed());
     let wait = || {
         let gate = gate.clone();
-        tokio::spawn(async move { gate.acquire(&one("alice")).await.expect("a request").is_allowed() })
+        tokio::spawn(async move { gate.request().parts(&one("alice")).acquire().await.is_ok() })
     };
     let before = script_calls(&server);
     let first = wait();
     gates::eventually("the first is refused", async || (script_calls(&server) > before).then_some(())).await;
     let second = wait();
-    gate.reset(&one("alice")).await.expect("a request").expect("an answer");
+    gate.request().parts(&one("alice")).reset().await.expect("a reply");
     first.abort(); // it would sleep for an hour
     assert!(second.await.expect("no panic"));
 }
@@ -111,30 +113,32 @@ async fn a_waiter_that_gives_up_lets_the_next_one_poll() {
 async fn a_waiter_that_times_out_in_the_queue_overtakes_no_other() {
     let server = Server::start(Kind::Redis, &[]);
     let gate = quiet(RedisGate::builder(server.url()).rule("user", Quota::per_hour(1))).await;
-    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed());
+    assert!(gate.check_parts(&one("alice")).await.expect("a request").is_allowed());
     let (waiting, before) = (gate.clone(), script_calls(&server));
-    let first = tokio::spawn(async move { waiting.acquire(&one("alice")).await });
+    let first = tokio::spawn(async move { waiting.request().parts(&one("alice")).acquire().await });
     gates::eventually("the first is refused", async || (script_calls(&server) > before).then_some(())).await;
     tokio::task::yield_now().await;
-    gate.reset(&one("alice")).await.expect("a request").expect("an answer"); // unseen by the first
-    let late = gate.acquire_timeout(&one("alice"), Duration::from_millis(50)).await.expect("a request");
-    assert!(matches!(late.decision.outcome, Outcome::RetryAfter(_)), "{late:?}");
+    gate.request().parts(&one("alice")).reset().await.expect("a reply"); // unseen by the first
+    let late = gate.request().parts(&one("alice")).timeout(Duration::from_millis(50)).acquire().await;
+    let late = late.expect_err("the first waiter is still in the queue");
+    assert!(late.is_timeout() && late.retry_after().is_some(), "{late:?}");
     first.abort();
-    assert!(gate.check(&one("alice")).await.expect("a request").is_allowed(), "nothing was charged");
+    assert!(gate.check_parts(&one("alice")).await.expect("a request").is_allowed(), "nothing was charged");
 }
 
 #[tokio::test]
 async fn a_waiter_gets_the_permit_when_it_is_released() {
     let server = Server::start(Kind::Redis, &[]);
     let gate =
-        quiet(RedisGate::builder(server.url()).concurrency("at work", 1, Duration::from_secs(60))).await;
-    let held = gate.acquire(&one("alice")).await.expect("a request");
+        quiet(RedisGate::builder(server.url()).concurrency("concurrency", 1, Duration::from_secs(60))).await;
+    let held = gate.request().rule_for("concurrency", "alice").acquire().await.expect("a free permit");
     assert!(held.is_allowed());
     let waiting = gate.clone();
-    let second =
-        tokio::spawn(async move { waiting.acquire(&one("alice")).await.expect("a request").is_allowed() });
-    let refused = gate.check(&one("alice")).await.expect("a request");
-    assert_eq!(refused.decision.outcome, Outcome::Busy);
+    let second = tokio::spawn(async move {
+        waiting.request().rule_for("concurrency", "alice").acquire().await.is_ok_and(|it| it.is_allowed())
+    });
+    let refused = gate.request().rule_for("concurrency", "alice").try_acquire().await;
+    assert!(refused.expect_err("the permit is held").is_busy());
     drop(held);
     assert!(second.await.expect("no panic"));
 }

@@ -21,7 +21,8 @@ mod told;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::{Clock, SteadyClock};
+use tidegate::SteadyClock;
+use tidegate::clock::Clock;
 
 use crate::engine::Engine;
 use crate::http::Guard;

@@ -62,7 +62,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate::{Clock, SteadyClock, Wait};
+use tidegate::clock::Clock;
+use tidegate::{SteadyClock, Wait};
 use tidegate_redis::{Error, RedisGate};
 
 use crate::config::Store as StoreConfig;
@@ -268,7 +269,7 @@ impl<C: Clock> Engine<C> {
         if gate.ready(config.connect_timeout).await {
             return Ok(());
         }
-        Err(gate.health().last_trouble.unwrap_or(Error::TooLate))
+        Err(gate.health().last_error.unwrap_or(Error::timeout()))
     }
 
     /// A permit for one request more of a pipeline, beyond its first, that sends so many commands at once; `None` if they are to

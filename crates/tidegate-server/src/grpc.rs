@@ -36,7 +36,8 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate::{Clock, SteadyClock};
+use tidegate::SteadyClock;
+use tidegate::clock::Clock;
 
 use crate::config::Protocol;
 use crate::engine::Engine;

@@ -12,7 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tidegate::{Clock, RuleId, Source};
+use tidegate::Source;
+use tidegate::clock::Clock;
+use tidegate::gate::RuleId;
 
 use crate::config::Protocol;
 use crate::engine::meter::Meter;
@@ -222,7 +224,7 @@ fn shadows<C>(lines: &mut Lines, rules: &InForce<C>, range: Range<usize>) {
     }
 }
 
-type OfStats = fn(&tidegate::Stats) -> u64;
+type OfStats = fn(&tidegate::stats::Stats) -> u64;
 
 /// What is told of each table, a family for each.
 const TABLES: [(&str, Kind, &str, OfStats); 4] = [
@@ -279,7 +281,7 @@ fn redis<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
         (
             "tidegate_redis_breaker_open",
             "1 while Redis is not asked, having failed too often.",
-            health.not_asked.into(),
+            health.breaker_open.into(),
         ),
         (
             "tidegate_redis_canary_enforced",
@@ -295,7 +297,7 @@ fn redis<C>(lines: &mut Lines, rules: &InForce<C>, meter: &Meter) {
     lines.family(COMMANDS, Kind::Counter, "Calls to Redis, for decisions, leases, places and the canary.");
     lines.one(COMMANDS, &[], health.commands);
     lines.family("tidegate_redis_breaker_openings_total", Kind::Counter, "How often that has begun.");
-    lines.one("tidegate_redis_breaker_openings_total", &[], health.openings);
+    lines.one("tidegate_redis_breaker_openings_total", &[], health.breaker_openings);
     const FALLBACKS: &str = "tidegate_fallback_decisions_total";
     lines.family(
         FALLBACKS,
@@ -326,7 +328,7 @@ fn leases<C>(lines: &mut Lines, rules: &InForce<C>) {
     }
     const COMMANDS: &str = "tidegate_lease_commands_total";
     lines.family(COMMANDS, Kind::Counter, "Calls to Redis that leases have made; they are among all calls.");
-    lines.one(COMMANDS, &[], stats.asked);
+    lines.one(COMMANDS, &[], stats.commands);
     const REQUESTS: &str = "tidegate_lease_requests_total";
     lines.family(
         REQUESTS,

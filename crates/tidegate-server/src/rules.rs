@@ -13,7 +13,7 @@
 //! ```
 //!
 //! All that match are a policy: the request passes all of them, or none is charged. Who decides that is a
-//! [`Gate`](tidegate::Gate), for which [`Matched::parts`] are the request.
+//! [`Gate`](tidegate::gate::Gate), for which [`Matched::parts`] are the request.
 //!
 //! ```
 //! use tidegate_server::rules::{Call, Compiled, Condition, KeyPart, Limit, Rule, RuleSet, Scratch, Test};

@@ -45,7 +45,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use tidegate::{Clock, SteadyClock};
+use tidegate::SteadyClock;
+use tidegate::clock::Clock;
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

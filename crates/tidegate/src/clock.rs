@@ -7,7 +7,7 @@
 //! * [`SettableClock`]: can also be set back.
 //! * `TokioClock`, with the feature `tokio`: the time of a tokio runtime, which its tests can pause.
 //!
-//! Threads or tasks can wait on most of them: see [`Park`](crate::Park) and [`Sleep`](crate::Sleep).
+//! Threads or tasks can wait on most of them: see [`Park`] and [`Sleep`].
 
 mod manual;
 mod steady;
@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioClock;
+pub use crate::wait::{Park, Sleep};
 pub use manual::{ManualClock, ManualSleep};
 pub use steady::SteadyClock;
-use tidegate_core::{ClockKind, Micros};
+pub use tidegate_core::{ClockKind, Micros};
 
 /// Tells the time to a limiter.
 pub trait Clock {

@@ -1,8 +1,8 @@
 //! # Fingerprints: the identity of a key in the table
 //!
-//! The table stores no keys, only 64 bits of each. The fingerprint *is* the identity of a key there, so a client must
-//! not be able to choose it: a client that could make a key with the fingerprint of another key could use up the quota
-//! of that key. Fingerprints are therefore computed with secrets drawn when the limiter is created.
+//! The table stores no keys, only 64 bits of each. The fingerprint *is* the identity of a key, so a client must not be
+//! able to choose it: a client that could make a key with the fingerprint of another key could use up the quota of that
+//! key. Fingerprints are therefore computed with secrets drawn when the limiter is created.
 //!
 //! A single integer is permuted. So is a single text of up to seven bytes, which together with its length is an
 //! integer. No two of these collide (except two out of all 2⁶⁴, because 0 marks an empty slot). Everything else goes
@@ -44,9 +44,10 @@ impl Secrets {
     /// Returns the fingerprint of a key. Never 0, which marks an empty slot.
     #[inline]
     pub(crate) fn fingerprint<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        let mut maker = Maker { secrets: self, lone: None, after_bytes: false, sip: Sip::new(self.sip) };
-        key.hash(&mut maker);
-        match maker.finish() {
+        let mut hasher =
+            FingerprintHasher { secrets: self, single: None, after_bytes: false, sip: Sip::new(self.sip) };
+        key.hash(&mut hasher);
+        match hasher.finish() {
             0 => 1,
             fingerprint => fingerprint,
         }
@@ -57,7 +58,7 @@ impl Secrets {
     /// The result equals that of hashing the text, but skips the bookkeeping for keys of several parts.
     #[inline]
     pub(crate) fn fingerprint_of_text(&self, bytes: &[u8]) -> u64 {
-        let fingerprint = match brief(bytes) {
+        let fingerprint = match short_text_number(bytes) {
             Some(number) => self.permute(number),
             None => self.hash(bytes),
         };
@@ -94,21 +95,21 @@ impl Hash for AsText<'_> {
 }
 
 /// Computes a fingerprint from what a key writes when it is hashed.
-struct Maker<'a> {
+struct FingerprintHasher<'a> {
     secrets: &'a Secrets,
     /// The only integer so far, or the only text if it is short enough to be an integer.
-    lone: Option<u64>,
+    single: Option<u64>,
     /// Whether the last write was of bytes, which are terminated by their length.
     after_bytes: bool,
     sip: Sip,
 }
 
-impl Maker<'_> {
+impl FingerprintHasher<'_> {
     #[inline]
     fn integer(&mut self, number: u64) {
         self.after_bytes = false;
-        match self.lone.take() {
-            None if self.sip.is_untouched() => self.lone = Some(number),
+        match self.single.take() {
+            None if self.sip.is_unused() => self.single = Some(number),
             None => self.sip.block(number),
             Some(first) => {
                 self.sip.block(first);
@@ -118,16 +119,16 @@ impl Maker<'_> {
     }
 }
 
-impl Hasher for Maker<'_> {
+impl Hasher for FingerprintHasher<'_> {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.after_bytes = true;
-        if let Some(first) = self.lone.take() {
+        if let Some(first) = self.single.take() {
             self.sip.block(first);
-        } else if self.sip.is_untouched()
-            && let Some(number) = brief(bytes)
+        } else if self.sip.is_unused()
+            && let Some(number) = short_text_number(bytes)
         {
-            self.lone = Some(number);
+            self.single = Some(number);
             return;
         }
         self.sip.bytes(bytes);
@@ -164,7 +165,7 @@ impl Hasher for Maker<'_> {
 
     #[inline]
     fn finish(&self) -> u64 {
-        match self.lone {
+        match self.single {
             Some(number) => self.secrets.permute(number),
             None => self.sip.finish(),
         }
@@ -173,7 +174,7 @@ impl Hasher for Maker<'_> {
 
 /// Returns a text that fits into a word together with its length, as a unique number.
 #[inline]
-fn brief(bytes: &[u8]) -> Option<u64> {
+fn short_text_number(bytes: &[u8]) -> Option<u64> {
     (bytes.len() < 8).then(|| few_bytes(bytes) | (bytes.len() as u64) << 56)
 }
 
@@ -204,7 +205,7 @@ fn few_bytes(bytes: &[u8]) -> u64 {
 /// block of its own.
 struct Sip {
     v: [u64; 4],
-    untouched: bool,
+    unused: bool,
     /// Twice the length plus one of bytes that are open, or 0 if there are none.
     open: u64,
 }
@@ -218,12 +219,12 @@ impl Sip {
             k0 ^ 0x6c79_6765_6e65_7261,
             k1 ^ 0x7465_6462_7974_6573,
         ];
-        Sip { v, untouched: true, open: 0 }
+        Sip { v, unused: true, open: 0 }
     }
 
     #[inline]
-    fn is_untouched(&self) -> bool {
-        self.untouched
+    fn is_unused(&self) -> bool {
+        self.unused
     }
 
     #[inline]
@@ -234,7 +235,7 @@ impl Sip {
             self.absorb(u64::from_le_bytes(*block));
         }
         let length = bytes.len() as u64;
-        self.untouched = false;
+        self.unused = false;
         if rest.is_empty() {
             self.open = length << 1 | 1;
             return;
@@ -265,12 +266,12 @@ impl Sip {
         self.v[3] ^= block;
         self.round();
         self.v[0] ^= block;
-        self.untouched = false;
+        self.unused = false;
     }
 
     #[inline]
     fn finish(&self) -> u64 {
-        let mut end = Sip { v: self.v, untouched: false, open: 0 };
+        let mut end = Sip { v: self.v, unused: false, open: 0 };
         end.v[2] ^= 0xff ^ self.open << 8;
         (0..3).for_each(|_| end.round());
         end.v[0] ^ end.v[1] ^ end.v[2] ^ end.v[3]

@@ -1,7 +1,7 @@
-//! # Who answers
+//! # Gate: the interface between middleware and limits
 //!
-//! A request asks for several things at once: a unit of everybody's limit, one of its tenant's, one of its user's, and
-//! a place among those at work. It passes all of them or none. A [`Gate`] is whoever can answer such a request:
+//! A request may have to pass several limits: the global one, that of its tenant, that of its user, and a limit on
+//! operations in progress. It passes all of them or none. A [`Gate`] decides such a request:
 //!
 //! ```text
 //!   request = │ global, "", 1 │ tenant, "acme", 1 │ user, "alice", 5 │     each part: rule, key, cost
@@ -9,14 +9,17 @@
 //!                                      Gate ──► Admission: a decision, and the permits that go with it
 //! ```
 //!
-//! The seam is here, and not where states are stored: *who decides* differs, from one compare-and-swap in this process to
-//! a script in another, and the caller need not know. A [`Policy`](crate::Policy) is a gate with named rules; each
-//! limiter of this crate is one with a single rule, number 0, so that whatever works with gates works with all of them.
+//! The interface is here, and not where states are stored: the place of the decision differs, from one compare-and-swap
+//! in this process to a script in Redis, and the caller need not know. A [`Policy`](crate::Policy) is a gate with named
+//! rules; each limiter of this crate is a gate with a single rule, number 0. So middleware works with all of them.
+//!
+//! Programs that only check limits do not need this module: every limiter and policy has
+//! [requests](crate::Request) of its own.
 
 mod limiters;
 mod waiting;
 
-pub use waiting::{Awaited, BlockingGate, Decided, WaitingGate};
+pub use waiting::{BlockingGate, WaitingGate};
 
 use std::error::Error;
 use std::fmt;
@@ -25,52 +28,53 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::concurrency::{KeyedPermit, OwnedPermit};
-use tidegate_core::{Decision, Denied, RuleId, Wait};
+pub use tidegate_core::RuleId;
+use tidegate_core::{Decision, Denied, Wait};
 
-/// Whoever can answer a request.
+/// Decides requests: a limiter, a policy, or a store such as Redis.
 ///
-/// An answer that needs no waiting is [ready](Answer::Ready): no allocation, no task. One that comes from elsewhere is
-/// to be awaited; [`Answer::wait`] does either.
+/// An answer that is known at once is [ready](Answer::Ready): no allocation, no task. An answer that comes over the
+/// network is awaited; [`Answer::wait`] handles both.
 pub trait Gate: Send + Sync {
-    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none.
+    /// Decides whether all parts of `request` may pass now, and charges all of them or none.
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a>;
 
-    /// Whether the request may pass at once, with nothing to hold. If so it was charged; if not, nothing was, and
-    /// [`decide`](Gate::decide) tells why.
+    /// Whether the request passes at once, without permits. If so it was charged; otherwise nothing was charged, and
+    /// [`decide`](Gate::decide) says why.
     ///
-    /// The short way for those who need no numbers. A gate that has none says no.
+    /// The fast path for callers that need no numbers. A gate without one returns `false`.
     fn passes(&self, request: &[Part<'_>]) -> bool {
         let _ = request;
         false
     }
 
-    /// As [`passes`](Gate::passes), with what is left then.
+    /// As [`passes`](Gate::passes), with the remaining quota.
     fn pass_with(&self, request: &[Part<'_>]) -> Option<Remaining> {
         let _ = request;
         None
     }
 
-    /// As [`decide`](Gate::decide), with what each part had to say in [`Admission::rules`], as far as the gate knows that.
+    /// As [`decide`](Gate::decide), with the decision of each part in [`Admission::rules`], as far as they are known.
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         self.decide(request)
     }
 
-    /// The number of the rule with this name. A gate of a single rule has that one, whatever it is called.
+    /// The position of the rule with this name. A gate with a single rule returns that, whatever the name.
     fn rule(&self, name: &str) -> Option<RuleId> {
         let _ = name;
         Some(RuleId(0))
     }
 
-    /// Whether every answer is [ready](Answer::Ready). Who asks such a gate need not keep the request for later.
+    /// Whether every answer is [ready](Answer::Ready). Callers of such a gate need not keep the request.
     fn is_immediate(&self) -> bool {
         false
     }
 }
 
-/// What a request asks of one rule: so much, for this key.
+/// What a request takes of one rule: a cost, for a key.
 ///
 /// ```
-/// use tidegate::{Part, RuleId};
+/// use tidegate::gate::{Part, RuleId};
 ///
 /// let global = Part::of(RuleId(0));
 /// let user = Part::of(RuleId(1)).key("alice").cost(5);
@@ -79,53 +83,55 @@ pub trait Gate: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Part<'a> {
-    /// The rule, by its number in the gate.
+    /// The rule, by its position in the gate.
     pub rule: RuleId,
-    /// Whose limit it is.
+    /// The identity that the limit applies to.
     pub key: Key<'a>,
-    /// How much is asked for.
+    /// What the request takes.
     pub cost: u32,
 }
 
-/// Whose limit it is: a text or any bytes. Empty where a limit is everybody's.
+/// The identity that a limit applies to: a text or any bytes. Empty for a limit that all requests share.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Key<'a>(&'a [u8]);
 
-/// What is left of a rule after a request has passed it.
+/// The numbers of a rule after a request has passed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remaining {
-    /// The most that can pass at once.
+    /// The most that can pass at one instant.
     pub limit: u64,
     /// The largest cost that would pass now.
     pub remaining: u64,
-    /// How long until the whole limit is there again.
+    /// How long until the full limit is available again.
     pub reset_after: Wait,
 }
 
-/// What a gate answers.
+/// A future on the heap, for gates behind a pointer.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The answer of a gate: an admission, now or later.
 pub enum Answer<'a> {
-    /// Already.
+    /// The answer is known.
     Ready(Result<Admission, InvalidRequest>),
-    /// Later.
-    Pending(Pin<Box<dyn Future<Output = Result<Admission, InvalidRequest>> + Send + 'a>>),
+    /// The answer is on its way.
+    Pending(BoxFuture<'a, Result<Admission, InvalidRequest>>),
 }
 
-/// The decision on a request, and the permits that were given with it.
+/// The decision on a request, and the permits that come with it.
 ///
-/// Permits are given only by rules that count how many are at work, and only if the whole request may pass. Dropping
-/// them makes room for the next.
+/// Only concurrency limits give permits, and only if the whole request may pass. Dropping the permits releases them.
 #[derive(Debug)]
-#[must_use = "a decision protects nothing until you act on it"]
+#[must_use = "an admission that is dropped at once releases its permits"]
 pub struct Admission {
-    /// What was decided. Its [rule](Decision::rule) is the one that was binding.
+    /// The decision. Its [rule](Decision::rule) is the binding one.
     pub decision: Decision,
-    /// Leave to be at work, until dropped.
+    /// The permits, held until they are dropped.
     pub permits: Permits,
-    /// What each part had to say, in the order of the request, if that was asked for.
+    /// The decision of each part, in the order of the request, if that was requested.
     pub rules: Vec<Decision>,
 }
 
-/// The permits of a request, one for each of its rules that counts how many are at work.
+/// The permits of a request, one for each of its concurrency limits.
 #[derive(Debug, Default)]
 #[must_use = "permits that are dropped at once limit nothing"]
 pub struct Permits(pub(crate) Vec<AnyPermit>);
@@ -137,38 +143,57 @@ pub(crate) enum AnyPermit {
     Elsewhere(Box<dyn RemotePermit>),
 }
 
-/// A permit of a gate that keeps its count elsewhere. Dropped, it is given back.
+/// A permit that is counted elsewhere, such as in Redis. Dropping it releases it.
 pub trait RemotePermit: fmt::Debug + Send + Sync {
-    /// Ends the work as done.
+    /// Ends the work as successful.
     fn succeeded(self: Box<Self>);
-    /// Ends the work as turned away by whoever is overloaded.
+    /// Ends the work as rejected or timed out by an overloaded service.
     fn overloaded(self: Box<Self>);
 }
 
-/// A request that cannot be answered, because it is not one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request that cannot be decided, because it contains a mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// It asks for nothing.
+    /// It names no rule.
     Empty,
-    /// It names a rule that the gate does not have.
+    /// It names a rule that does not exist.
+    NoSuchRule {
+        /// The name in the request.
+        name: Box<str>,
+        /// The names of the rules, separated by commas.
+        known: Box<str>,
+    },
+    /// A part has a rule that the gate does not have.
     UnknownRule {
-        /// The rule.
+        /// The position of the rule.
         rule: RuleId,
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
     },
-    /// It asks the same rule for the same key twice.
+    /// It names the same rule and key twice.
     SameKeyTwice {
-        /// The rule.
+        /// The position of the rule.
         rule: RuleId,
     },
-    /// It has more parts than the gate can decide on at once.
+    /// It has more parts than the gate can decide together.
     TooManyParts {
-        /// How many it has.
+        /// The number of parts.
         parts: usize,
-        /// How many it may have.
+        /// The maximum number of parts.
         most: usize,
+    },
+    /// It gives parts twice.
+    PartsTwice,
+    /// It checks a concurrency limit, without a place for the permit.
+    NeedsPermit {
+        /// The name of the rule.
+        rule: Box<str>,
+    },
+    /// The rule is a concurrency limit where a rate limit is expected, or the other way round.
+    WrongKind {
+        /// The name of the rule.
+        rule: Box<str>,
     },
 }
 
@@ -203,7 +228,7 @@ impl<G: Gate + ?Sized> Gate for Arc<G> {
 // === impl Part ===
 
 impl<'a> Part<'a> {
-    /// One unit of this rule, with the empty key.
+    /// A cost of 1, with the empty key.
     #[must_use]
     pub const fn of(rule: RuleId) -> Self {
         Part { rule, key: Key(&[]), cost: 1 }
@@ -225,13 +250,13 @@ impl<'a> Part<'a> {
 // === impl Key ===
 
 impl<'a> Key<'a> {
-    /// The bytes of it.
+    /// The bytes of the key.
     #[must_use]
     pub const fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Whether it is the key of a limit that is everybody's.
+    /// Whether it is the empty key, of a limit that all requests share.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -263,13 +288,13 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Key<'a> {
 }
 
 impl fmt::Debug for Key<'_> {
-    /// As text as far as it is text.
+    /// Writes text as text, and other bytes escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key(\"{}\")", self.0.escape_ascii())
     }
 }
 
-// === impl Standing ===
+// === impl Remaining ===
 
 impl From<Decision> for Remaining {
     #[inline]
@@ -285,11 +310,11 @@ impl From<Decision> for Remaining {
 // === impl Answer ===
 
 impl Answer<'_> {
-    /// The answer, waited for if it is not there yet.
+    /// Waits for the answer, if it is not known yet.
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest`], if it was none.
+    /// [`InvalidRequest`] if the request contains a mistake.
     pub async fn wait(self) -> Result<Admission, InvalidRequest> {
         match self {
             Answer::Ready(answer) => answer,
@@ -310,20 +335,20 @@ impl fmt::Debug for Answer<'_> {
 // === impl Admission ===
 
 impl Admission {
-    /// For a decision that comes without permits. For those who write a gate.
+    /// Wraps a decision that comes without permits. For writers of a gate.
     #[inline]
     pub const fn without_permits(decision: Decision) -> Self {
         Admission { decision, permits: Permits(Vec::new()), rules: Vec::new() }
     }
 
-    /// Whether the request may pass, at once or after a wait.
+    /// Whether the request may pass, now or after a wait.
     #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.decision.is_allowed()
     }
 
-    /// This admission if it allows, an error for `?` if it refuses.
+    /// This admission if it allows the request, or an error for `?` if it refuses.
     ///
     /// # Errors
     ///
@@ -336,36 +361,36 @@ impl Admission {
 // === impl Permits ===
 
 impl Permits {
-    /// None yet. For those who write a gate.
+    /// No permits. For writers of a gate.
     pub const fn none() -> Self {
         Permits(Vec::new())
     }
 
-    /// With one more, that is counted elsewhere. For those who write a gate.
+    /// The same permits and another one that is counted elsewhere. For writers of a gate.
     pub fn with(mut self, held: Box<dyn RemotePermit>) -> Self {
         self.0.push(AnyPermit::Elsewhere(held));
         self
     }
 
-    /// With those of another admission, too.
+    /// The same permits and those of another admission.
     pub fn and(mut self, others: Permits) -> Self {
         self.0.extend(others.0);
         self
     }
 
-    /// How many there are.
+    /// The number of permits.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no permits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Ends the work as done, for each of them: see [`Permit::succeeded`](crate::Permit::succeeded).
+    /// Ends the work as successful: see [`Permit::succeeded`](crate::Permit::succeeded).
     pub fn succeeded(self) {
         self.0.into_iter().for_each(|permit| match permit {
             AnyPermit::Owned(permit) => permit.succeeded(),
@@ -374,7 +399,7 @@ impl Permits {
         });
     }
 
-    /// Ends the work as turned away by whoever is overloaded, for each of them: see
+    /// Ends the work as rejected or timed out by an overloaded service: see
     /// [`Permit::overloaded`](crate::Permit::overloaded).
     pub fn overloaded(self) {
         self.0.into_iter().for_each(|permit| match permit {
@@ -399,29 +424,57 @@ impl From<OwnedPermit> for AnyPermit {
 
 // === impl InvalidRequest ===
 
+impl InvalidRequest {
+    /// Creates the error for a rule that does not exist. For writers of a gate.
+    pub fn no_rule_named<N: AsRef<str>>(name: &str, known: impl IntoIterator<Item = N>) -> Self {
+        let known: Vec<String> = known.into_iter().map(|name| format!("{:?}", name.as_ref())).collect();
+        InvalidRequest::NoSuchRule { name: name.into(), known: known.join(", ").into() }
+    }
+}
+
 impl fmt::Display for InvalidRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            InvalidRequest::Empty => f.write_str("the request asks for nothing; name a rule at least"),
+        match self {
+            InvalidRequest::Empty => f.write_str("the request names no rule; name at least one"),
+            InvalidRequest::NoSuchRule { name, known } => {
+                write!(f, "there is no rule {name:?}; the rules are {known}")
+            }
             InvalidRequest::UnknownRule { rule, rules } => {
-                write!(f, "there is no rule {rule}, only {rules} from 0 on; ask the gate for its numbers")
+                write!(
+                    f,
+                    "there is no rule number {rule} among {rules} rules, counted from 0; find it by its name"
+                )
             }
             InvalidRequest::SameKeyTwice { rule } => {
-                write!(f, "rule {rule} is asked twice for one key; ask once, with the sum of the costs")
+                write!(
+                    f,
+                    "the request names rule number {rule} twice for one key; name it once, with the sum of the costs"
+                )
             }
             InvalidRequest::TooManyParts { parts, most } => {
                 write!(
                     f,
-                    "{parts} parts in one request, and this gate decides on {most} at once; use a policy"
+                    "the request has {parts} parts, and this gate decides at most {most} together; use a policy"
                 )
             }
+            InvalidRequest::PartsTwice => {
+                f.write_str("the request gives parts twice; give all of them in one slice")
+            }
+            InvalidRequest::NeedsPermit { rule } => write!(
+                f,
+                "rule {rule:?} is a concurrency limit, whose permit `check` would release at once; use `try_acquire`"
+            ),
+            InvalidRequest::WrongKind { rule } => write!(
+                f,
+                "rule {rule:?} is of the other kind; use `change` for a rate limit and `resize` for a concurrency limit"
+            ),
         }
     }
 }
 
 impl Error for InvalidRequest {}
 
-/// Whether each part names a rule there is, and no two the same rule and key. For those who write a gate.
+/// Checks that each part has a known rule, and that no two have the same rule and key. For writers of a gate.
 ///
 /// # Errors
 ///
@@ -442,7 +495,7 @@ pub fn validate(request: &[Part<'_>], rules: usize) -> Result<(), InvalidRequest
     Ok(())
 }
 
-/// The same of a request of a few parts, for those who need not know why not.
+/// As [`validate`], for a request of a few parts, without the reason.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "loops over numbers are unrolled, those over slices are not")]
 pub(crate) fn is_valid<const N: usize>(request: &[Part<'_>; N], rules: usize) -> bool {
@@ -460,11 +513,11 @@ pub(crate) fn is_valid<const N: usize>(request: &[Part<'_>; N], rules: usize) ->
     true
 }
 
-/// The only part of a request to a gate that has one rule and decides on one thing at a time.
+/// Returns the only part of a request to a gate with a single rule.
 ///
 /// # Errors
 ///
-/// [`InvalidRequest`] if it is no such request.
+/// [`InvalidRequest`] if the request is another one.
 #[inline]
 pub(crate) fn only_part<'a>(request: &[Part<'a>]) -> Result<Part<'a>, InvalidRequest> {
     match request {

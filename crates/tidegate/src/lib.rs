@@ -1,7 +1,8 @@
 //! # Tidegate
 //!
-//! Decides who may pass: 10 a second, 5,000 a day, for one program or for each of millions of keys. Ask before you do
-//! something; the [`Decision`] says whether you may, and if not, how long to wait, to the microsecond.
+//! Rate, concurrency and bandwidth limits that are never exceeded: 10 per second, 5,000 per day, for one program or for
+//! each of millions of keys. The [`Decision`] says whether a request may pass, and if not, how long to wait, to the
+//! microsecond.
 //!
 //! ```
 //! use std::time::Duration;
@@ -9,20 +10,20 @@
 //!
 //! const API: Quota = Quota::per_second(10).burst(20); // a mistake here does not compile
 //!
-//! // In a program: KeyedLimiter::<String>::new(API). Here time stands still until we move it.
+//! // In a program: KeyedLimiter::<String>::new(API). Here time stands still until it is moved.
 //! let clock = ManualClock::new();
-//! let limiter = KeyedLimiter::<String>::new(API).with_clock(clock.clone());
+//! let limiter = KeyedLimiter::<String>::builder(API).clock(clock.clone()).build();
 //!
 //! let first = limiter.check("alice"); // looked up by &str; no key is stored, nothing is allocated
 //! assert!(first.is_allowed());
 //! assert_eq!(first.remaining(), 19);
 //!
-//! assert!(limiter.cost(19).check("alice").is_allowed()); // the burst is used up
+//! assert!(limiter.request("alice").cost(19).check().is_allowed()); // the burst is used up
 //!
 //! match limiter.check("alice").outcome {
 //!     Outcome::Allowed | Outcome::AllowedAfter(_) => unreachable!("nothing is left"),
 //!     Outcome::RetryAfter(wait) => assert_eq!(wait.duration(), Duration::from_millis(100)),
-//!     Outcome::Busy => unreachable!("a rate, not a number of permits"),
+//!     Outcome::Busy => unreachable!("only concurrency limits are busy"),
 //!     Outcome::Never => unreachable!("a cost of 1 fits into a burst of 20"),
 //! }
 //! assert!(limiter.check("bob").is_allowed()); // another key, another bucket
@@ -33,57 +34,49 @@
 //! assert!(limiter.check("alice").is_allowed()); // exactly when it was promised
 //! ```
 //!
-//! # A map of the types
+//! # Which type for which limit
 //!
-//! | you need | it is |
+//! | you need | use |
 //! |---|---|
 //! | one limit for the whole program | [`Limiter`] |
 //! | a limit for each user, address, API key | [`KeyedLimiter`] |
-//! | to wait instead of being refused | `acquire` and its kin on both, [`WaitRefused`]; [`LimiterReservation`], [`KeyedReservation`] |
-//! | to wait one's turn at an even pace | [`Pacer`] with its [`Reservation`]; [`Bursty`] catches up, [`WarmUp`] starts cold |
-//! | so much in so long, and so much at once | [`Quota`], `"100/s burst 20"` |
-//! | an even pace with some slack | [`TokenBucket`], the default; also [`Gcra`], [`LeakyMeter`] |
-//! | a burst spread out, one after the other | [`LeakyQueue`]; [`NginxQueue`] with nginx's rounding |
-//! | a quota that comes with the call, for plans | [`PerCallBucket`] and [`KeyedLimiter::quota`]; for an algorithm of your own, [`KeyedLimiter::by`] |
-//! | tokens in lots, by the clock | [`SteppedBucket`] |
-//! | a count per minute, hour, day | [`FixedWindow`] |
-//! | never more than the limit in any period | [`SlidingWindow`] with [`Cells`], [`SlidingLog`] |
-//! | at most so many at work at once | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`]; [`Permit`], [`Refused`] |
-//! | several limits on one key, all or nothing | a tuple, an array or a boxed slice of them, as in [`Limiter::with`] |
-//! | limits on several keys, all or nothing | [`Policy`] with its [`Part`]s and [`Key`]s; [`Admission`], [`Permits`]; [`NotAdmitted`] for who waited |
-//! | a limit on a function | `#[rate_limit("5/s", key = user)]`, with the feature `macros`; the module `attribute` |
-//! | whatever can answer | [`Gate`], and its [`Answer`]; [`WaitingGate`] for who would wait |
+//! | at most so many operations in progress | [`ConcurrencyLimiter`], [`KeyedConcurrencyLimiter`] with a [`Permit`] |
+//! | several limits, all or nothing | [`Policy`]; on a single key also a tuple of algorithms, [`Limiter::with`] |
+//! | an even pace for outgoing calls | [`Pacer`] |
+//! | limits shared by many machines | the crate `tidegate-redis` |
 //! | limits in front of a router or a client | the modules `http` and `tower`, with the features of these names |
-//! | a limit read from a file | [`Rule`] |
-//! | the answer | [`Decision`] and its [`Outcome`]; [`Denied`] for `?`; [`Detailed`] for each rule |
-//! | the time | [`SteadyClock`], the default; [`ManualClock`] and [`SettableClock`] in tests; [`Clock`] for your own |
-//! | to wait by it | [`Park`] for threads, [`Sleep`] for tasks |
-//! | more keys than there is memory for | [`KeyedLimiter::max_keys`], [`OnFull`] |
-//! | to see what is decided | [`Observer`], [`KeyedLimiter::stats`] with [`Stats`] and [`SketchStats`] |
-//! | to keep the state yourself | [`Algorithm`] or [`Pacing`] over [`Words`] |
+//! | a limit on a function | `#[rate_limit("5/s", key = user)]`, with the feature `macros`; the module `attribute` |
+//! | a limit from a file | [`Rule`] |
+//! | another algorithm than the token bucket | the module [`algorithm`] |
+//! | another quota for each request | [`algorithm::PerCallBucket`] with [`Request::quota`] |
+//! | time in tests | [`ManualClock`], and the module [`clock`] |
+//! | counters for monitoring | the module [`stats`] |
+//! | to write middleware | the module [`gate`] |
 //!
-//! # The verbs
+//! # Requests
 //!
-//! `check` decides and charges. `peek` decides and charges nothing. `take` charges as much as there is, `force` charges whether or not
-//! it fits, `refund` gives back, `reset` forgets. None of these ever waits. A cost other than 1 is said first:
-//! `limiter.cost(5).check()`.
+//! `check(key)` decides and charges a cost of 1, and never waits. `acquire(key)` waits for it, as a task. Everything else
+//! begins with `request(key)` and has the same words on every limiter, pacer and policy:
 //!
-//! `acquire` waits in a task and `acquire_blocking` blocks the thread, each also with `_timeout` and `_until`; a wait that
-//! cannot suffice is refused at once. `reserve` promises a later instant and does not wait. A [`Policy`] has the same but
-//! for `reserve`. A [`Pacer`] has the same, and
-//! `try_acquire` and `try_acquire_timeout`, which tell how long to wait. So have permits: `try_acquire` never waits,
-//! `acquire` waits in a task, `acquire_blocking` blocks the thread, and each of the two can be given a time-out. Clones
-//! share the state: a clone is another handle on the same limit, never a second limit.
+//! | | |
+//! |---|---|
+//! | `.cost(5)` | what the request takes; 1 unless set |
+//! | `.timeout(d)`, `.deadline(t)` | how long it may wait; refused at once if that cannot suffice |
+//! | `.check()` | decides and charges, never waits |
+//! | `.acquire().await`, `.acquire_blocking()` | waits, first come, first served |
+//! | `.reserve()` | charges now for a later instant, and does not wait |
+//! | `.try_acquire()` | as `check`, where a permit comes with it |
+//! | `.peek()` | decides and charges nothing |
+//! | `.take()`, `.force()`, `.refund()`, `.reset()` | charges what is left; charges in any case; gives back; forgets |
+//!
+//! A refusal is a value, a [`Decision`]. A wait that ends without success is an [`AcquireError`]. Clones share the state:
+//! a clone is another handle on the same limit, never a second limit.
 //!
 //! # Features
 //!
-//! `tokio`, off by default: waits for a rate and time-outs for tasks on the steady clock, and `TokioClock`, which reads
-//! tokio's time so that tests on a paused runtime drive limiters.
-//!
-//! `macros`, off by default: the attribute `#[rate_limit(…)]`, and the module `attribute`, which it calls.
-//!
-//! `http` and `tower`, off by default: keys and answers for HTTP, and layers for whatever speaks tower, which are axum,
-//! tonic and hyper.
+//! All are off by default. `tokio`: timers for tasks on the steady clock, and `TokioClock`, which reads tokio's time so
+//! that tests on a paused runtime drive limiters. `macros`: the attribute `#[rate_limit(…)]`. `http` and `tower`: keys
+//! and responses for HTTP, and layers for axum, tonic and hyper. `stream`: an adapter that paces the items of a stream.
 //!
 //! # What it does not do
 //!
@@ -94,10 +87,11 @@
 pub mod attribute;
 #[cfg(doctest)]
 mod book;
-mod clock;
+pub mod clock;
 mod concurrency;
+mod error;
 mod fingerprint;
-mod gate;
+pub mod gate;
 #[cfg(feature = "http")]
 pub mod http;
 mod keyed;
@@ -109,8 +103,11 @@ mod observer;
 mod operation;
 mod pacer;
 mod policy;
+mod request;
 mod reservation;
 mod state_cell;
+#[cfg(feature = "stream")]
+pub mod stream;
 mod sync;
 mod table;
 #[cfg(feature = "tower")]
@@ -120,27 +117,50 @@ mod wait;
 
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
-pub use clock::{Clock, ManualClock, ManualSleep, SettableClock, SteadyClock};
-pub use concurrency::{
-    ConcurrencyCost, ConcurrencyLimiter, ConcurrencyStats, Endings, KeyedConcurrencyCost,
-    KeyedConcurrencyLimiter, KeyedConcurrencyStats, KeyedPermit, OwnedPermit, Permit, Refused,
-};
-pub use gate::{
-    Admission, Answer, Awaited, BlockingGate, Decided, Gate, InvalidRequest, Key, Part, Permits, Remaining,
-    RemotePermit, WaitingGate, validate,
-};
-pub use keyed::{KeyedCost, KeyedLimiter, KeyedPlan, KeyedReservation};
-pub use limiter::{Limiter, LimiterCost, LimiterReservation};
-pub use observer::Observer;
-pub use operation::Detailed;
-pub use pacer::{Pacer, Reservation};
-pub use policy::{InvalidPolicy, NotAdmitted, Policy, PolicyBuilder};
-pub use reservation::WaitRefused;
-pub use table::{OnFull, SketchStats, Stats};
-pub use tidegate_core::*;
+pub use clock::{ManualClock, SteadyClock};
+pub use concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedPermit, OwnedPermit, Permit};
+pub use error::AcquireError;
+pub use gate::{Admission, InvalidRequest, Permits};
+pub use keyed::KeyedLimiter;
+pub use limiter::Limiter;
+pub use pacer::Pacer;
+pub use policy::{InvalidPolicy, Policy};
+pub use request::Request;
+pub use reservation::Reservation;
+pub use table::OnFull;
+pub use tidegate_core::{Decision, Denied, InvalidQuota, Outcome, Quota, Rule, Source, Wait};
 #[cfg(feature = "macros")]
 pub use tidegate_macros::rate_limit;
-pub use wait::{Park, Sleep};
+
+/// Algorithms: how a quota is counted. The token bucket is the default.
+///
+/// [`Limiter::with`] and [`KeyedLimiter::with`] take any of them, and tuples of them; [`Rule`] is any of them, from text.
+/// Use the trait [`Algorithm`](algorithm::Algorithm) directly to keep the state yourself.
+pub mod algorithm {
+    pub use crate::keyed::WrongStateSize;
+    pub use crate::operation::Detailed;
+    pub use tidegate_core::{
+        Algorithm, Bursty, Cells, EncodedRule, FixedWindow, Gcra, Keep, LeakyMeter, LeakyQueue, NginxQueue,
+        Pacing, PerCallBucket, Reserved, SlidingLog, SlidingWindow, SteppedBucket, Taken, TokenBucket,
+        WarmUp, Words, WordsMut,
+    };
+}
+
+/// Builders, made by `builder()` of the type that they build.
+pub mod builder {
+    pub use crate::concurrency::{ConcurrencyLimiterBuilder, KeyedConcurrencyLimiterBuilder};
+    pub use crate::keyed::KeyedLimiterBuilder;
+    pub use crate::limiter::LimiterBuilder;
+    pub use crate::pacer::PacerBuilder;
+    pub use crate::policy::PolicyBuilder;
+}
+
+/// Counters and observers, for monitoring.
+pub mod stats {
+    pub use crate::concurrency::{ConcurrencyStats, Endings, KeyedConcurrencyStats};
+    pub use crate::observer::{Charge, Observer};
+    pub use crate::table::{SketchStats, Stats};
+}
 
 /// Why Tidegate is built like this: questions and answers.
 #[doc = include_str!("../DESIGN.md")]

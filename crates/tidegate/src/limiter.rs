@@ -1,26 +1,22 @@
-//! # One limit for everybody
+//! # Limiter: one limit for the whole program
 //!
 //! A [`Limiter`] has one state, shared by its clones and by all threads: for what a whole program may do, such as the
-//! calls it makes to another service. For a limit of its own for each user or address, see
-//! [`KeyedLimiter`](crate::KeyedLimiter).
-
-mod wait;
-
-pub use wait::LimiterReservation;
+//! calls it makes to another service. For a limit per user or address, see [`KeyedLimiter`](crate::KeyedLimiter).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::{Clock, SteadyClock};
+use crate::error::AcquireError;
 use crate::observer::{Observer, observe};
-use crate::operation::{
-    Answer, Check, CheckEach, Detailed, Force, Operation, Pass, Peek, Refund, Reset, Take,
-};
-use crate::reservation::DEFAULT_MAX_WAITING;
-use crate::state_cell::{DecisionTime, StateCell};
-use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
+use crate::operation::{Check, Operation, OperationResult, Pass};
+use crate::request::{RateLimiter, Request, Target};
+use crate::reservation::{self, DEFAULT_MAX_WAITING, ReservationTicket, Reserve, when};
+use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
+use crate::wait::Sleep;
+use tidegate_core::{Algorithm, Decision, Keep, Outcome, Quota, TokenBucket};
 
-/// One limit, shared by everybody who has a clone of it.
+/// One limit, shared by all its clones.
 ///
 /// ```
 /// use tidegate::{Limiter, Outcome, Quota};
@@ -30,36 +26,48 @@ use tidegate_core::{Algorithm, Decision, Outcome, Quota, Taken, TokenBucket};
 ///     Outcome::Allowed => { /* serve */ }
 ///     _ => { /* refuse */ }
 /// }
-/// assert!(uploads.cost(4).check().is_allowed());
+/// assert!(uploads.request().cost(4).check().is_allowed());
 /// assert!(!uploads.check().is_allowed());
 /// ```
+///
+/// Everything beyond [`check`](Limiter::check) and [`acquire`](Limiter::acquire) begins with
+/// [`request`](Limiter::request): another cost, a timeout, reservations, refunds.
 pub struct Limiter<A = TokenBucket, C = SteadyClock> {
     shared: Arc<StateCell<A>>,
     clock: C,
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// A verb's cost, chosen: what [`Limiter::cost`] returns.
-#[derive(Debug)]
-#[must_use = "a cost does nothing until a verb follows, such as `.check()`"]
-pub struct LimiterCost<'a, A, C> {
-    limiter: &'a Limiter<A, C>,
-    cost: u32,
+/// Builds a [`Limiter`]. Made by [`Limiter::builder`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct LimiterBuilder<A = TokenBucket, C = SteadyClock> {
+    algorithm: A,
+    clock: C,
+    observer: Option<Arc<dyn Observer>>,
+    max_waiting: usize,
 }
 
 impl Limiter {
-    /// A token bucket of `quota`, on the steady clock.
+    /// Creates a token bucket of `quota`, on the steady clock.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        Limiter::with(TokenBucket::new(quota))
+        Limiter::builder(quota).build()
+    }
+
+    /// Starts to build a token bucket of `quota`, for another clock, an observer or another length of the queue.
+    pub fn builder(quota: Quota) -> LimiterBuilder {
+        Limiter::builder_with(TokenBucket::new(quota))
     }
 }
 
 impl<A: Algorithm> Limiter<A> {
-    /// Any algorithm, or a tuple of them that stand or fall together, on the steady clock.
+    /// Creates a limiter with any algorithm, or with a tuple of algorithms that are charged all or none.
     ///
     /// ```
-    /// use tidegate::{FixedWindow, Limiter, Quota, TokenBucket};
+    /// use tidegate::algorithm::{FixedWindow, TokenBucket};
+    /// use tidegate::{Limiter, Quota};
+    ///
     /// let both = Limiter::with((
     ///     TokenBucket::new(Quota::per_second(10)),
     ///     FixedWindow::new(Quota::per_day(5_000)),
@@ -68,75 +76,86 @@ impl<A: Algorithm> Limiter<A> {
     /// ```
     #[must_use]
     pub fn with(algorithm: A) -> Self {
-        let algorithm = algorithm.for_clock(SteadyClock::KIND);
-        let shared = Arc::new(StateCell::new(algorithm, DEFAULT_MAX_WAITING));
-        Limiter { shared, clock: SteadyClock::new(), observer: None }
+        Limiter::builder_with(algorithm).build()
+    }
+
+    /// Starts to build a limiter with any algorithm.
+    pub fn builder_with(algorithm: A) -> LimiterBuilder<A> {
+        let clock = SteadyClock::new();
+        LimiterBuilder { algorithm, clock, observer: None, max_waiting: DEFAULT_MAX_WAITING }
     }
 }
 
 impl<A: Algorithm, C: Clock> Limiter<A, C> {
-    /// A limiter like this one on another clock, as if never used.
-    #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> Limiter<A, D>
-    where
-        A: Clone,
-    {
-        let algorithm = self.shared.algorithm().clone().for_clock(D::KIND);
-        let shared = Arc::new(StateCell::new(algorithm, self.shared.max_waiting()));
-        Limiter { shared, clock, observer: self.observer }
-    }
-
-    /// The same limiter, with somebody watching. Clones made before are not watched.
-    #[must_use]
-    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
-        Limiter { observer: Some(observer), ..self }
-    }
-
-    /// Decides whether one unit may pass now, and charges it if it may. Never waits.
+    /// Decides whether a cost of 1 may pass now, and charges it if it may. Never waits.
     #[doc(alias = "try_acquire")]
     #[inline]
+    #[must_use]
     pub fn check(&self) -> Decision {
         self.apply(&Check(1))
     }
 
-    /// Decides as [`check`](Limiter::check) would, and charges nothing.
-    #[inline]
-    pub fn peek(&self) -> Decision {
-        self.apply(&Peek(1))
-    }
-
-    /// The verbs for a cost other than 1.
-    #[inline]
-    pub fn cost(&self, cost: u32) -> LimiterCost<'_, A, C> {
-        LimiterCost { limiter: self, cost }
-    }
-
-    /// Forgets everything that was used.
-    pub fn reset(&self) {
-        self.apply(&Reset);
-    }
-
-    /// Puts another setting of the same algorithm in force, for all clones.
+    /// Waits, as a task, until a cost of 1 may pass, and charges it. See [`Request::acquire`].
     ///
-    /// What was used stays used: a larger limit adds only the difference, and a smaller one may leave debt that is
-    /// paid before anything passes. A few dozen bytes per change are kept until the limiter is dropped.
+    /// # Errors
+    ///
+    /// [`AcquireError`] if the queue is full.
+    ///
+    /// # Panics
+    ///
+    /// On the steady clock, if it has to wait outside a tokio runtime with timers.
+    #[inline]
+    pub async fn acquire(&self) -> Result<Decision, AcquireError>
+    where
+        C: Sleep,
+    {
+        self.request().acquire().await
+    }
+
+    /// Begins a request, for everything beyond [`check`](Limiter::check) and [`acquire`](Limiter::acquire).
+    #[inline]
+    pub fn request(&self) -> Request<'_, Self> {
+        Request::new(self, ())
+    }
+
+    /// Replaces the setting of the algorithm, for all clones. Used quota stays used.
+    ///
+    /// A larger limit adds only the difference, and a smaller one may leave debt that is paid before anything passes. A
+    /// few dozen bytes per change are kept until the limiter is dropped.
     ///
     /// ```
-    /// use tidegate::{Limiter, ManualClock, Quota, TokenBucket};
-    /// let limiter = Limiter::new(Quota::per_minute(10)).with_clock(ManualClock::new());
-    /// assert!(limiter.cost(10).check().is_allowed());
+    /// use tidegate::algorithm::TokenBucket;
+    /// use tidegate::{Limiter, ManualClock, Quota};
+    ///
+    /// let limiter = Limiter::builder(Quota::per_minute(10)).clock(ManualClock::new()).build();
+    /// assert!(limiter.request().cost(10).check().is_allowed());
     /// limiter.change(TokenBucket::new(Quota::per_minute(15)));
-    /// assert_eq!(limiter.cost(0).peek().remaining(), 5);
+    /// assert_eq!(limiter.request().cost(0).peek().remaining(), 5);
     /// ```
     pub fn change(&self, algorithm: A) {
-        self.shared.change(algorithm.for_clock(C::KIND), || self.when());
+        self.change_keeping(Keep::Used, algorithm);
     }
 
-    /// The decision if so much may pass by the short cut, and was charged. Nobody watches that.
-    #[inline(always)] // then those who only want to know whether leave out the rest of it
+    /// As [`change`](Limiter::change), and keeps what was used, what remains, or their ratio.
+    ///
+    /// ```
+    /// use tidegate::algorithm::{Keep, TokenBucket};
+    /// use tidegate::{Limiter, ManualClock, Quota};
+    ///
+    /// let limiter = Limiter::builder(Quota::per_minute(10)).clock(ManualClock::new()).build();
+    /// assert!(limiter.request().cost(5).check().is_allowed());
+    /// limiter.change_keeping(Keep::Ratio, TokenBucket::new(Quota::per_minute(30)));
+    /// assert_eq!(limiter.request().cost(0).peek().remaining(), 15);
+    /// ```
+    pub fn change_keeping(&self, keep: Keep, algorithm: A) {
+        self.shared.change(keep, algorithm.for_clock(C::KIND), || self.when());
+    }
+
+    /// The decision if the cost may pass on the fast path, and was charged. `None` with an observer.
+    #[inline(always)] // callers that only ask whether it passed leave out the rest
     pub(crate) fn pass_fast(&self, cost: u32) -> Option<Decision> {
-        let unwatched = self.observer.is_none().then_some(&self.shared)?;
-        unwatched
+        let unobserved = self.observer.is_none().then_some(&self.shared)?;
+        unobserved
             .apply_fast(&Pass(cost), self.clock.now())
             .filter(|decision| decision.outcome == Outcome::Allowed)
     }
@@ -162,44 +181,92 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     fn apply_slow<V: Operation>(&self, operation: &V, when: DecisionTime) -> V::Answer {
         let answer = self.shared.apply(operation, when);
         if let Some(observer) = &self.observer {
-            observe::<V>(observer.as_ref(), &answer);
+            observe(observer.as_ref(), operation, &answer);
         }
         answer
     }
 }
 
-impl<A: Algorithm, C: Clock> LimiterCost<'_, A, C> {
-    /// Decides whether the cost may pass now, and charges it if it may. Never waits.
-    #[inline]
-    pub fn check(&self) -> Decision {
-        self.limiter.apply(&Check(self.cost))
+// === impl LimiterBuilder ===
+
+impl<A: Algorithm, C: Clock> LimiterBuilder<A, C> {
+    /// Uses another clock.
+    pub fn clock<D: Clock>(self, clock: D) -> LimiterBuilder<A, D> {
+        let LimiterBuilder { algorithm, observer, max_waiting, .. } = self;
+        LimiterBuilder { algorithm, clock, observer, max_waiting }
     }
 
-    /// As [`check`](LimiterCost::check), with what each rule of a policy had to say. Allocates.
-    pub fn check_each(&self) -> Detailed {
-        self.limiter.apply(&CheckEach(self.cost))
+    /// Shows every decision to `observer`.
+    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+        LimiterBuilder { observer: Some(observer), ..self }
     }
 
-    /// Decides as [`check`](LimiterCost::check) would, and charges nothing. A cost of 0 asks what is left.
-    #[inline]
-    pub fn peek(&self) -> Decision {
-        self.limiter.apply(&Peek(self.cost))
+    /// The maximum number of waiters and reservations; 65,536 by default. With 0 no request waits.
+    pub fn max_waiting(self, max_waiting: usize) -> Self {
+        LimiterBuilder { max_waiting, ..self }
     }
 
-    /// Takes as much of the cost as there is, which may be nothing.
+    /// Builds the limiter.
     #[must_use]
-    pub fn take(&self) -> Taken {
-        self.limiter.apply(&Take(self.cost))
+    pub fn build(self) -> Limiter<A, C> {
+        let LimiterBuilder { algorithm, clock, observer, max_waiting } = self;
+        let shared = Arc::new(StateCell::new(algorithm.for_clock(C::KIND), max_waiting));
+        Limiter { shared, clock, observer }
+    }
+}
+
+impl<A: fmt::Debug, C: fmt::Debug> fmt::Debug for LimiterBuilder<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterBuilder")
+            .field("algorithm", &self.algorithm)
+            .field("clock", &self.clock)
+            .field("max_waiting", &self.max_waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+// === the limiter as the target of a request ===
+
+impl<'a, A, C> Target<'a> for Limiter<A, C> {
+    type Key = ();
+}
+
+impl<A: Algorithm, C: Clock> Reserve for Limiter<A, C> {
+    type Ticket = (u64, ReservationTicket);
+    type Clock = C;
+
+    fn clock(&self) -> &C {
+        &self.clock
     }
 
-    /// Charges the cost whether or not it fits; what does not fit is debt.
-    pub fn force(&self) -> Decision {
-        self.limiter.apply(&Force(self.cost))
+    fn cancel(&self, (key, ticket): (u64, ReservationTicket)) {
+        reservation::cancel(&*self.shared, key, ticket, || when(&self.clock));
     }
 
-    /// Gives back what a recent charge took, never above the limit.
-    pub fn refund(&self) {
-        self.limiter.apply(&Refund(self.cost));
+    fn keep(&self, (key, ticket): (u64, ReservationTicket)) {
+        reservation::keep(&*self.shared, key, ticket);
+    }
+}
+
+impl<A: Algorithm, C: Clock> RateLimiter for Limiter<A, C> {
+    type StateKey = ();
+    type Store = StateCell<A>;
+
+    fn store(&self) -> &StateCell<A> {
+        &self.shared
+    }
+
+    fn observer(&self) -> Option<&dyn Observer> {
+        self.observer.as_deref()
+    }
+
+    #[inline(always)]
+    fn apply<V: Operation>(&self, (): &(), operation: &V) -> V::Answer {
+        Limiter::apply(self, operation)
+    }
+
+    fn into_parts((): ()) -> (u64, Option<A>) {
+        (SOLE_KEY, None)
     }
 }
 

@@ -8,7 +8,7 @@ use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Source, Taken,
 
 /// Something to do to a state, with an answer.
 pub(crate) trait Operation {
-    type Answer: Answer;
+    type Answer: OperationResult;
     /// Whether an observer is shown the answer. A query is not a decision, and is not shown.
     const OBSERVED: bool = true;
 
@@ -40,6 +40,12 @@ pub(crate) trait Operation {
         None
     }
 
+    /// Returns the cost that an observer is told: what was charged, or would have been.
+    fn charged(&self, answer: &Self::Answer) -> u32 {
+        let _ = answer;
+        0
+    }
+
     /// Returns what the operation did to a state, or `None` if it did nothing.
     ///
     /// It is replayed if an earlier reservation is cancelled.
@@ -57,8 +63,8 @@ pub(crate) enum Mutation {
     Reset,
 }
 
-/// The answer of an operation.
-pub(crate) trait Answer: Sized {
+/// The result of an operation.
+pub(crate) trait OperationResult: Sized {
     /// Returns the answer when there is no room for a new state, with the decision `closed`.
     fn refused(closed: Decision) -> Self;
 
@@ -80,7 +86,6 @@ pub(crate) trait Answer: Sized {
 
 /// The decision of a policy, and the decision of each of its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a decision protects nothing until you act on it"]
 pub struct Detailed {
     /// The decision of the binding rule.
     pub decision: Decision,
@@ -113,6 +118,10 @@ pub(crate) struct Reset;
 
 impl Operation for Check {
     type Answer = Decision;
+
+    fn charged(&self, _: &Decision) -> u32 {
+        self.0
+    }
 
     #[inline]
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(
@@ -202,6 +211,10 @@ impl Operation for Pass {
 impl Operation for CheckEach {
     type Answer = Detailed;
 
+    fn charged(&self, _: &Detailed) -> u32 {
+        self.0
+    }
+
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(
         &self,
         algorithm: &A,
@@ -261,6 +274,10 @@ impl Operation for Peek {
 impl Operation for Force {
     type Answer = Decision;
 
+    fn charged(&self, _: &Decision) -> u32 {
+        self.0
+    }
+
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(
         &self,
         algorithm: &A,
@@ -277,6 +294,10 @@ impl Operation for Force {
 
 impl Operation for Take {
     type Answer = Taken;
+
+    fn charged(&self, taken: &Taken) -> u32 {
+        taken.amount
+    }
 
     fn apply<A: Algorithm, S: WordsMut + ?Sized>(&self, algorithm: &A, state: &mut S, now: Micros) -> Taken {
         algorithm.take(state, now, self.0)
@@ -321,7 +342,7 @@ impl Operation for Reset {
     }
 }
 
-impl Answer for Decision {
+impl OperationResult for Decision {
     fn refused(closed: Decision) -> Self {
         closed
     }
@@ -341,13 +362,13 @@ impl Answer for Decision {
     }
 }
 
-impl Answer for Detailed {
+impl OperationResult for Detailed {
     fn refused(decision: Decision) -> Self {
         Detailed { decision, rules: Vec::new() }
     }
 
     fn sketched(self) -> Self {
-        let rules = self.rules.into_iter().map(Answer::sketched).collect();
+        let rules = self.rules.into_iter().map(OperationResult::sketched).collect();
         Detailed { decision: self.decision.sketched(), rules }
     }
 
@@ -356,7 +377,7 @@ impl Answer for Detailed {
     }
 }
 
-impl Answer for Taken {
+impl OperationResult for Taken {
     fn refused(decision: Decision) -> Self {
         Taken { amount: 0, decision }
     }
@@ -370,7 +391,7 @@ impl Answer for Taken {
     }
 }
 
-impl Answer for () {
+impl OperationResult for () {
     fn refused(_: Decision) -> Self {}
 
     fn sketched(self) -> Self {}

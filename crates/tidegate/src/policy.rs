@@ -1,39 +1,37 @@
-//! # Limits over several keys
+//! # Policy: several limits, all or nothing
 //!
-//! One request often has to pass several limits, each on a key of its own: ten a second for the user, a thousand a second
-//! for the user's company, five thousand for everybody, and at most two hundred at work. The simplest way asks one
-//! limiter after the other. It is wrong twice. What the first ones have charged is lost when a later one refuses, so a
-//! user who is refused for the company's sake pays all the same; and between two of the questions somebody else sees the
-//! request half charged.
+//! One request often has to pass several limits, each on a key of its own: ten per second for the user, a thousand per
+//! second for the user's company, five thousand for all requests together, and at most two hundred in progress. The
+//! simplest way asks one limiter after the other. It is wrong twice. Charges of the first limiters are lost when a later
+//! one refuses, so a user pays for a request that was refused because of the company; and between two of the checks
+//! another thread sees the request half charged.
 //!
-//! A [`Policy`] asks all of them in one step. Every rule agrees and every rule is charged, or nothing is:
+//! A [`Policy`] decides all of them in one step. Every rule allows the request and every rule is charged, or nothing is:
 //!
 //! ```text
-//!                            everybody   5000/s      ▓▓▓▓▓▓▓░░░   yes  ┐
+//!                            global      5000/s      ▓▓▓▓▓▓▓░░░   yes  ┐
 //!   request of alice@acme ─► company     1000/s      ▓▓▓░░░░░░░   yes  ├─► no: user, retry after 40ms
-//!                            user          10/s      ▓▓▓▓▓▓▓▓▓▓   no   │   and nobody was charged
-//!                            at work        200      ▓▓░░░░░░░░   yes  ┘
+//!                            user          10/s      ▓▓▓▓▓▓▓▓▓▓   no   │   and nothing was charged
+//!                            in progress    200      ▓▓░░░░░░░░   yes  ┘
 //! ```
 //!
-//! Rules have names, and a decision says which of them was binding. Any mix of algorithms will do, and rules that count
-//! how many are at work beside those that count what passes.
+//! Rules have names, and a decision says which rule was binding. Algorithms can be mixed, and rate limits can be
+//! combined with concurrency limits.
 //!
-//! Who would rather wait than be refused stands in [line](wait_queues) at the state that refused it, and tries again from there:
-//! [`acquire`](Policy::acquire).
+//! A request that prefers waiting to a refusal waits in the [queue](wait_queues) of the state that refused it, and tries
+//! again from there: [`Request::acquire`].
 //!
 //! Laws, checked in `tests/policy.rs` and, for every interleaving of two threads, by models: never too many on any rule;
-//! a refused request has spent nothing anywhere; a refusal is one that the rule would have given if asked alone; what a
-//! policy of one rule decides is what a limiter decides.
+//! a refused request has charged nothing anywhere; a refusal is one that the rule would have given alone; a policy of
+//! one rule decides as a limiter does.
 
 mod commit;
 mod fast_path;
 mod participant;
-mod refused;
 mod reload;
+mod request;
 mod wait;
 mod wait_queues;
-
-pub use refused::NotAdmitted;
 
 use std::error::Error;
 use std::fmt;
@@ -43,37 +41,37 @@ use crate::clock::{Clock, SteadyClock};
 use crate::concurrency::Keys;
 use crate::gate::{Admission, Answer, Gate, InvalidRequest, Part, Permits, is_valid, validate};
 use crate::keyed::{DEFAULT_MAX_KEYS, Keyed, Settings};
-use crate::observer::Observer;
+use crate::observer::{Charge, Observer, observe_decision};
 use crate::operation::{Refund, Reset};
+use crate::request::{Request, Target};
 use crate::reservation::DEFAULT_MAX_WAITING;
 use crate::state_cell::DecisionTime;
 use crate::table::Stats;
 use participant::{Mode, Participant};
-use tidegate_core::{Algorithm, Decision, Rule, RuleId};
+pub(crate) use request::RequestParts;
+use tidegate_core::{Algorithm, Decision, Keep, Rule, RuleId};
 use wait_queues::WaitQueues;
 
-/// Rules with names that stand or fall together, each for keys of its own.
+/// Named rules that are decided together, each on keys of its own: all or nothing.
 ///
 /// ```
-/// use tidegate::{ManualClock, Outcome, Part, Policy, Quota};
+/// use tidegate::{ManualClock, Policy, Quota};
 ///
 /// let policy = Policy::builder()
-///     .rule("everybody", Quota::per_second(1_000))
-///     .rule("user", Quota::per_second(2))
-///     .concurrency("at work", 3)
-///     .build()?
-///     .with_clock(ManualClock::new()); // in a program: leave this out
-/// let [everybody, user, at_work] = ["everybody", "user", "at work"].map(|name| policy.id(name).unwrap());
+///     .rule("global", Quota::per_second(1_000))
+///     .rule("per user", Quota::per_second(2))
+///     .concurrency("in progress", 3)
+///     .clock(ManualClock::new()) // in a program: leave this out
+///     .build()?;
 ///
-/// let request = [Part::of(everybody), Part::of(user).key("alice"), Part::of(at_work)];
-/// let first = policy.check(&request)?;
-/// let second = policy.check(&request)?;
-/// assert!(first.is_allowed() && second.is_allowed());
+/// let request = || policy.request().rule("global").rule_for("per user", "alice").rule("in progress");
+/// let first = request().try_acquire()?;
+/// let second = request().try_acquire()?; // each holds a permit
 ///
-/// let third = policy.check(&request)?;
-/// assert_eq!(policy.name(third.decision.rule), Some("user")); // the rule that refused it
-/// assert!(matches!(third.decision.outcome, Outcome::RetryAfter(_)));
-/// assert_eq!(policy.peek(&[Part::of(everybody).cost(0)])?.remaining(), 998); // which was not charged for it
+/// let refused = request().try_acquire().unwrap_err();
+/// assert_eq!(refused.rule(), Some("per user"));
+/// assert!(refused.retry_after().is_some());
+/// assert_eq!(policy.request().rule("global").cost(0).peek()?.remaining(), 998); // not charged for the refusal
 ///
 /// drop((first, second)); // and with them their permits
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -81,40 +79,42 @@ use wait_queues::WaitQueues;
 ///
 /// A request need not name every rule, and may name one several times, for different keys. Clones share the states.
 pub struct Policy<A = Rule, C = SteadyClock> {
-    shared: Arc<Limits<A>>,
+    shared: Arc<RuleStates<A>>,
     clock: C,
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// Rules on their way to a [`Policy`]: what [`Policy::builder`] returns.
-#[derive(Clone, Debug)]
+/// Builds a [`Policy`]. Made by [`Policy::builder`].
+#[derive(Clone)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct PolicyBuilder<A = Rule> {
+pub struct PolicyBuilder<A = Rule, C = SteadyClock> {
     rules: Vec<(String, Kind<A>)>,
     bounds: Bounds,
+    clock: C,
+    observer: Option<Arc<dyn Observer>>,
 }
 
-/// What a policy was told about its bounds.
+/// The configured bounds of a policy.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     max_keys: usize,
     max_waiting: usize,
 }
 
-/// Why rules are no policy.
+/// Why rules do not make a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidPolicy {
-    /// There are none.
+    /// There are no rules.
     NoRules,
-    /// Two of them have one name.
+    /// Two rules have the same name.
     SameName {
         /// The name.
         name: String,
     },
-    /// There are more than can be numbered.
+    /// There are more rules than can be numbered.
     TooManyRules {
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
     },
 }
@@ -125,17 +125,17 @@ enum Kind<A> {
     Concurrency(u32),
 }
 
+/// The rules of a policy, with their states.
 #[derive(Debug)]
-struct Limits<A> {
-    names: Box<[String]>,
+struct RuleStates<A> {
+    names: Box<[Arc<str>]>,
     limits: Box<[Limit<A>]>,
     queues: WaitQueues,
-    max_keys: usize,
 }
 
 /// The states of one rule.
 ///
-/// Shared with the policy that [succeeds](Policy::reload) this one: what either charges, both see.
+/// Shared with the policy that a [reload](Policy::reload) makes: what either charges, both see.
 #[derive(Debug)]
 enum Limit<A> {
     Rate(Arc<Keyed<A>>),
@@ -145,44 +145,61 @@ enum Limit<A> {
 // === impl PolicyBuilder ===
 
 impl Policy {
-    /// No rules yet, of any algorithm. For rules of one algorithm only, which decide a little faster, see
-    /// [`PolicyBuilder::new`].
+    /// Starts to build a policy with rules of any algorithm.
+    ///
+    /// For rules of a single algorithm, which decide a little faster, see [`PolicyBuilder::new`].
     pub fn builder() -> PolicyBuilder {
         PolicyBuilder::new()
     }
 }
 
 impl<A: Algorithm> PolicyBuilder<A> {
-    /// No rules yet, of this algorithm.
+    /// Starts to build a policy with rules of this algorithm.
     ///
     /// ```
-    /// use tidegate::{PolicyBuilder, Quota, TokenBucket};
+    /// use tidegate::Quota;
+    /// use tidegate::algorithm::TokenBucket;
+    /// use tidegate::builder::PolicyBuilder;
+    ///
     /// let buckets = PolicyBuilder::<TokenBucket>::new().rule("user", Quota::per_second(10)).build()?;
     /// # Ok::<(), tidegate::InvalidPolicy>(())
     /// ```
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         let bounds = Bounds { max_keys: DEFAULT_MAX_KEYS, max_waiting: DEFAULT_MAX_WAITING };
-        PolicyBuilder { rules: Vec::new(), bounds }
+        PolicyBuilder { rules: Vec::new(), bounds, clock: SteadyClock::new(), observer: None }
     }
+}
 
-    /// Adds a limit on what passes: a quota, or any algorithm.
+impl<A: Algorithm, C: Clock> PolicyBuilder<A, C> {
+    /// Adds a rate limit: a quota, or any algorithm.
     pub fn rule(self, name: impl Into<String>, algorithm: impl Into<A>) -> Self {
         self.with(name, Kind::Rate(algorithm.into()))
     }
 
-    /// Adds a limit on how many are at work at once. Requests that pass it are given a permit.
+    /// Adds a limit on operations in progress. Requests that pass it get a permit.
     pub fn concurrency(self, name: impl Into<String>, limit: u32) -> Self {
         self.with(name, Kind::Concurrency(limit))
     }
 
-    /// At most so many keys (at least one) for each rule; four million unless said otherwise.
+    /// The maximum number of keys of each rule, at least 1; four million by default.
     pub fn max_keys(self, max_keys: usize) -> Self {
         PolicyBuilder { bounds: Bounds { max_keys: max_keys.max(1), ..self.bounds }, ..self }
     }
 
-    /// At most so many wait, in all lines together; 65,536 unless said otherwise. With 0 nobody waits.
+    /// The maximum number of waiters, in all queues together; 65,536 by default. With 0 no request waits.
     pub fn max_waiting(self, max_waiting: usize) -> Self {
         PolicyBuilder { bounds: Bounds { max_waiting, ..self.bounds }, ..self }
+    }
+
+    /// Uses another clock.
+    pub fn clock<D: Clock>(self, clock: D) -> PolicyBuilder<A, D> {
+        let PolicyBuilder { rules, bounds, observer, .. } = self;
+        PolicyBuilder { rules, bounds, clock, observer }
+    }
+
+    /// Shows every decision to `observer`.
+    pub fn observer(self, observer: Arc<dyn Observer>) -> Self {
+        PolicyBuilder { observer: Some(observer), ..self }
     }
 
     fn with(mut self, name: impl Into<String>, kind: Kind<A>) -> Self {
@@ -190,25 +207,15 @@ impl<A: Algorithm> PolicyBuilder<A> {
         self
     }
 
-    /// The policy, on the steady clock. Rules are numbered in the order in which they were added.
+    /// Builds the policy. Rules are numbered in the order in which they were added.
     ///
     /// # Errors
     ///
-    /// [`InvalidPolicy`] if there are no rules, or two of one name.
-    pub fn build(self) -> Result<Policy<A>, InvalidPolicy> {
-        self.build_with_clock(SteadyClock::new())
-    }
-
-    /// The policy, on this clock. As [`build`](PolicyBuilder::build) and [`Policy::with_clock`], but each rule is made
-    /// once instead of twice.
-    ///
-    /// # Errors
-    ///
-    /// As [`build`](PolicyBuilder::build).
-    pub fn build_with_clock<C: Clock>(self, clock: C) -> Result<Policy<A, C>, InvalidPolicy> {
+    /// [`InvalidPolicy`] if there are no rules, or two with the same name.
+    pub fn build(self) -> Result<Policy<A, C>, InvalidPolicy> {
         self.validate()?;
-        let limits = Limits::new(self.rules, self.bounds, &clock);
-        Ok(Policy { shared: Arc::new(limits), clock, observer: None })
+        let limits = RuleStates::new::<C>(self.rules, self.bounds);
+        Ok(Policy { shared: Arc::new(limits), clock: self.clock, observer: self.observer })
     }
 
     fn validate(&self) -> Result<(), InvalidPolicy> {
@@ -232,48 +239,58 @@ impl<A: Algorithm> Default for PolicyBuilder<A> {
     }
 }
 
+impl<A: fmt::Debug, C: fmt::Debug> fmt::Debug for PolicyBuilder<A, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyBuilder")
+            .field("rules", &self.rules)
+            .field("bounds", &self.bounds)
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
 // === impl Policy ===
 
 impl<A: Algorithm, C: Clock> Policy<A, C> {
-    /// A policy like this one on another clock, as if never used.
-    #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> Policy<A, D>
-    where
-        A: Clone,
-    {
-        let Limits { names, limits, queues, max_keys } = &*self.shared;
-        let rules = names.iter().cloned().zip(limits.iter().map(Limit::kind)).collect();
-        let bounds = Bounds { max_keys: *max_keys, max_waiting: queues.max_waiting() };
-        let shared = Arc::new(Limits::new(rules, bounds, &clock));
-        Policy { shared, clock, observer: self.observer }
+    /// Begins a request, which names the rules it has to pass: [`Request::rule`], [`Request::rule_for`].
+    #[inline]
+    pub fn request(&self) -> Request<'_, Self> {
+        Request::new(self, RequestParts::default())
     }
 
-    /// The same policy, with somebody watching. Clones made before are not watched.
+    /// The name of a rule, such as the binding one of a decision.
     #[must_use]
-    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
-        Policy { observer: Some(observer), ..self }
+    pub fn name(&self, rule: RuleId) -> Option<&str> {
+        self.shared.names.get(usize::from(rule.0)).map(|name| &**name)
     }
 
-    /// The number of the rule with this name, to ask for in a [`Part`].
+    /// The position of the rule with this name, for a [`Part`].
     #[must_use]
     pub fn id(&self, name: &str) -> Option<RuleId> {
-        let index = self.shared.names.iter().position(|other| other == name)?;
+        let index = self.shared.names.iter().position(|other| **other == *name)?;
         u16::try_from(index).ok().map(RuleId)
     }
 
-    /// The name of a rule, such as the one that was binding.
-    #[must_use]
-    pub fn name(&self, rule: RuleId) -> Option<&str> {
-        self.shared.names.get(usize::from(rule.0)).map(String::as_str)
-    }
-
-    /// Decides whether all parts of `request` may pass now, and charges all of them if they may, else none. Never waits.
+    /// Decides a request of parts; charges all of them or none. Returns an admission also when it refuses.
+    ///
+    /// For services that find rules by number. Programs use [`request`](Policy::request).
+    ///
+    /// ```
+    /// use tidegate::gate::Part;
+    /// use tidegate::{Policy, Quota};
+    ///
+    /// let policy = Policy::builder().rule("per user", Quota::per_second(10)).build()?;
+    /// let per_user = policy.id("per user").ok_or("no such rule")?;
+    /// assert!(policy.check_parts(&[Part::of(per_user).key("alice").cost(2)])?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest`] if it names no rule, a rule that is not there, or one rule and key twice. A refusal is no error.
+    /// [`InvalidRequest`] if the request is empty, has an unknown rule, or has the same rule and key twice. A refusal is
+    /// not an error.
     #[inline]
-    pub fn check(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+    pub fn check_parts(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         match request.len() {
             1 => self.check_few::<1>(request),
             2 => self.check_few::<2>(request),
@@ -282,7 +299,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         }
     }
 
-    /// By the short cut, for requests of a few parts.
+    /// Tries the fast path, for requests of a few parts.
     #[inline]
     fn check_few<const N: usize>(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         let few = request.first_chunk::<N>().filter(|few| is_valid(few, self.shared.limits.len()));
@@ -304,14 +321,14 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         })
     }
 
-    /// As [`check`](Policy::check), with what each part had to say in [`Admission::rules`]. Allocates.
+    /// As [`check_parts`](Policy::check_parts), with the decision of each part in [`Admission::rules`].
     ///
-    /// Of a refused request, the parts that would have let it pass are told as they were found.
+    /// Of a refused request, the parts that would have allowed it are shown with the state in which they were found.
     ///
     /// # Errors
     ///
-    /// As [`check`](Policy::check).
-    pub fn check_each(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
+    /// As [`check_parts`](Policy::check_parts).
+    pub fn check_each_parts(&self, request: &[Part<'_>]) -> Result<Admission, InvalidRequest> {
         self.decide_with(request, Mode::Explain, |decision, participants| Admission {
             decision,
             rules: participants.iter().map(Participant::decision).collect(),
@@ -319,90 +336,102 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         })
     }
 
-    /// Decides as [`check`](Policy::check) would, and charges nothing. A cost of 0 asks what is left.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](Policy::check).
-    pub fn peek(&self, request: &[Part<'_>]) -> Result<Decision, InvalidRequest> {
+    pub(crate) fn peek(&self, request: &[Part<'_>]) -> Result<Decision, InvalidRequest> {
         self.decide_with(request, Mode::Look, |decision, _| decision)
     }
 
-    /// Gives back what a recent charge took of each part, never above the limit. Permits are given back by dropping them.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](Policy::check).
-    pub fn refund(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
-        validate(request, self.shared.limits.len())?;
-        self.return_parts(request, |part, keyed| keyed.apply_to(part.key, &Refund(part.cost), self.when()));
-        Ok(())
+    pub(crate) fn refund(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
+        self.apply_each(request, |part, keyed| keyed.apply_to(part.key, &Refund(part.cost), self.when()))
     }
 
-    /// Forgets what each part's key has used of its rule; the costs do not matter.
-    ///
-    /// # Errors
-    ///
-    /// As [`check`](Policy::check).
-    pub fn reset(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
-        validate(request, self.shared.limits.len())?;
-        self.return_parts(request, |part, keyed| keyed.apply_to(part.key, &Reset, self.when()));
-        Ok(())
+    pub(crate) fn reset(&self, request: &[Part<'_>]) -> Result<(), InvalidRequest> {
+        self.apply_each(request, |part, keyed| keyed.apply_to(part.key, &Reset, self.when()))
     }
 
-    /// Does it to the rate of each part, and calls whoever waits for it.
-    fn return_parts(&self, request: &[Part<'_>], back: impl Fn(&Part<'_>, &Keyed<A>)) {
+    /// Applies an operation that frees quota to the rate limit of each part, and wakes its waiters.
+    fn apply_each(
+        &self,
+        request: &[Part<'_>],
+        apply: impl Fn(&Part<'_>, &Keyed<A>),
+    ) -> Result<(), InvalidRequest> {
+        validate(request, self.shared.limits.len())?;
         for part in request {
             if let Limit::Rate(keyed) = self.shared.limit(part.rule) {
-                back(part, keyed);
+                apply(part, keyed);
                 self.shared.queues.call(part.rule, Some(keyed.fingerprint_of(part.key)));
             }
         }
+        Ok(())
     }
 
-    /// Puts another setting of a rule in force, for all keys and all clones. What was used stays used, as with
+    /// Replaces the setting of a rate limit, for all keys and all clones. Used quota stays used, as with
     /// [`KeyedLimiter::change`](crate::KeyedLimiter::change).
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest::UnknownRule`] if there is no such rule, or it counts how many are at work: for that, see
+    /// [`InvalidRequest`] if there is no such rule, or it is a concurrency limit: for that, see
     /// [`resize`](Policy::resize).
-    pub fn change(&self, rule: RuleId, algorithm: impl Into<A>) -> Result<(), InvalidRequest> {
-        match self.shared.limits.get(usize::from(rule.0)) {
-            Some(Limit::Rate(keyed)) => {
-                keyed.change(algorithm.into().for_clock(C::KIND), || self.when());
-                self.shared.queues.call(rule, None);
-                Ok(())
-            }
-            _ => Err(self.shared.unknown(rule)),
-        }
+    pub fn change(&self, rule: &str, algorithm: impl Into<A>) -> Result<(), InvalidRequest> {
+        self.change_keeping(Keep::Used, rule, algorithm)
     }
 
-    /// Puts another limit on how many are at work in force, for all keys and all clones. Never waits, and stops nobody, as
-    /// with [`ConcurrencyLimiter::resize`](crate::ConcurrencyLimiter::resize).
+    /// As [`change`](Policy::change), and keeps what was used, what remains, or their ratio.
     ///
     /// # Errors
     ///
-    /// [`InvalidRequest::UnknownRule`] if there is no such rule, or it counts what passes: for that, see
-    /// [`change`](Policy::change).
-    pub fn resize(&self, rule: RuleId, limit: u32) -> Result<(), InvalidRequest> {
-        match self.shared.limits.get(usize::from(rule.0)) {
-            Some(Limit::Concurrency(keys)) => {
-                keys.resize(limit);
-                Ok(())
-            }
-            _ => Err(self.shared.unknown(rule)),
-        }
+    /// As [`change`](Policy::change).
+    pub fn change_keeping(
+        &self,
+        keep: Keep,
+        rule: &str,
+        algorithm: impl Into<A>,
+    ) -> Result<(), InvalidRequest> {
+        let id = self.find(rule)?;
+        let Limit::Rate(keyed) = self.shared.limit(id) else {
+            return Err(InvalidRequest::WrongKind { rule: rule.into() });
+        };
+        keyed.change(keep, algorithm.into().for_clock(C::KIND), || self.when());
+        self.shared.queues.call(id, None);
+        Ok(())
     }
 
-    /// How many keys a rule has, and what became of others. `None` if there is no such rule, or it counts how many are at
-    /// work.
+    /// Replaces a concurrency limit, for all keys and all clones. Never waits, and stops no operation, as with
+    /// [`ConcurrencyLimiter::resize`](crate::ConcurrencyLimiter::resize).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRequest`] if there is no such rule, or it is a rate limit: for that, see [`change`](Policy::change).
+    pub fn resize(&self, rule: &str, limit: u32) -> Result<(), InvalidRequest> {
+        let Limit::Concurrency(keys) = self.shared.limit(self.find(rule)?) else {
+            return Err(InvalidRequest::WrongKind { rule: rule.into() });
+        };
+        keys.resize(limit);
+        Ok(())
+    }
+
+    /// The number of keys of a rate limit, and how new keys fared. `None` if there is no such rule, or it is a
+    /// concurrency limit.
     #[must_use]
-    pub fn stats(&self, rule: RuleId) -> Option<Stats> {
+    pub fn stats(&self, rule: &str) -> Option<Stats> {
+        self.stats_by_id(self.id(rule)?)
+    }
+
+    /// As [`stats`](Policy::stats), of the rule at this position. For services that find rules by number: it does not
+    /// search the names.
+    #[must_use]
+    pub fn stats_by_id(&self, rule: RuleId) -> Option<Stats> {
         match self.shared.limits.get(usize::from(rule.0))? {
             Limit::Rate(keyed) => Some(keyed.stats(self.clock.now())),
             Limit::Concurrency(_) => None,
         }
+    }
+
+    pub(crate) fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    fn find(&self, name: &str) -> Result<RuleId, InvalidRequest> {
+        self.id(name).ok_or_else(|| InvalidRequest::no_rule_named(name, self.shared.names.iter()))
     }
 
     #[inline]
@@ -410,7 +439,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         DecisionTime { now: self.clock.now(), clock: C::KIND }
     }
 
-    /// Decides, and makes an answer of it and of what each part has.
+    /// Decides, and makes an answer of the decision and of the participants.
     #[inline]
     fn decide_with<R>(
         &self,
@@ -423,29 +452,43 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
         let participant = |part| limits.participant(part);
         // Any number of parts; a few of them without allocating.
         Ok(match request {
-            [a] => self.run(&mut [participant(a)], mode, answer),
-            [a, b] => self.run(&mut [participant(a), participant(b)], mode, answer),
-            [a, b, c] => self.run(&mut [participant(a), participant(b), participant(c)], mode, answer),
-            [a, b, c, d] => {
-                self.run(&mut [participant(a), participant(b), participant(c), participant(d)], mode, answer)
+            [a] => self.run(request, &mut [participant(a)], mode, answer),
+            [a, b] => self.run(request, &mut [participant(a), participant(b)], mode, answer),
+            [a, b, c] => {
+                self.run(request, &mut [participant(a), participant(b), participant(c)], mode, answer)
             }
-            many => self.run(&mut many.iter().map(participant).collect::<Vec<_>>(), mode, answer),
+            [a, b, c, d] => {
+                let participants = &mut [participant(a), participant(b), participant(c), participant(d)];
+                self.run(request, participants, mode, answer)
+            }
+            many => self.run(request, &mut many.iter().map(participant).collect::<Vec<_>>(), mode, answer),
         })
     }
 
     #[inline]
     fn run<R>(
         &self,
+        request: &[Part<'_>],
         participants: &mut [Participant<'_, A>],
         mode: Mode,
         answer: impl FnOnce(Decision, &mut [Participant<'_, A>]) -> R,
     ) -> R {
         let decision = commit::decide(participants, mode, self.when(), &self.shared.queues);
         if let Some(observer) = self.observer.as_deref().filter(|_| mode.is_observed()) {
-            crate::observer::observe_decision(observer, decision);
+            observe_decision(observer, decision, &self.charges(request));
         }
         answer(decision, participants)
     }
+
+    /// Returns what a request takes of each rule, for an observer.
+    fn charges(&self, request: &[Part<'_>]) -> Vec<Charge<'_>> {
+        let name = |rule| self.name(rule).unwrap_or_default();
+        request.iter().map(|part| Charge::new(name(part.rule), part.cost)).collect()
+    }
+}
+
+impl<'a, A, C> Target<'a> for Policy<A, C> {
+    type Key = RequestParts<'a>;
 }
 
 impl<A, C> Gate for Policy<A, C>
@@ -454,11 +497,11 @@ where
     C: Clock + Send + Sync,
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        Answer::Ready(self.check(request))
+        Answer::Ready(self.check_parts(request))
     }
 
     fn decide_each<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        Answer::Ready(self.check_each(request))
+        Answer::Ready(self.check_each_parts(request))
     }
 
     fn rule(&self, name: &str) -> Option<RuleId> {
@@ -486,30 +529,27 @@ impl<A, C: fmt::Debug> fmt::Debug for Policy<A, C> {
     }
 }
 
-/// The permits that were taken, if any.
+/// Returns the permits that were taken.
 #[inline]
 fn permits<A: Algorithm>(participants: &mut [Participant<'_, A>]) -> Permits {
     Permits(participants.iter_mut().filter_map(Participant::permit).map(Into::into).collect())
 }
 
-// === impl Limits ===
+// === impl RuleStates ===
 
-impl<A: Algorithm> Limits<A> {
-    fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, bounds: Bounds, _: &C) -> Self {
+impl<A: Algorithm> RuleStates<A> {
+    fn new<C: Clock>(rules: Vec<(String, Kind<A>)>, bounds: Bounds) -> Self {
         let Bounds { max_keys, max_waiting } = bounds;
-        let (names, kinds): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+        let (names, kinds): (Vec<Arc<str>>, Vec<_>) =
+            rules.into_iter().map(|(name, kind)| (name.into(), kind)).unzip();
         let limits = kinds.into_iter().map(|kind| Limit::fresh::<C>(kind, max_keys)).collect();
-        Limits { names: names.into(), limits, queues: WaitQueues::new(max_waiting), max_keys }
+        RuleStates { names: names.into(), limits, queues: WaitQueues::new(max_waiting) }
     }
 
-    /// Of a rule there is.
+    /// Panics if `rule` is out of range.
     #[inline]
     fn limit(&self, rule: RuleId) -> &Limit<A> {
         &self.limits[usize::from(rule.0)]
-    }
-
-    fn unknown(&self, rule: RuleId) -> InvalidRequest {
-        InvalidRequest::UnknownRule { rule, rules: self.limits.len() }
     }
 
     #[inline]
@@ -533,26 +573,17 @@ impl<A: Algorithm> Limit<A> {
     }
 }
 
-impl<A: Algorithm + Clone> Limit<A> {
-    fn kind(&self) -> Kind<A> {
-        match self {
-            Limit::Rate(keyed) => Kind::Rate(keyed.current().algorithm.clone()),
-            Limit::Concurrency(keys) => Kind::Concurrency(keys.limit()),
-        }
-    }
-}
-
 // === impl InvalidPolicy ===
 
 impl fmt::Display for InvalidPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InvalidPolicy::NoRules => f.write_str("a policy without rules limits nothing; add one"),
+            InvalidPolicy::NoRules => f.write_str("a policy without rules limits nothing; add a rule"),
             InvalidPolicy::SameName { name } => {
-                write!(f, "two rules are named {name:?}; decisions could not tell them apart, so rename one")
+                write!(f, "two rules are named {name:?}; give each rule its own name")
             }
             InvalidPolicy::TooManyRules { rules } => {
-                write!(f, "{rules} rules, and a policy has at most 65535; make two policies")
+                write!(f, "{rules} rules exceed the maximum of 65535 in one policy; use several policies")
             }
         }
     }

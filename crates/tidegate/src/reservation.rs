@@ -32,28 +32,29 @@
 //! locks the state afterwards: then the decision sees the flag, writes nothing, and is made again, here. While a shard
 //! is locked, no other thread changes the state of a key that has a schedule in it.
 
-mod acquire;
+mod handle;
 mod operations;
-mod refused;
 mod schedule;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod waiter;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::task::Waker;
 
-use crate::observer::Observer;
-use crate::operation::{Answer, Mutation, Operation};
+use crate::error::RefusalKind;
+use crate::operation::{Mutation, Operation, OperationResult};
 use crate::state_cell::DecisionTime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
-pub(crate) use acquire::{Reservation, Waiting, reservation_methods};
+pub use handle::Reservation;
+pub(crate) use handle::Reserve;
 use operations::{Begin, Put, Stored};
-pub use refused::WaitRefused;
 pub(crate) use schedule::{AcquireRequest, Progress, later};
 use schedule::{AppliedMutation, PendingWakes, Schedule, ScheduledCharge};
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source};
+use tidegate_core::{Algorithm, Decision, Keep, Micros, Outcome, Source};
+pub(crate) use waiter::{Waiting, when};
 
 /// The default maximum number of waiters and reservations of one state.
 pub(crate) const DEFAULT_MAX_WAITING: usize = 1 << 16;
@@ -105,7 +106,7 @@ pub(crate) trait StateStore {
     /// Requires the lock of the state's shard.
     fn apply_under_lock<V: Operation>(
         &self,
-        plan: Option<&Self::Algorithm>,
+        per_call: Option<&Self::Algorithm>,
         fingerprint: u64,
         operation: &V,
         when: DecisionTime,
@@ -117,22 +118,32 @@ pub(crate) trait StateStore {
 pub(crate) enum Joined {
     /// Quota was available after all.
     Now(Decision),
-    Later(Ticket),
+    Later(ReservationTicket),
 }
 
 /// A handle to a scheduled charge, by its number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub struct ReservationTicket {
     number: u64,
     asked: Micros,
     ready: Micros,
     decision: Decision,
 }
 
-impl Ticket {
+impl ReservationTicket {
+    /// Returns when the holder asked.
+    pub(crate) fn asked(self) -> Micros {
+        self.asked
+    }
+
     /// Returns when the holder may pass, as far as it was told.
     pub(crate) fn ready(self) -> Micros {
         self.ready
+    }
+
+    /// Returns the decision that will hold then.
+    pub(crate) fn decision(self) -> Decision {
+        self.decision
     }
 }
 
@@ -147,15 +158,11 @@ impl<A> Reservations<A> {
         }
     }
 
-    pub(crate) fn max_waiting(&self) -> usize {
-        self.max_waiting
-    }
-
     fn lock_shard(&self, fingerprint: u64) -> ShardGuard<'_, A> {
         ShardGuard::new(&self.shards()[shard_of(fingerprint, self.count)])
     }
 
-    /// Locks all shards, so that the version can be changed: see [`migrate_from`].
+    /// Locks all shards, so that the version can be changed: see [`migrate`].
     pub(crate) fn lock_all_shards(&self) -> Vec<ShardGuard<'_, A>> {
         self.shards().iter().map(ShardGuard::new).collect()
     }
@@ -274,7 +281,7 @@ fn write_back<H: StateStore>(
 /// Returns `None` if there are none any more.
 pub(crate) fn apply<H: StateStore, V: Operation>(
     store: &H,
-    plan: Option<&H::Algorithm>,
+    per_call: Option<&H::Algorithm>,
     fingerprint: u64,
     operation: &V,
     when: DecisionTime,
@@ -285,9 +292,9 @@ pub(crate) fn apply<H: StateStore, V: Operation>(
         return None;
     }
     if shard.schedule(store, fingerprint, when).is_none() {
-        return Some(store.apply_under_lock(plan, fingerprint, operation, when));
+        return Some(store.apply_under_lock(per_call, fingerprint, operation, when));
     }
-    Some(shard.act(store, plan, fingerprint, operation, when))
+    Some(shard.act(store, per_call, fingerprint, operation, when))
 }
 
 impl<A: Algorithm> Shard<A> {
@@ -295,7 +302,7 @@ impl<A: Algorithm> Shard<A> {
     fn act<H: StateStore<Algorithm = A>, V: Operation>(
         &mut self,
         store: &H,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         operation: &V,
         when: DecisionTime,
@@ -303,7 +310,7 @@ impl<A: Algorithm> Shard<A> {
         let number = self.ticket();
         let Shard { schedules, wakes, .. } = self;
         let schedule = schedules.get_mut(&fingerprint).expect("the schedule was just refreshed");
-        let algorithm = plan.unwrap_or(store.algorithm());
+        let algorithm = per_call.unwrap_or(store.algorithm());
         let at = schedule.from(algorithm, when.now);
         if when.now < at
             && let Some(answer) = operation.held_back(algorithm, schedule.end(), at, when.now)
@@ -318,8 +325,8 @@ impl<A: Algorithm> Shard<A> {
             None | Some(Mutation::Charge(0) | Mutation::Refund(0)) => return answer,
             Some(Mutation::Reset) => schedule.reset(store.algorithm(), when.now, wakes),
             Some(mutation) => {
-                // A mutation by another plan cannot be replayed by this algorithm.
-                let mutation = Some(mutation).filter(|_| plan.is_none());
+                // A mutation by a per-call algorithm cannot be replayed by the current one.
+                let mutation = Some(mutation).filter(|_| per_call.is_none());
                 let act = AppliedMutation { number, mutation, at, decision: answer.decision() };
                 schedule.note(store.algorithm(), act, end, when.now);
             }
@@ -359,73 +366,62 @@ fn sweep<H: StateStore>(store: &H, when: DecisionTime) {
 pub(crate) fn classify(
     tried: Decision,
     acquire_request: AcquireRequest,
-    observer: Option<&dyn Observer>,
-) -> Result<Option<Decision>, WaitRefused> {
-    let refused = match tried.outcome {
+) -> Result<Option<Decision>, RefusalKind> {
+    Err(match tried.outcome {
         Outcome::Allowed => return Ok(Some(tried)),
         Outcome::Busy | Outcome::Never => {
-            WaitRefused::Never { cost: acquire_request.cost, limit: tried.limit() }
+            RefusalKind::Never { cost: acquire_request.cost, limit: tried.limit() }
         }
         Outcome::RetryAfter(retry_after) if tried.source == Source::Closed => {
-            WaitRefused::TooManyKeys { retry_after }
+            RefusalKind::TooManyKeys { retry_after }
         }
         Outcome::RetryAfter(wait) | Outcome::AllowedAfter(wait) => {
             match later(tried.at(), wait.as_micros()) {
-                None => WaitRefused::BeyondTime { cost: acquire_request.cost },
+                None => RefusalKind::BeyondTime { cost: acquire_request.cost },
                 Some(ready) if ready > acquire_request.deadline => {
-                    WaitRefused::too_long(tried.at(), ready, acquire_request.deadline)
+                    RefusalKind::too_long(tried.at(), ready, acquire_request.deadline)
                 }
                 Some(_) => return Ok(None),
             }
         }
-    };
-    if let Some(observer) = observer {
-        observer.denied(&tried);
-    }
-    Err(refused)
-}
-
-/// Reports the result of a wait to an observer.
-pub(crate) fn observe_wait(
-    observer: Option<&dyn Observer>,
-    answer: Result<Decision, WaitRefused>,
-) -> Result<Decision, WaitRefused> {
-    if let (Some(observer), Ok(decision)) = (observer, &answer) {
-        observer.allowed(decision);
-    }
-    answer
+    })
 }
 
 /// Schedules `acquire_request` at the first possible instant.
 ///
-/// The charge is made by `plan` if there is one. With a waker it belongs to a waiter, otherwise to a reservation.
+/// The charge is made by `per_call` if there is one. With a waker it belongs to a waiter, otherwise to a reservation.
 pub(crate) fn join<H: StateStore>(
     store: &H,
-    plan: Option<H::Algorithm>,
+    per_call: Option<H::Algorithm>,
     fingerprint: u64,
     acquire_request: AcquireRequest,
     waker: Option<Waker>,
     when: impl FnOnce() -> DecisionTime,
-) -> Result<Joined, WaitRefused> {
+) -> Result<Joined, RefusalKind> {
     let mut shard = store.reservations().lock_shard(fingerprint);
     let when = when();
     if store.reservations().max_waiting == 0 {
-        return Err(WaitRefused::LineFull { max_waiting: 0 });
+        return Err(RefusalKind::QueueFull { max_waiting: 0 });
     }
     let turn = match shard.schedule(store, fingerprint, when) {
-        Some(_) => shard.reserve_behind(store, plan.as_ref(), fingerprint, acquire_request, when)?,
-        None => match shard.reserve_first(store, plan.as_ref(), fingerprint, acquire_request, when)? {
-            turn if turn.ready <= when.now => return Ok(Joined::Now(turn.told())),
+        Some(_) => shard.reserve_behind(store, per_call.as_ref(), fingerprint, acquire_request, when)?,
+        None => match shard.reserve_first(store, per_call.as_ref(), fingerprint, acquire_request, when)? {
+            turn if turn.ready <= when.now => return Ok(Joined::Now(turn.after_wait())),
             turn => turn,
         },
     };
     let number = shard.ticket();
     let schedule = shard.schedules.get_mut(&fingerprint).expect("the charge was just scheduled");
     match waker {
-        Some(waker) => schedule.add_waiter(number, acquire_request, plan, turn, waker),
-        None => schedule.add_reservation(number, acquire_request.cost, plan, turn),
+        Some(waker) => schedule.add_waiter(number, acquire_request, per_call, turn, waker),
+        None => schedule.add_reservation(number, acquire_request.cost, per_call, turn),
     }
-    Ok(Joined::Later(Ticket { number, asked: when.now, ready: turn.ready, decision: turn.told() }))
+    Ok(Joined::Later(ReservationTicket {
+        number,
+        asked: when.now,
+        ready: turn.ready,
+        decision: turn.after_wait(),
+    }))
 }
 
 impl<A: Algorithm> Shard<A> {
@@ -433,17 +429,17 @@ impl<A: Algorithm> Shard<A> {
     fn reserve_first<H: StateStore<Algorithm = A>>(
         &mut self,
         store: &H,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         acquire_request: AcquireRequest,
         when: DecisionTime,
-    ) -> Result<ScheduledCharge, WaitRefused> {
+    ) -> Result<ScheduledCharge, RefusalKind> {
         self.begin(store);
-        match store.apply_under_lock(plan, fingerprint, &Begin(acquire_request), when) {
+        match store.apply_under_lock(per_call, fingerprint, &Begin(acquire_request), when) {
             Ok(begun) if begun.turn.ready > when.now => {
                 self.schedules.insert(fingerprint, Schedule::new(begun.base, begun.now));
                 let schedule = self.schedules.get_mut(&fingerprint).expect("just inserted");
-                schedule.charge(plan.unwrap_or(store.algorithm()), acquire_request.cost, begun.turn);
+                schedule.charge(per_call.unwrap_or(store.algorithm()), acquire_request.cost, begun.turn);
                 Ok(begun.turn)
             }
             at_once_or_refused => {
@@ -457,18 +453,19 @@ impl<A: Algorithm> Shard<A> {
     fn reserve_behind<H: StateStore<Algorithm = A>>(
         &mut self,
         store: &H,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         acquire_request: AcquireRequest,
         when: DecisionTime,
-    ) -> Result<ScheduledCharge, WaitRefused> {
-        let (algorithm, max_waiting) = (plan.unwrap_or(store.algorithm()), store.reservations().max_waiting);
+    ) -> Result<ScheduledCharge, RefusalKind> {
+        let (algorithm, max_waiting) =
+            (per_call.unwrap_or(store.algorithm()), store.reservations().max_waiting);
         let schedule = self.schedules.get_mut(&fingerprint).expect("the schedule was just refreshed");
         let from = schedule.from(algorithm, when.now);
         let turn = ScheduledCharge::find(algorithm, schedule.end(), from, acquire_request.cost)?
             .in_time(acquire_request, when.now)?;
         if schedule.len() >= max_waiting {
-            return Err(WaitRefused::LineFull { max_waiting });
+            return Err(RefusalKind::QueueFull { max_waiting });
         }
         let before = schedule.end().to_vec();
         schedule.charge(algorithm, acquire_request.cost, turn);
@@ -484,7 +481,7 @@ impl<A: Algorithm> Shard<A> {
 pub(crate) fn poll<H: StateStore>(
     store: &H,
     fingerprint: u64,
-    ticket: Ticket,
+    ticket: ReservationTicket,
     waker: &Waker,
     when: impl FnOnce() -> DecisionTime,
 ) -> Progress {
@@ -506,7 +503,7 @@ pub(crate) fn poll<H: StateStore>(
 pub(crate) fn cancel<H: StateStore>(
     store: &H,
     fingerprint: u64,
-    ticket: Ticket,
+    ticket: ReservationTicket,
     when: impl FnOnce() -> DecisionTime,
 ) {
     let mut shard = store.reservations().lock_shard(fingerprint);
@@ -524,7 +521,7 @@ pub(crate) fn cancel<H: StateStore>(
 }
 
 /// Makes a reservation count even if its handle is dropped.
-pub(crate) fn keep<H: StateStore>(store: &H, fingerprint: u64, ticket: Ticket) {
+pub(crate) fn keep<H: StateStore>(store: &H, fingerprint: u64, ticket: ReservationTicket) {
     let mut shard = store.reservations().lock_shard(fingerprint);
     if let Some(schedule) = shard.schedules.get_mut(&fingerprint) {
         schedule.keep(ticket.number);
@@ -534,8 +531,9 @@ pub(crate) fn keep<H: StateStore>(store: &H, fingerprint: u64, ticket: Ticket) {
 // --- change of version
 
 /// Migrates all schedules from `old` to the current algorithm, and unlocks the shards.
-pub(crate) fn migrate_from<H: StateStore>(
+pub(crate) fn migrate<H: StateStore>(
     store: &H,
+    keep: Keep,
     mut guards: Vec<ShardGuard<'_, H::Algorithm>>,
     old: &H::Algorithm,
     when: DecisionTime,
@@ -544,7 +542,7 @@ pub(crate) fn migrate_from<H: StateStore>(
     for shard in &mut guards {
         let Shard { schedules, wakes, .. } = &mut **shard;
         for (fingerprint, schedule) in schedules {
-            schedule.migrate_from(old, store.algorithm(), when.now, wakes);
+            schedule.migrate(keep, old, store.algorithm(), when.now, wakes);
             let _ = write_back(store, *fingerprint, schedule, when);
         }
         all_calls.append(wakes);

@@ -8,7 +8,7 @@ use crate::operation::Operation;
 use crate::reservation::{self, Reservations, StateStore};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::versioned::{Versions, is_slow_path};
-use tidegate_core::{Algorithm, ClockKind, Micros, Words, WordsMut};
+use tidegate_core::{Algorithm, ClockKind, Keep, Micros, Words, WordsMut};
 
 /// Words shared by threads.
 ///
@@ -84,7 +84,7 @@ where
 #[derive(Debug)]
 pub(crate) struct StateCell<A> {
     /// The state itself if it is one word, otherwise the lock of the wide state.
-    word: Aligned,
+    word: AlignedWord,
     versions: Versions<Version<A>>,
     changing: Mutex<()>,
     reservations: Reservations<A>,
@@ -95,7 +95,7 @@ pub(crate) struct StateCell<A> {
 /// So threads of one limiter do not slow down neighbouring limiters.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Aligned(AtomicU64);
+struct AlignedWord(AtomicU64);
 
 /// An algorithm, and its state if that is wide.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl<A: Algorithm> Version<A> {
 impl<A: Algorithm> StateCell<A> {
     pub(crate) fn new(algorithm: A, max_waiting: usize) -> Self {
         StateCell {
-            word: Aligned(AtomicU64::new(0)),
+            word: AlignedWord(AtomicU64::new(0)),
             versions: Versions::new(Version::new(algorithm)),
             changing: Mutex::new(()),
             reservations: Reservations::new(1, max_waiting),
@@ -142,7 +142,7 @@ impl<A: Algorithm> StateCell<A> {
         }
         let now = match number {
             0 => now,
-            marked if is_slow_path(marked) => return None,
+            flag if is_slow_path(flag) => return None,
             _ => now.max(version.since),
         };
         let (next, answer) = operation.fast_path(&version.algorithm, found, now)?;
@@ -158,9 +158,9 @@ impl<A: Algorithm> StateCell<A> {
         if !try_lock_bit(&self.word.0, found) {
             return false;
         }
-        let still = self.versions.current() == number;
-        unlock_bit(&self.word.0, if still { next } else { found });
-        still
+        let is_current = self.versions.current() == number;
+        unlock_bit(&self.word.0, if is_current { next } else { found });
+        is_current
     }
 
     /// Executes an operation on the slow path.
@@ -179,17 +179,12 @@ impl<A: Algorithm> StateCell<A> {
         }
     }
 
-    /// Executes an operation as long as the slow-path flag equals `marked`.
-    fn apply_while<V: Operation>(
-        &self,
-        marked: bool,
-        operation: &V,
-        when: DecisionTime,
-    ) -> Option<V::Answer> {
+    /// Executes an operation as long as the slow-path flag equals `flag`.
+    fn apply_while<V: Operation>(&self, flag: bool, operation: &V, when: DecisionTime) -> Option<V::Answer> {
         let mut backoff = Backoff::new();
         loop {
             let number = self.versions.current();
-            if is_slow_path(number) != marked {
+            if is_slow_path(number) != flag {
                 return None;
             }
             let version = self.versions.get(number);
@@ -232,15 +227,11 @@ impl<A: Algorithm> StateCell<A> {
         if !try_lock_bit(&self.word.0, 0) {
             return None;
         }
-        let still = self.versions.current() == number;
-        let answer = still.then(|| run(&version.algorithm, operation, &mut Guarded(&version.state), when));
+        let is_current = self.versions.current() == number;
+        let answer =
+            is_current.then(|| run(&version.algorithm, operation, &mut Guarded(&version.state), when));
         unlock_bit(&self.word.0, 0);
         answer
-    }
-
-    /// Returns the maximum number of waiters.
-    pub(crate) fn max_waiting(&self) -> usize {
-        self.reservations.max_waiting()
     }
 
     /// Returns the current algorithm.
@@ -248,8 +239,8 @@ impl<A: Algorithm> StateCell<A> {
         &self.versions.get(self.versions.current()).algorithm
     }
 
-    /// Makes `next` the current algorithm. Used quota stays used.
-    pub(crate) fn change(&self, next: A, when: impl FnOnce() -> DecisionTime) {
+    /// Makes `next` the current algorithm.
+    pub(crate) fn change(&self, keep: Keep, next: A, when: impl FnOnce() -> DecisionTime) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // First, so that a thread that has locked a shard does not find the state locked for long.
         let guards = self.reservations.lock_all_shards();
@@ -261,14 +252,16 @@ impl<A: Algorithm> StateCell<A> {
         let old = self.versions.get(self.versions.current());
         let mut word = [0];
         match (old.one_word, next.one_word) {
-            (true, true) => migrate_from(&next, old, &[found], &mut word, when),
-            (true, false) => migrate_from(&next, old, &[found], &mut Guarded(&next.state), when),
-            (false, true) => migrate_from(&next, old, &Guarded(&old.state), &mut word, when),
-            (false, false) => migrate_from(&next, old, &Guarded(&old.state), &mut Guarded(&next.state), when),
+            (true, true) => migrate(keep, &next, old, &[found], &mut word, when),
+            (true, false) => migrate(keep, &next, old, &[found], &mut Guarded(&next.state), when),
+            (false, true) => migrate(keep, &next, old, &Guarded(&old.state), &mut word, when),
+            (false, false) => {
+                migrate(keep, &next, old, &Guarded(&old.state), &mut Guarded(&next.state), when);
+            }
         }
         self.versions.push(next);
         unlock_bit(&self.word.0, word[0]);
-        reservation::migrate_from(self, guards, &old.algorithm, when);
+        reservation::migrate(self, keep, guards, &old.algorithm, when);
     }
 }
 
@@ -306,20 +299,26 @@ impl<A: Algorithm> StateStore for StateCell<A> {
         when: DecisionTime,
     ) -> V::Answer {
         loop {
-            let marked = is_slow_path(self.versions.current());
-            if let Some(answer) = self.apply_while(marked, operation, when) {
+            let flag = is_slow_path(self.versions.current());
+            if let Some(answer) = self.apply_while(flag, operation, when) {
                 return answer;
             }
         }
     }
 }
 
-fn migrate_from<A, F, S>(next: &Version<A>, old: &Version<A>, from: &F, state: &mut S, when: DecisionTime)
-where
+fn migrate<A, F, S>(
+    keep: Keep,
+    next: &Version<A>,
+    old: &Version<A>,
+    from: &F,
+    state: &mut S,
+    when: DecisionTime,
+) where
     A: Algorithm,
     F: Words + ?Sized,
     S: WordsMut + ?Sized,
 {
     let now = when.for_state(&old.algorithm, from);
-    next.algorithm.migrate_from(&old.algorithm, from, state, now);
+    keep.migrate(&next.algorithm, &old.algorithm, from, state, now);
 }

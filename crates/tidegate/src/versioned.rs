@@ -64,7 +64,7 @@ impl<T> Versions<T> {
         if number == 0 {
             return &self.first;
         }
-        let (list, index) = place(number);
+        let (list, index) = list_and_index(number);
         self.lists[list]
             .get()
             .and_then(|list| list[index].get())
@@ -79,7 +79,7 @@ impl<T> Versions<T> {
     /// Makes `next` the current version. Only one thread may do so at a time.
     pub(crate) fn push(&self, next: T) -> usize {
         let number = (self.current() & !SLOW_PATH) + 1;
-        let (list, index) = place(number);
+        let (list, index) = list_and_index(number);
         let list = self.lists[list].get_or_init(|| (0..1 << list).map(|_| OnceLock::new()).collect());
         assert!(list[index].set(next).is_ok(), "versions are pushed by one thread at a time");
         self.later.fetch_add(1, Ordering::AcqRel); // keeps the slow-path flag, even if it changes meanwhile
@@ -100,7 +100,7 @@ impl<T> Versions<T> {
 /// Returns the list and the index of a version.
 ///
 /// List `n` contains the versions from number 2ⁿ on.
-fn place(number: usize) -> (usize, usize) {
+fn list_and_index(number: usize) -> (usize, usize) {
     let list = number.ilog2();
     (list as usize, number - (1 << list))
 }

@@ -20,8 +20,8 @@ mod queue;
 mod thread;
 mod timer;
 
-pub(crate) use poll::{Progress, block_on, steady_now, wait_on};
-pub(crate) use queue::{QueueExit, QueuePoll, Ticket, WaitQueue};
+pub(crate) use poll::{Progress, block_on, monotonic_now, wait_on};
+pub(crate) use queue::{QueueExit, QueuePoll, QueueTicket, WaitQueue};
 pub(crate) use thread::{block, block_until, thread_waker};
 pub(crate) use timer::until;
 pub use timer::{Park, Sleep};

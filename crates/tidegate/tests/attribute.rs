@@ -1,4 +1,4 @@
-//! Functions with `#[rate_limit(…)]`: they run when allowed, and return `Denied` otherwise.
+//! Functions with `#[rate_limit(…)]`: they run if allowed, and otherwise return `CallDenied`.
 
 #![cfg(feature = "macros")]
 
@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tidegate::attribute::{Denied, FromDenied, Limit};
+use tidegate::algorithm::TokenBucket;
+use tidegate::attribute::{CallDenied, CallLimit, FromDenied};
+use tidegate::gate::{Part, RuleId};
 use tidegate::{
-    ConcurrencyLimiter, KeyedLimiter, Limiter, ManualClock, Outcome, Part, Policy, Quota, Rule, RuleId,
-    TokenBucket, rate_limit,
+    ConcurrencyLimiter, KeyedLimiter, Limiter, ManualClock, Outcome, Policy, Quota, Rule, rate_limit,
 };
 
 type By<C> = KeyedLimiter<str, TokenBucket, C>;
@@ -18,20 +19,20 @@ type By<C> = KeyedLimiter<str, TokenBucket, C>;
 /// A limiter with a manual clock.
 fn with_manual_clock(quota: Quota) -> (By<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    (KeyedLimiter::new(quota).with_clock(clock.clone()), clock)
+    (KeyedLimiter::builder(quota).clock(clock.clone()).build(), clock)
 }
 
 #[test]
 fn each_key_has_its_own_limit_and_denied_names_it() {
     #[rate_limit("1/day", key = user)]
-    fn send(user: &str) -> Result<usize, Denied> {
+    fn send(user: &str) -> Result<usize, CallDenied> {
         Ok(user.len())
     }
     assert_eq!((send("alice"), send("bob")), (Ok(5), Ok(3)));
     let denied = send("alice").unwrap_err();
     assert_eq!(
         (denied.function(), denied.limit(), denied.rule()),
-        ("send", Some(Limit::Rate("1/day")), RuleId(0))
+        ("send", Some(CallLimit::Rate("1/day")), RuleId(0))
     );
     assert_eq!(denied.retry_after().map(|wait| wait.as_secs_up()), Some(86_400));
     assert_eq!(denied.decision().map(|decision| decision.limit()), Some(1));
@@ -41,12 +42,12 @@ fn each_key_has_its_own_limit_and_denied_names_it() {
 #[test]
 fn limit_can_be_given_in_parts() {
     #[rate_limit(algorithm = sliding_window, limit = 2, per = "1day", key = (ip, path))]
-    fn get(ip: std::net::IpAddr, path: &str) -> Result<(), Denied> {
+    fn get(ip: std::net::IpAddr, path: &str) -> Result<(), CallDenied> {
         let _ = (ip, path);
         Ok(())
     }
     #[rate_limit(limit = 1, per = "day", burst = 3)]
-    fn bucket() -> Result<(), Denied> {
+    fn bucket() -> Result<(), CallDenied> {
         Ok(())
     }
     let [one, two] = [1, 2].map(|last| std::net::IpAddr::from([127, 0, 0, last]));
@@ -64,32 +65,32 @@ fn limit_can_be_given_in_parts() {
 fn several_limits_are_all_or_nothing() {
     #[rate_limit("3/day", key = user)]
     #[rate_limit("4/day", cost = cost)]
-    fn send(user: &str, cost: usize) -> Result<(), Denied> {
+    fn send(user: &str, cost: usize) -> Result<(), CallDenied> {
         let _ = (user, cost);
         Ok(())
     }
     assert!(send("alice", 1).is_ok());
     let denied = send("alice", 4).unwrap_err(); // the global limit has 3 left
-    assert_eq!((denied.rule(), denied.limit()), (RuleId(1), Some(Limit::Rate("4/day"))));
+    assert_eq!((denied.rule(), denied.limit()), (RuleId(1), Some(CallLimit::Rate("4/day"))));
     assert!(send("alice", 1).is_ok() && send("alice", 1).is_ok()); // so alice was not charged for it
     assert_eq!(send("alice", 1).unwrap_err().rule(), RuleId(0));
     assert!(send("bob", 1).is_ok()); // and the global limit not for alice's denied call
 
     #[rate_limit("1/day", key = "fixed")]
-    fn fixed() -> Result<(), Denied> {
+    fn fixed() -> Result<(), CallDenied> {
         Ok(())
     }
     assert!(fixed().is_ok() && fixed().is_err());
 
     #[rate_limit("5/day", "2/h", key = user)]
-    fn both(user: u32) -> Result<u32, Denied> {
+    fn both(user: u32) -> Result<u32, CallDenied> {
         Ok(user)
     }
     assert_eq!(
         [both(1).is_ok(), both(1).is_ok(), both(1).is_ok(), both(2).is_ok()],
         [true, true, false, true]
     );
-    assert_eq!(both(1).unwrap_err().limit(), Some(Limit::Rate("2/h")));
+    assert_eq!(both(1).unwrap_err().limit(), Some(CallLimit::Rate("2/h")));
 }
 
 #[test]
@@ -97,19 +98,19 @@ fn given_limiter_is_shared() {
     static ALL: LazyLock<By<ManualClock>> = LazyLock::new(|| with_manual_clock(Quota::per_minute(2)).0);
 
     #[rate_limit(limiter = ALL, key = user)]
-    fn send(user: &str) -> Result<(), Denied> {
+    fn send(user: &str) -> Result<(), CallDenied> {
         let _ = user;
         Ok(())
     }
     #[rate_limit(limiter = *ALL, key = user, cost = 2u64)]
-    fn send_twice(user: String) -> Result<String, Denied> {
+    fn send_twice(user: String) -> Result<String, CallDenied> {
         Ok(user)
     }
     assert!(send("alice").is_ok());
     let denied = send_twice("alice".to_owned()).unwrap_err();
     assert_eq!((denied.function(), denied.limit()), ("send_twice", None));
     assert_eq!(denied.to_string(), "send_twice is limited: limit of 2 reached; retry after 30s");
-    assert_eq!(ALL.peek("alice").remaining(), 0); // peek counts the token that its check would take
+    assert_eq!(ALL.request("alice").peek().remaining(), 0); // peek counts the token that its check would take
     assert!(ALL.check("alice").is_allowed()); // the same key, checked directly
     assert!(send("alice").is_err());
     assert!(send_twice("bob".to_owned()).is_ok());
@@ -119,9 +120,9 @@ fn given_limiter_is_shared() {
 fn limiter_with_a_manual_clock_denies_until_the_exact_instant() {
     let (limiter, clock) = with_manual_clock(Quota::per_minute(1));
     struct Mailer<G>(G);
-    impl<G: tidegate::Gate> Mailer<G> {
+    impl<G: tidegate::gate::Gate> Mailer<G> {
         #[rate_limit(limiter = self.0, key = to)]
-        fn send(&self, to: &str) -> Result<(), Denied> {
+        fn send(&self, to: &str) -> Result<(), CallDenied> {
             let _ = to;
             Ok(())
         }
@@ -142,26 +143,26 @@ fn rule_of_a_policy_can_be_chosen() {
 
     #[rate_limit(limiter = policy)]
     #[rate_limit(rule = USER, key = user)]
-    fn send(policy: &Policy, user: &str) -> Result<(), Denied> {
+    fn send(policy: &Policy, user: &str) -> Result<(), CallDenied> {
         let _ = user;
         Ok(())
     }
     #[rate_limit(limiter = policy, rule = 7)]
-    fn wrong(policy: &Policy) -> Result<(), Denied> {
+    fn wrong(policy: &Policy) -> Result<(), CallDenied> {
         Ok(())
     }
     assert!(send(&policy, "alice").is_ok());
     assert_eq!(send(&policy, "alice").unwrap_err().rule(), USER);
-    assert_eq!(policy.peek(&[Part::of(RuleId(0)).cost(0)]).unwrap().remaining(), 2);
+    assert_eq!(policy.request().parts(&[Part::of(RuleId(0)).cost(0)]).peek().unwrap().remaining(), 2);
     assert_eq!(
         wrong(&policy).unwrap_err().to_string(),
-        "wrong is limited: its limiter cannot be asked like this: \
-         there is no rule 7, only 2 from 0 on; ask the gate for its numbers"
+        "wrong is limited: invalid request to its limiter: \
+         there is no rule number 7 among 2 rules, counted from 0; find it by its name"
     );
 }
 
 #[test]
-fn otherwise_gets_the_same_arguments() {
+fn fallback_gets_the_same_arguments() {
     struct Id(u64);
     struct Page {
         number: u32,
@@ -181,7 +182,7 @@ fn otherwise_gets_the_same_arguments() {
 }
 
 #[test]
-fn otherwise_may_be_generic() {
+fn fallback_may_be_generic() {
     #[rate_limit("1/day", otherwise = fewer::<T>)]
     fn all<T: Copy>(items: &[T]) -> Vec<T> {
         items.to_vec()
@@ -193,7 +194,7 @@ fn otherwise_may_be_generic() {
 }
 
 #[test]
-fn otherwise_works_for_a_function_without_a_return_value() {
+fn fallback_works_for_a_function_without_a_return_value() {
     thread_local!(static LOST: Cell<u32> = const { Cell::new(0) });
     #[rate_limit("1/day", otherwise = lose)]
     fn log(line: &str) {
@@ -208,11 +209,11 @@ fn otherwise_works_for_a_function_without_a_return_value() {
 
 #[derive(Debug, PartialEq)]
 enum AppError {
-    Limited(Denied),
+    Limited(CallDenied),
 }
 
-impl From<Denied> for AppError {
-    fn from(denied: Denied) -> Self {
+impl From<CallDenied> for AppError {
+    fn from(denied: CallDenied) -> Self {
         AppError::Limited(denied)
     }
 }
@@ -243,11 +244,11 @@ fn generics_lifetimes_and_impl_trait_are_supported() {
     assert_eq!(letters("ab").unwrap().count(), 2);
     assert!(letters("ab").is_err());
     assert!(shown("a").is_ok());
-    assert!(shown(String::from("a")).unwrap_err().is::<Denied>()); // the same key, by another type
+    assert!(shown(String::from("a")).unwrap_err().is::<CallDenied>()); // the same key, by another type
 }
 
 #[test]
-fn argument_names_do_not_clash_with_generated_ones() {
+fn argument_names_do_not_clash_with_generated_names() {
     static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::new(Quota::per_day(1)));
     #[rate_limit(limiter = LIMITER, cost = request, key = (denied, admitted), otherwise = instead)]
     fn odd(request: u32, permits: u32, admitted: u32, denied: &str, key_0: u32) -> u32 {
@@ -262,7 +263,7 @@ fn argument_names_do_not_clash_with_generated_ones() {
 #[test]
 fn body_may_move_arguments_used_as_the_key() {
     #[rate_limit("1/day", key = names[0], cost = names.len())]
-    fn take(names: Vec<String>) -> Result<Vec<String>, Denied> {
+    fn take(names: Vec<String>) -> Result<Vec<String>, CallDenied> {
         Ok(names)
     }
     assert_eq!(take(vec!["a".to_owned()]).map(|names| names.len()), Ok(1));
@@ -274,14 +275,14 @@ fn body_may_move_arguments_used_as_the_key() {
 #[test]
 fn concurrency_permit_is_held_until_the_function_returns() {
     #[rate_limit(concurrency = 2, key = name)]
-    fn nested(name: &str, depth: u32) -> Result<u32, Denied> {
+    fn nested(name: &str, depth: u32) -> Result<u32, CallDenied> {
         if depth == 0 { Ok(0) } else { nested(name, depth - 1).map(|deeper| deeper + 1) }
     }
     assert_eq!(nested("a", 1), Ok(1));
     let denied = nested("a", 2).unwrap_err();
     assert_eq!(
         denied.to_string(),
-        "nested is limited to 2 at once: all 2 permits are in use; retry when one is free"
+        "nested is limited to 2 concurrent: all 2 permits are in use; retry when one is free"
     );
     assert_eq!((denied.retry_after(), nested("a", 1)), (None, Ok(1))); // all permits were released
 }
@@ -289,7 +290,7 @@ fn concurrency_permit_is_held_until_the_function_returns() {
 #[test]
 fn call_takes_one_concurrency_permit_whatever_its_cost() {
     #[rate_limit("5/day", concurrency = 1, cost = 2)]
-    fn work() -> Result<(), Denied> {
+    fn work() -> Result<(), CallDenied> {
         Ok(())
     }
     assert_eq!([(); 3].map(|()| work().is_ok()), [true, true, false]);
@@ -298,7 +299,7 @@ fn call_takes_one_concurrency_permit_whatever_its_cost() {
 #[test]
 fn panic_releases_the_permit() {
     #[rate_limit(concurrency = 1)]
-    fn fail(panics: bool) -> Result<(), Denied> {
+    fn fail(panics: bool) -> Result<(), CallDenied> {
         assert!(!panics);
         Ok(())
     }
@@ -310,7 +311,7 @@ fn panic_releases_the_permit() {
 fn thread_waits_by_the_clock_of_its_limiter_up_to_the_given_time() {
     let (limiter, clock) = with_manual_clock(Quota::per_second(10).burst(1));
     #[rate_limit(limiter = limiter, key = user, wait = "250ms")]
-    fn send(limiter: &By<ManualClock>, user: &str) -> Result<(), Denied> {
+    fn send(limiter: &By<ManualClock>, user: &str) -> Result<(), CallDenied> {
         let _ = user;
         Ok(())
     }
@@ -318,7 +319,12 @@ fn thread_waits_by_the_clock_of_its_limiter_up_to_the_given_time() {
     std::thread::scope(|scope| {
         let waits = [(); 2].map(|()| scope.spawn(|| send(&limiter, "alice")));
         // Both threads are queued once the next free instant is 300 ms away: too late for a third.
-        while limiter.peek("alice").retry_after().is_none_or(|wait| wait != Duration::from_millis(300)) {
+        while limiter
+            .request("alice")
+            .peek()
+            .retry_after()
+            .is_none_or(|wait| wait != Duration::from_millis(300))
+        {
             std::thread::yield_now();
         }
         let denied = send(&limiter, "alice").unwrap_err();
@@ -326,7 +332,7 @@ fn thread_waits_by_the_clock_of_its_limiter_up_to_the_given_time() {
         assert!(
             denied
                 .to_string()
-                .ends_with("the wait would be 300ms, and may be 250ms; wait longer, or try later")
+                .ends_with("the wait would be 300ms, longer than the timeout of 250ms; retry after 300ms")
         );
         clock.advance(Duration::from_millis(200));
         assert!(waits.into_iter().all(|wait| wait.join().unwrap().is_ok()));
@@ -335,13 +341,13 @@ fn thread_waits_by_the_clock_of_its_limiter_up_to_the_given_time() {
 
 #[test]
 fn call_waits_for_the_delay_of_a_pacer() {
-    let pacer = tidegate::Pacer::new(Quota::per_second(1_000_000)).with_clock(ManualClock::new());
+    let pacer = tidegate::Pacer::builder(Quota::per_second(1_000_000)).clock(ManualClock::new()).build();
     #[rate_limit(limiter = pacer)]
-    fn call(pacer: &tidegate::Pacer<ManualClock>) -> Result<(), Denied> {
+    fn call(pacer: &tidegate::Pacer<ManualClock>) -> Result<(), CallDenied> {
         Ok(())
     }
     #[rate_limit(limiter = pacer, wait = "1us", cost = 2)]
-    fn within(pacer: &tidegate::Pacer<ManualClock>) -> Result<(), Denied> {
+    fn within(pacer: &tidegate::Pacer<ManualClock>) -> Result<(), CallDenied> {
         Ok(())
     }
     assert!(call(&pacer).is_ok() && call(&pacer).is_ok() && call(&pacer).is_ok());
@@ -350,9 +356,9 @@ fn call_waits_for_the_delay_of_a_pacer() {
 
 #[test]
 fn call_waits_for_a_permit_and_releases_it() {
-    let slots = ConcurrencyLimiter::new(1).with_clock(ManualClock::new());
+    let slots = ConcurrencyLimiter::builder(1).clock(ManualClock::new()).build();
     #[rate_limit(limiter = slots, wait = "1s")]
-    fn work(slots: &ConcurrencyLimiter<ManualClock>) -> Result<u64, Denied> {
+    fn work(slots: &ConcurrencyLimiter<ManualClock>) -> Result<u64, CallDenied> {
         Ok(slots.stats().in_use)
     }
     assert_eq!((work(&slots), slots.stats().in_use), (Ok(1), 0));
@@ -372,7 +378,7 @@ fn call_waits_for_a_permit_and_releases_it() {
 struct Page(u16);
 
 impl FromDenied for Page {
-    fn from_denied(_: Denied) -> Self {
+    fn from_denied(_: CallDenied) -> Self {
         Page(429)
     }
 }
@@ -388,11 +394,11 @@ impl Shop {
         Shop { tenant: tenant.to_owned() }
     }
 
-    fn buy(&self) -> Result<&str, Denied> {
+    fn buy(&self) -> Result<&str, CallDenied> {
         Ok(&self.tenant)
     }
 
-    fn sell(&mut self) -> Result<(), Denied> {
+    fn sell(&mut self) -> Result<(), CallDenied> {
         self.tenant.push('!');
         Ok(())
     }
@@ -413,7 +419,7 @@ impl Shop {
 }
 
 #[test]
-fn attribute_on_an_impl_is_the_default_of_methods_and_theirs_wins() {
+fn attribute_on_an_impl_is_the_default_of_methods_without_their_own() {
     let mut shop = Shop::new("acme");
     assert_eq!([(); 3].map(|()| shop.buy().is_ok()), [true, true, false]);
     assert!(Shop::new("other").buy().is_ok());
@@ -436,25 +442,25 @@ struct Tape {
 impl Tape {
     const LENGTH: usize = 1;
 
-    fn shared(self: Arc<Self>) -> Result<String, Denied> {
+    fn shared(self: Arc<Self>) -> Result<String, CallDenied> {
         Ok(self.name.clone())
     }
 
     #[expect(clippy::boxed_local, reason = "the test is about the box")]
-    fn boxed(self: Box<Self>) -> Result<String, Denied> {
+    fn boxed(self: Box<Self>) -> Result<String, CallDenied> {
         Ok(self.name)
     }
 
-    fn pinned(self: Pin<&mut Self>) -> Result<usize, Denied> {
+    fn pinned(self: Pin<&mut Self>) -> Result<usize, CallDenied> {
         Ok(self.length)
     }
 
-    fn longer(mut self) -> Result<Self, Denied> {
+    fn longer(mut self) -> Result<Self, CallDenied> {
         self.length += Self::LENGTH;
         Ok(self)
     }
 
-    fn letters<'a>(&'a self) -> Result<impl Iterator<Item = char> + use<'a>, Denied> {
+    fn letters<'a>(&'a self) -> Result<impl Iterator<Item = char> + use<'a>, CallDenied> {
         Ok(self.name.chars())
     }
 
@@ -463,7 +469,7 @@ impl Tape {
 
     #[inline]
     #[cfg_attr(all(), doc = "Has attributes, before which that of the block is put.")]
-    fn annotated(&self) -> Result<usize, Denied> {
+    fn annotated(&self) -> Result<usize, CallDenied> {
         Ok(self.length)
     }
 }
@@ -484,11 +490,15 @@ fn fields_of_every_kind_of_receiver_can_be_the_key() {
 #[test]
 fn raw_identifiers_and_patterns_are_supported() {
     #[rate_limit("1/day", key = (r#type, a, rest[0]),)]
-    fn r#match(r#type: &str, (a, ref b): (u8, String), rest @ [_, last]: [u8; 2]) -> Result<String, Denied> {
+    fn r#match(
+        r#type: &str,
+        (a, ref b): (u8, String),
+        rest @ [_, last]: [u8; 2],
+    ) -> Result<String, CallDenied> {
         Ok(format!("{type} {a} {b} {rest:?} {last}"))
     }
     #[rate_limit("1/day", key = r#type)]
-    fn r#loop(r#type: &str, &mut ref mut number: &mut u8) -> Result<u8, Denied> {
+    fn r#loop(r#type: &str, &mut ref mut number: &mut u8) -> Result<u8, CallDenied> {
         *number += u8::try_from(r#type.len()).unwrap();
         Ok(*number)
     }
@@ -501,9 +511,9 @@ fn raw_identifiers_and_patterns_are_supported() {
 }
 
 trait Greets {
-    fn greet(&self) -> Result<String, Denied>;
+    fn greet(&self) -> Result<String, CallDenied>;
     #[rate_limit("1/day", key = self.name())]
-    fn bye(&self) -> Result<String, Denied> {
+    fn bye(&self) -> Result<String, CallDenied> {
         Ok(format!("bye, {}", self.name()))
     }
     fn name(&self) -> String;
@@ -511,7 +521,7 @@ trait Greets {
 
 #[rate_limit("1/day")]
 impl Greets for u8 {
-    fn greet(&self) -> Result<String, Denied> {
+    fn greet(&self) -> Result<String, CallDenied> {
         Ok(self.name())
     }
     #[rate_limit(unlimited)]
@@ -532,9 +542,9 @@ fn every_algorithm_can_be_named() {
         ($($text:literal, $algorithm:ident $(, $part:ident = $value:literal)*;)*) => {
             $({
                 #[rate_limit($text)]
-                fn by_text() -> Result<(), Denied> { Ok(()) }
+                fn by_text() -> Result<(), CallDenied> { Ok(()) }
                 #[rate_limit(algorithm = $algorithm, limit = 1, per = "300days" $(, $part = $value)*)]
-                fn in_parts() -> Result<(), Denied> { Ok(()) }
+                fn in_parts() -> Result<(), CallDenied> { Ok(()) }
                 let (text, parts) = ([by_text().is_ok(), by_text().is_ok()], [in_parts().is_ok(), in_parts().is_ok()]);
                 assert_eq!((text, parts), ([true, false], [true, false]), $text);
                 assert!($text.parse::<Rule>().is_ok());

@@ -7,10 +7,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tidegate::attribute::{Denied, Limit};
+use tidegate::algorithm::TokenBucket;
+use tidegate::attribute::{CallDenied, CallLimit};
+use tidegate::clock::Clock;
+use tidegate::gate::{Answer, Gate, Part};
 use tidegate::{
-    Admission, Answer, Clock, ConcurrencyLimiter, Gate, KeyedConcurrencyLimiter, KeyedLimiter, Limiter,
-    Pacer, Part, Policy, Quota, TokenBucket, TokioClock, rate_limit,
+    Admission, ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedLimiter, Limiter, Pacer, Policy, Quota,
+    TokioClock, rate_limit,
 };
 
 fn is_send<F: Future + Send>(future: F) -> F {
@@ -27,27 +30,28 @@ struct Guard<'a>(&'a str, std::marker::PhantomData<*const ()>);
 #[tokio::test]
 async fn async_function_is_limited_when_it_is_polled() {
     #[rate_limit("1/day", key = Guard(user, std::marker::PhantomData).0)]
-    async fn send(user: &str) -> Result<usize, Denied> {
+    async fn send(user: &str) -> Result<usize, CallDenied> {
         tokio::task::yield_now().await;
         Ok(user.len())
     }
     let never_polled = send("alice");
     assert_eq!(is_send(send("alice")).await, Ok(5));
     drop(never_polled);
-    assert_eq!(send("alice").await.unwrap_err().limit(), Some(Limit::Rate("1/day")));
+    assert_eq!(send("alice").await.unwrap_err().limit(), Some(CallLimit::Rate("1/day")));
     assert_eq!(send("bob").await, Ok(3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn task_waits_up_to_the_given_time() {
     let clock = TokioClock::new();
-    let limiter = KeyedLimiter::<str, TokenBucket, _>::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    let limiter =
+        KeyedLimiter::<str, TokenBucket, _>::builder(Quota::per_second(10).burst(1)).clock(clock).build();
     #[rate_limit(limiter = limiter, key = user, wait = "200ms")]
     async fn send(
         limiter: &KeyedLimiter<str, TokenBucket, TokioClock>,
         clock: &TokioClock,
         user: &str,
-    ) -> Result<u64, Denied> {
+    ) -> Result<u64, CallDenied> {
         let _ = (limiter, user);
         Ok(clock.now().get())
     }
@@ -66,7 +70,7 @@ async fn every_limiter_can_be_waited_for() {
     macro_rules! waits_at {
         ($limiter:expr, $ty:ty) => {{
             #[rate_limit(limiter = limiter, wait = "1s")]
-            async fn call(limiter: &$ty) -> Result<(), Denied> {
+            async fn call(limiter: &$ty) -> Result<(), CallDenied> {
                 Ok(())
             }
             let limiter: $ty = $limiter;
@@ -80,30 +84,36 @@ async fn every_limiter_can_be_waited_for() {
     }
     let quota = Quota::per_second(10).burst(1);
     let clock = TokioClock::new();
-    let policy = Policy::builder().rule("only", quota).build().unwrap().with_clock(clock);
-    assert_eq!(waits_at!(Limiter::new(quota).with_clock(clock), Limiter<TokenBucket, TokioClock>), 200_000);
+    let policy = Policy::builder().rule("only", quota).clock(clock).build().unwrap();
+    assert_eq!(
+        waits_at!(Limiter::builder(quota).clock(clock).build(), Limiter<TokenBucket, TokioClock>),
+        200_000
+    );
     assert_eq!(waits_at!(policy, Policy<tidegate::Rule, TokioClock>), 200_000);
-    assert_eq!(waits_at!(Pacer::new(quota).with_clock(clock), Pacer<TokioClock>), 200_000);
-    assert_eq!(waits_at!(ConcurrencyLimiter::new(1).with_clock(clock), ConcurrencyLimiter<TokioClock>), 0);
+    assert_eq!(waits_at!(Pacer::builder(quota).clock(clock).build(), Pacer<TokioClock>), 200_000);
+    assert_eq!(
+        waits_at!(ConcurrencyLimiter::builder(1).clock(clock).build(), ConcurrencyLimiter<TokioClock>),
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn wait_for_a_concurrency_permit_times_out() {
-    let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let slots = ConcurrencyLimiter::builder(1).clock(TokioClock::new()).build();
     #[rate_limit(limiter = slots, wait = "1s")]
-    async fn work(slots: &ConcurrencyLimiter<TokioClock>) -> Result<(), Denied> {
+    async fn work(slots: &ConcurrencyLimiter<TokioClock>) -> Result<(), CallDenied> {
         tokio::time::sleep(Duration::from_millis(600)).await;
         Ok(())
     }
     let (one, two, three) = tokio::join!(work(&slots), work(&slots), work(&slots));
     assert_eq!((one.is_ok(), two.is_ok()), (true, true));
     assert!(
-        three.unwrap_err().to_string().ends_with("it was not its turn within 1s; wait longer, or try later")
+        three.unwrap_err().to_string().ends_with("timed out after 1s; retry later or use a longer timeout")
     );
 
-    let slots = KeyedConcurrencyLimiter::<str>::new(1).with_clock(TokioClock::new());
+    let slots = KeyedConcurrencyLimiter::<str>::builder(1).clock(TokioClock::new()).build();
     #[rate_limit(limiter = slots, key = user, wait = "1s")]
-    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, user: &str) -> Result<usize, Denied> {
+    async fn by(slots: &KeyedConcurrencyLimiter<str, TokioClock>, user: &str) -> Result<usize, CallDenied> {
         let _ = slots;
         tokio::time::sleep(Duration::from_millis(600)).await;
         Ok(user.len())
@@ -116,7 +126,7 @@ async fn wait_for_a_concurrency_permit_times_out() {
 #[tokio::test(start_paused = true)]
 async fn leaky_queue_delay_is_waited_for_without_a_wait_argument() {
     #[rate_limit("leaky_queue 1 per 300days queue 1", key = user)]
-    async fn call(user: &str) -> Result<(), Denied> {
+    async fn call(user: &str) -> Result<(), CallDenied> {
         let _ = user;
         Ok(())
     }
@@ -131,7 +141,7 @@ async fn leaky_queue_delay_is_waited_for_without_a_wait_argument() {
 #[tokio::test]
 async fn permit_is_held_until_the_future_ends_or_is_dropped() {
     #[rate_limit(concurrency = 1)]
-    async fn work() -> Result<(), Denied> {
+    async fn work() -> Result<(), CallDenied> {
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -147,27 +157,29 @@ async fn permit_is_held_until_the_future_ends_or_is_dropped() {
 #[tokio::test]
 async fn limit_given_in_the_attribute_can_be_waited_for() {
     #[rate_limit("1/day", key = user, wait = "1ms")]
-    async fn task(user: &str) -> Result<usize, Denied> {
+    async fn task(user: &str) -> Result<usize, CallDenied> {
         Ok(user.len())
     }
     #[rate_limit("1/day", key = user, wait = "1ms")]
-    fn thread(user: &str) -> Result<usize, Denied> {
+    fn thread(user: &str) -> Result<usize, CallDenied> {
         Ok(user.len())
     }
     #[rate_limit(concurrency = 1, wait = "1h")]
-    async fn one_at_a_time() -> Result<(), Denied> {
+    async fn one_at_a_time() -> Result<(), CallDenied> {
         tokio::task::yield_now().await;
         Ok(())
     }
     assert_eq!((task("a").await, thread("a"), task("b").await), (Ok(1), Ok(1), Ok(1)));
     for denied in [task("a").await.unwrap_err(), thread("a").unwrap_err()] {
-        assert!(denied.to_string().ends_with("wait longer, or try later"), "{denied}");
+        let message = denied.to_string();
+        assert!(message.contains(" is limited to 1/day: the wait would be "), "{message}");
+        assert!(message.contains(", longer than the timeout of "), "{message}");
     }
     assert_eq!(tokio::join!(one_at_a_time(), one_at_a_time(), one_at_a_time()), (Ok(()), Ok(()), Ok(())));
 }
 
 #[tokio::test]
-async fn otherwise_is_awaited_like_the_function() {
+async fn fallback_is_awaited_like_the_function() {
     struct Service(u32);
     impl Service {
         #[rate_limit("1/day", key = id, otherwise = Self::cached)]
@@ -189,22 +201,28 @@ async fn otherwise_is_awaited_like_the_function() {
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 trait Store {
-    fn get<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = Result<usize, Denied>> + Send + 'a>>;
-    fn put(&self, key: String) -> impl Future<Output = Result<usize, Denied>> + Send;
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<usize, CallDenied>> + Send + 'a>>;
+    fn put(&self, key: String) -> impl Future<Output = Result<usize, CallDenied>> + Send;
 }
 
 struct Memory;
 
 #[rate_limit("1/day", key = key)]
 impl Store for Memory {
-    fn get<'a>(&'a self, key: &'a str) -> Pin<Box<dyn Future<Output = Result<usize, Denied>> + Send + 'a>> {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Result<usize, CallDenied>> + Send + 'a>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             Ok(key.len())
         })
     }
 
-    fn put(&self, key: String) -> impl Future<Output = Result<usize, Denied>> + Send {
+    fn put(&self, key: String) -> impl Future<Output = Result<usize, CallDenied>> + Send {
         async move { Ok(key.len()) }
     }
 }
@@ -230,7 +248,7 @@ async fn functions_that_return_a_future_are_limited_when_it_is_polled() {
 #[tokio::test]
 async fn function_may_return_its_future_early() {
     #[rate_limit("1/day", key = n)]
-    fn boxed(n: u32) -> Pin<Box<dyn Future<Output = Result<u32, Denied>> + Send>> {
+    fn boxed(n: u32) -> Pin<Box<dyn Future<Output = Result<u32, CallDenied>> + Send>> {
         if n == 0 {
             return Box::pin(std::future::ready(Ok(100)));
         }
@@ -242,7 +260,7 @@ async fn function_may_return_its_future_early() {
         })
     }
     #[rate_limit("1/day", key = n)]
-    fn hidden(n: &u32) -> impl Future<Output = Result<u32, Denied>> + Send + use<'_> {
+    fn hidden(n: &u32) -> impl Future<Output = Result<u32, CallDenied>> + Send + use<'_> {
         if *n == 0 {
             return std::future::ready(Ok(100));
         }
@@ -256,7 +274,7 @@ async fn function_may_return_its_future_early() {
 
 #[async_trait::async_trait]
 trait Remote {
-    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied>;
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, CallDenied>;
     async fn count(&mut self, key: String) -> usize;
 }
 
@@ -265,7 +283,7 @@ struct Far;
 #[async_trait::async_trait]
 impl Remote for Far {
     #[rate_limit("1/day", key = key)]
-    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, Denied> {
+    async fn get(&self, key: &str, more: Vec<u8>) -> Result<usize, CallDenied> {
         if more.is_empty() {
             return Ok(0);
         }
@@ -292,7 +310,7 @@ async fn methods_of_an_async_trait_are_limited() {
     assert_eq!((Far.count("ab".into()).await, Far.count("ab".into()).await), (2, 42));
 }
 
-/// A gate that answers asynchronously, as a remote one does.
+/// A gate that answers asynchronously, as a remote gate does.
 struct RemoteGate(Limiter);
 
 impl Gate for RemoteGate {
@@ -305,7 +323,7 @@ impl Gate for RemoteGate {
                 if before { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            Ok(Admission::without_permits(self.0.cost(request[0].cost).check()))
+            Ok(Admission::without_permits(self.0.request().cost(request[0].cost).check()))
         }))
     }
 }
@@ -313,12 +331,12 @@ impl Gate for RemoteGate {
 #[tokio::test]
 async fn asynchronous_gate_is_awaited_by_tasks_and_blocks_threads() {
     #[rate_limit(limiter = gate, cost = 2)]
-    async fn task(gate: &dyn Gate) -> Result<(), Denied> {
+    async fn task(gate: &dyn Gate) -> Result<(), CallDenied> {
         let _ = gate;
         Ok(())
     }
     #[rate_limit(limiter = gate)]
-    fn thread(gate: &RemoteGate) -> Result<(), Denied> {
+    fn thread(gate: &RemoteGate) -> Result<(), CallDenied> {
         let _ = gate;
         Ok(())
     }

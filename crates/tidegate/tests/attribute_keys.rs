@@ -1,4 +1,4 @@
-//! Keys of calls: equal for equal arguments, and distinct for different ones.
+//! Keys of calls: equal for equal arguments, and distinct for different arguments.
 
 #![cfg(feature = "macros")]
 
@@ -73,12 +73,12 @@ fn long_keys_are_not_truncated() {
     for length in [62, 63, 64, 65, 127, 128, 1_000, 20_000] {
         let text = "x".repeat(length);
         assert_eq!(KeyBytes::of(&text).bytes(), text.as_bytes());
-        let joined = KeyBytes::joined().and(&text).and("y").and(&text);
+        let joined = KeyBytes::empty().and(&text).and("y").and(&text);
         assert_eq!(joined.bytes().iter().filter(|byte| **byte == b'x').count(), 2 * length);
-        assert_ne!(joined.bytes(), KeyBytes::joined().and(&text).and(&text).and("y").bytes());
+        assert_ne!(joined.bytes(), KeyBytes::empty().and(&text).and(&text).and("y").bytes());
     }
     // The length prefix is 128, as the server encodes it.
-    assert_eq!(&KeyBytes::joined().and(&"x".repeat(127)).bytes()[..3], [0x80, 0x01, b'x']);
+    assert_eq!(&KeyBytes::empty().and(&"x".repeat(127)).bytes()[..3], [0x80, 0x01, b'x']);
 }
 
 /// A deterministic pseudo-random number.
@@ -100,7 +100,7 @@ fn million_tuples_have_distinct_keys() {
     let (mut tuples, mut keys) = (HashSet::new(), HashSet::new());
     for _ in 0..1_000_000 {
         let (a, b, c) = (text(), text(), text());
-        keys.insert(KeyBytes::joined().and(&a).and(&b).and(&c).bytes().to_vec());
+        keys.insert(KeyBytes::empty().and(&a).and(&b).and(&c).bytes().to_vec());
         tuples.insert((a, b, c));
     }
     assert!(tuples.len() > 900_000, "{}", tuples.len());

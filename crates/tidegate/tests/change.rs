@@ -15,10 +15,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use random::Random;
-use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingWindow,
-    SteadyClock, TokenBucket,
-};
+use tidegate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tidegate::clock::Clock;
+use tidegate::{Decision, KeyedLimiter, Limiter, ManualClock, Quota, SteadyClock};
 
 const THREADS: usize = 8;
 const CHANGES: usize = 100;
@@ -131,9 +130,13 @@ where
     A: Algorithm + Clone + Send + Sync,
     C: Pass,
 {
-    let limiter = Limiter::with(settings[0].clone()).with_clock(clock.clone());
-    let all =
-        run_threads(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), settings);
+    let limiter = Limiter::builder_with(settings[0].clone()).clock(clock.clone()).build();
+    let all = run_threads(
+        &clock,
+        |_, cost| limiter.request().cost(cost).check(),
+        |next| limiter.change(next),
+        settings,
+    );
     // One limit for all keys: they count as one key.
     let passed = all.into_values().flatten().collect();
     verify(bound, Passed::from([(0, passed)]));
@@ -144,8 +147,9 @@ where
     A: Algorithm + Clone + Send + Sync,
     C: Pass,
 {
-    let limiter = KeyedLimiter::<u64, A>::with(settings[0].clone()).max_keys(100).with_clock(clock.clone());
-    let check = |key: u64, cost| limiter.cost(cost).check(&key);
+    let limiter =
+        KeyedLimiter::<u64, A>::builder_with(settings[0].clone()).max_keys(100).clock(clock.clone()).build();
+    let check = |key: u64, cost| limiter.request(&key).cost(cost).check();
     verify(bound, run_threads(&clock, check, |next| limiter.change(next), settings));
 }
 
@@ -200,9 +204,13 @@ fn changing_sliding_windows_never_exceed_the_largest_limit_in_a_period() {
 fn changing_fixed_windows_never_exceed_the_largest_limit_in_a_window() {
     let settings = [20, 7].map(|limit| FixedWindow::new(Quota::per(limit, Duration::from_micros(64))));
     let clock = ManualClock::new();
-    let limiter = Limiter::with(settings[0]).with_clock(clock.clone());
-    let all =
-        run_threads(&clock, |_, cost| limiter.cost(cost).check(), |next| limiter.change(next), &settings);
+    let limiter = Limiter::builder_with(settings[0]).clock(clock.clone()).build();
+    let all = run_threads(
+        &clock,
+        |_, cost| limiter.request().cost(cost).check(),
+        |next| limiter.change(next),
+        &settings,
+    );
     let mut windows: HashMap<u64, u64> = HashMap::new();
     for (at, cost) in all.into_values().flatten() {
         *windows.entry(at / 64).or_default() += cost;

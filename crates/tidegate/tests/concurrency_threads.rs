@@ -1,10 +1,10 @@
 //! Concurrency limiters: random walks compared with a plain model, and many threads.
 
+#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
+mod permit_tasks;
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
-#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
-mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Barrier;
@@ -13,9 +13,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use permit_tasks::{InProgress, Task, assert_at_rest, number, one_of};
 use random::Random;
-use slots::{InProgress, Task, assert_at_rest, number, one_of};
-use tidegate::{ConcurrencyLimiter, ManualClock, Permit, Refused};
+use tidegate::{AcquireError, ConcurrencyLimiter, ManualClock, Permit};
 
 // --- against a model
 
@@ -71,17 +71,17 @@ fn walk(random: &mut Random, steps: usize) {
     let slots = ConcurrencyLimiter::new(4);
     let mut model = Model { limit: 4, in_use: 0, queue: VecDeque::new() };
     let mut held: Vec<Permit<'_>> = Vec::new();
-    let mut waiting: Vec<(usize, Task<'_, Result<Permit<'_>, Refused>>)> = Vec::new();
+    let mut waiting: Vec<(usize, Task<'_, Result<Permit<'_>, AcquireError>>)> = Vec::new();
     for step in 0..steps {
         let cost = number(random, 1, 4);
         match random.below(6) {
             0 => {
-                let permit = slots.cost(cost).try_acquire();
+                let permit = slots.request().cost(cost).try_acquire();
                 assert_eq!(permit.is_ok(), model.try_acquire(cost), "step {step}");
                 held.extend(permit);
             }
             1 | 2 if model.limit == 0 || cost <= model.limit => {
-                let (task, first) = Task::polled(slots.cost(cost).acquire());
+                let (task, first) = Task::polled(slots.request().cost(cost).acquire());
                 assert_eq!(first.is_ready(), model.try_acquire(cost), "step {step}");
                 match first {
                     Poll::Ready(permit) => held.push(permit.expect("the cost is within the limit")),
@@ -143,9 +143,9 @@ fn hundred_threads_never_exceed_the_limit_and_lose_no_permit() {
                 start.wait();
                 for _ in 0..EACH {
                     let cost = number(&mut random, 1, 3);
-                    let permit = match slots.cost(cost).try_acquire() {
+                    let permit = match slots.request().cost(cost).try_acquire() {
                         Ok(permit) => permit,
-                        Err(_) => slots.cost(cost).acquire_blocking().unwrap(),
+                        Err(_) => slots.request().cost(cost).acquire_blocking().unwrap(),
                     };
                     in_progress.work(cost);
                     permit.succeeded();
@@ -162,7 +162,7 @@ fn hundred_threads_never_exceed_the_limit_and_lose_no_permit() {
 #[test]
 fn no_permit_is_lost_while_waits_are_dropped_and_limits_change() {
     let clock = ManualClock::new();
-    let slots = ConcurrencyLimiter::new(3).with_clock(clock.clone());
+    let slots = ConcurrencyLimiter::builder(3).clock(clock.clone()).build();
     let in_progress = InProgress::default();
     let busy = AtomicU32::new(8);
     thread::scope(|scope| {
@@ -172,12 +172,16 @@ fn no_permit_is_lost_while_waits_are_dropped_and_limits_change() {
                 let mut random = Random::seeded(thread);
                 for _ in 0..2_000 {
                     match random.below(3) {
-                        0 => {
-                            drop(slots.acquire_blocking_timeout(Duration::from_micros(random.between(1, 5))))
-                        }
-                        1 => drop(Task::polled(slots.cost(2).acquire())),
+                        0 => drop(
+                            slots
+                                .request()
+                                .timeout(Duration::from_micros(random.between(1, 5)))
+                                .acquire_blocking(),
+                        ),
+                        1 => drop(Task::polled(slots.request().cost(2).acquire())),
                         _ => {
-                            let permit = slots.acquire_blocking_timeout(Duration::from_micros(50));
+                            let permit =
+                                slots.request().timeout(Duration::from_micros(50)).acquire_blocking();
                             permit.is_ok().then(|| in_progress.work(1));
                         }
                     }

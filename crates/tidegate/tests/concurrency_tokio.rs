@@ -2,17 +2,18 @@
 
 #![cfg(feature = "tokio")]
 
+#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
+mod permit_tasks;
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
-#[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
-mod slots;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slots::{SECOND, assert_at_rest, until};
-use tidegate::{Clock, ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, TokioClock};
+use permit_tasks::{SECOND, assert_at_rest, assert_refused, until};
+use tidegate::clock::Clock;
+use tidegate::{AcquireError, ConcurrencyLimiter, KeyedConcurrencyLimiter, TokioClock};
 
 /// A limit of two, ten holders of 3 s each: one pair every 3 s.
 #[tokio::test(start_paused = true)]
@@ -39,17 +40,16 @@ async fn ten_holders_of_three_seconds_run_in_five_pairs() {
 
 #[tokio::test(start_paused = true)]
 async fn timeout_follows_the_clock_of_tokio() {
-    let slots = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
+    let slots = ConcurrencyLimiter::builder(1).clock(TokioClock::new()).build();
     let held = slots.acquire().await.unwrap().into_owned();
-    assert_eq!(
-        slots.acquire_timeout(2 * SECOND).await.unwrap_err(),
-        Refused::TimedOut { timeout: 2 * SECOND }
-    );
+    let refused = slots.request().timeout(2 * SECOND).acquire().await.unwrap_err();
+    let message = "timed out after 2s; retry later or use a longer timeout";
+    assert_refused(&refused, AcquireError::is_timeout, message);
     tokio::spawn(async move {
         tokio::time::sleep(SECOND).await;
         drop(held);
     });
-    assert!(slots.acquire_timeout(2 * SECOND).await.is_ok());
+    assert!(slots.request().timeout(2 * SECOND).acquire().await.is_ok());
     assert_at_rest(&slots, 1);
 }
 
@@ -59,7 +59,9 @@ async fn steady_clock_uses_the_timers_of_tokio() {
     let slots = KeyedConcurrencyLimiter::<str>::new(1);
     let _held = slots.acquire("alice").await.unwrap();
     let timeout = Duration::from_secs(3_600);
-    assert_eq!(slots.acquire_timeout("alice", timeout).await.unwrap_err(), Refused::TimedOut { timeout });
+    let refused = slots.request("alice").timeout(timeout).acquire().await.unwrap_err();
+    let message = "timed out after 3600s; retry later or use a longer timeout";
+    assert_refused(&refused, AcquireError::is_timeout, message);
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +92,7 @@ fn runtime_shutdown_releases_all_permits() {
         for _ in 0..50 {
             let slots = slots.clone();
             runtime.spawn(async move {
-                let _permit = slots.cost(2).acquire().await.unwrap();
+                let _permit = slots.request().cost(2).acquire().await.unwrap();
                 std::future::pending::<()>().await;
             });
         }

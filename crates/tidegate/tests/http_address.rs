@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request};
 use proptest::prelude::*;
-use tidegate::http::{Client, ClientAddress, Forwarding, Found, Head, Peer, TrustedProxies, by, key_of};
+use tidegate::http::{
+    AddressSource, Client, ClientAddress, Forwarding, Head, Peer, TrustedProxies, by, key_of,
+};
 
 #[derive(Clone, Copy)]
 struct Connected(SocketAddr);
@@ -70,16 +72,16 @@ fn forwarding_header_is_walked_by_trust_last_entry_or_hops() {
         ("IP-17", direct(), "::ffff:192.0.2.1", &[], "192.0.2.1"),
         ("mapped", network(&["10.0.0.0/8"]), "::ffff:10.0.0.1", &["::ffff:1.2.3.4"], "1.2.3.4"),
         ("default", direct(), "10.0.0.1", &["1.2.3.4"], "10.0.0.1"),
-        ("nothing said", network(&["10.0.0.0/8"]), "10.0.0.1", &[], "10.0.0.1"),
+        ("no header", network(&["10.0.0.0/8"]), "10.0.0.1", &[], "10.0.0.1"),
     ];
     for (id, client, peer, lines, expected) in rows {
         let found = xff(client, peer, lines);
-        assert_eq!((found.address, found.is_doubtful), (Some(ip(expected)), false), "{id}");
+        assert_eq!((found.address, found.is_uncertain), (Some(ip(expected)), false), "{id}");
     }
 }
 
 #[test]
-fn unreadable_entry_ends_the_walk_and_marks_the_client_doubtful() {
+fn invalid_entry_ends_the_walk_and_marks_the_client_uncertain() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let rows: &[(&[&str], &str)] = &[
         (&["evil, 203.0.113.9, garbage, 10.0.0.2"], "10.0.0.2"), // IP-14
@@ -94,19 +96,19 @@ fn unreadable_entry_ends_the_walk_and_marks_the_client_doubtful() {
     ];
     for (lines, expected) in rows {
         let found = xff(&ours, "10.0.0.1", lines);
-        assert_eq!((found.address, found.is_doubtful), (Some(ip(expected)), true), "{lines:?}");
+        assert_eq!((found.address, found.is_uncertain), (Some(ip(expected)), true), "{lines:?}");
     }
 }
 
 #[test]
-fn client_bytes_never_make_the_entries_of_trusted_proxies_unreadable() {
+fn client_bytes_never_make_the_entries_of_trusted_proxies_invalid() {
     let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
-    let said = |client: &ClientAddress, name: &'static str, line: &[u8]| {
+    let assert_client = |client: &ClientAddress, name: &'static str, line: &[u8]| {
         let value = HeaderValue::from_bytes(line).expect("valid");
         let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
         let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
         assert_eq!(
-            (found.address, found.is_doubtful),
+            (found.address, found.is_uncertain),
             (Some(ip("203.0.113.9")), false),
             "{}",
             line.escape_ascii()
@@ -114,12 +116,14 @@ fn client_bytes_never_make_the_entries_of_trusted_proxies_unreadable() {
     };
     for odd in [&b"\xff"[..], b"\x80, \xfe", b"\"", b",,,", b"\t"] {
         let line = [odd, b", 203.0.113.9, 10.0.0.2"].concat();
-        said(&ours(Forwarding::XForwardedFor), "x-forwarded-for", &line);
-        said(&direct().hops(2), "x-forwarded-for", &line);
+        assert_client(&ours(Forwarding::XForwardedFor), "x-forwarded-for", &line);
+        assert_client(&direct().hops(2), "x-forwarded-for", &line);
     }
     for odd in [&b"for=\""[..], b"for=\"\\", b"\xff", b"\"\"\"", b"for=\"6.6.6.6", b"host=\"a\\\""] {
-        for ours_say in [&b", for=203.0.113.9, for=10.0.0.2"[..], b", for=\"203.0.113.9:80\";by=\"a,b\""] {
-            said(&ours(Forwarding::Forwarded), "forwarded", &[odd, ours_say].concat());
+        for trusted_entries in
+            [&b", for=203.0.113.9, for=10.0.0.2"[..], b", for=\"203.0.113.9:80\";by=\"a,b\""]
+        {
+            assert_client(&ours(Forwarding::Forwarded), "forwarded", &[odd, trusted_entries].concat());
         }
     }
 }
@@ -129,11 +133,11 @@ fn walk_stops_after_32_hops_or_4_kilobytes() {
     let ours = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
     let within = xff(&ours, "10.0.0.1", &[&list(31)]);
-    assert_eq!((within.address, within.is_doubtful), (Some(ip("203.0.113.9")), false));
+    assert_eq!((within.address, within.is_uncertain), (Some(ip("203.0.113.9")), false));
     let beyond = xff(&ours, "10.0.0.1", &[&list(32)]);
-    assert_eq!((beyond.address, beyond.is_doubtful), (Some(ip("10.0.0.2")), true));
+    assert_eq!((beyond.address, beyond.is_uncertain), (Some(ip("10.0.0.2")), true));
     let long = format!("203.0.113.9, 10.0.0.2{}", " ".repeat(4_100));
-    assert!(xff(&ours, "10.0.0.1", &[&long]).is_doubtful);
+    assert!(xff(&ours, "10.0.0.1", &[&long]).is_uncertain);
 }
 
 #[test]
@@ -162,29 +166,32 @@ fn forwarded_header_and_provider_headers_are_read() {
         (&["for="], "10.0.0.1", true),
         (&["for=\"\""], "10.0.0.1", true),
     ];
-    for (lines, expected, is_doubtful) in rows {
+    for (lines, expected, is_uncertain) in rows {
         let found = find(&forwarded, "10.0.0.1", "forwarded", lines);
-        assert_eq!((found.address, found.is_doubtful), (Some(ip(expected)), *is_doubtful), "{lines:?}");
+        assert_eq!((found.address, found.is_uncertain), (Some(ip(expected)), *is_uncertain), "{lines:?}");
     }
     let single = Forwarding::Single(HeaderName::from_static("cf-connecting-ip"));
     let provider = direct().behind(ours(), single);
     let one = find(&provider, "10.0.0.1", "cf-connecting-ip", &["192.0.2.60"]);
-    assert_eq!((one.address, one.found, one.is_doubtful), (Some(ip("192.0.2.60")), Found::Header, false));
+    assert_eq!(
+        (one.address, one.source, one.is_uncertain),
+        (Some(ip("192.0.2.60")), AddressSource::Header, false)
+    );
     for lines in [&["192.0.2.60", "192.0.2.61"][..], &["192.0.2.60, 192.0.2.61"]] {
         let several = find(&provider, "10.0.0.1", "cf-connecting-ip", lines);
-        assert_eq!((several.address, several.is_doubtful), (Some(ip("10.0.0.1")), true), "{lines:?}");
+        assert_eq!((several.address, several.is_uncertain), (Some(ip("10.0.0.1")), true), "{lines:?}");
     }
     assert_eq!(xff(&provider, "10.0.0.1", &["1.2.3.4"]).address, Some(ip("10.0.0.1")), "another header");
 }
 
-/// The forwarding headers that are passed on to the next server.
-fn passed_on(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str, &str)]) -> Vec<String> {
+/// The forwarding headers that are sent to the next server.
+fn forwarded(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str, &str)]) -> Vec<String> {
     let mut headers = HeaderMap::new();
     for (name, line) in lines {
         let line = HeaderValue::from_str(line).expect("valid");
         headers.append(HeaderName::from_static(name), line);
     }
-    client.pass_on_from(peer, &mut headers);
+    client.write_forwarding_from(peer, &mut headers);
     let text = |value: &HeaderValue| value.to_str().expect("valid").to_owned();
     let mut passed: Vec<_> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
     passed.sort_unstable();
@@ -192,7 +199,7 @@ fn passed_on(client: &ClientAddress, peer: Option<Peer>, lines: &[(&'static str,
 }
 
 #[test]
-fn forwarding_headers_of_untrusted_peers_are_not_passed_on() {
+fn forwarding_headers_of_untrusted_peers_are_not_forwarded() {
     let peer = |text: &str| Some(Peer::Address(ip(text)));
     let ours = |forwarding| direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
     let single = || Forwarding::Single(HeaderName::from_static("cf-connecting-ip"));
@@ -210,43 +217,43 @@ fn forwarding_headers_of_untrusted_peers_are_not_passed_on() {
     let rows: &[(&str, Vec<String>, &[&str])] = &[
         (
             "IP-06",
-            passed_on(&direct().hops(0), peer("192.0.2.5"), &[("x-forwarded-for", EDGE)]),
+            forwarded(&direct().hops(0), peer("192.0.2.5"), &[("x-forwarded-for", EDGE)]),
             &["x-forwarded-for: 203.0.113.128, 203.0.113.10, 203.0.113.1, 192.0.2.5"],
         ),
         (
             "IP-11",
-            passed_on(&ours(Forwarding::XForwardedFor), stranger, spoofed),
+            forwarded(&ours(Forwarding::XForwardedFor), stranger, spoofed),
             &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
         ),
         (
             "no proxy is trusted",
-            passed_on(&direct(), stranger, spoofed),
+            forwarded(&direct(), stranger, spoofed),
             &[cf, "x-forwarded-for: 198.51.100.7", "x-user: alice"],
         ),
         (
             "the standard",
-            passed_on(&ours(Forwarding::Forwarded), peer("2001:db8::1"), spoofed),
+            forwarded(&ours(Forwarding::Forwarded), peer("2001:db8::1"), spoofed),
             &[cf, "forwarded: for=\"[2001:db8::1]\"", "x-user: alice"],
         ),
         (
             "a provider's",
-            passed_on(&ours(single()), peer("::ffff:198.51.100.7"), spoofed),
+            forwarded(&ours(single()), peer("::ffff:198.51.100.7"), spoofed),
             &["cf-connecting-ip: 198.51.100.7", "x-user: alice"],
         ),
         (
             "a proxy of ours",
-            passed_on(&ours(Forwarding::XForwardedFor), peer("10.0.0.1"), &spoofed[..3]),
+            forwarded(&ours(Forwarding::XForwardedFor), peer("10.0.0.1"), &spoofed[..3]),
             &["x-forwarded-for: 1.2.3.4, 5.6.7.8, 10.0.0.1", "x-forwarded-host: a"],
         ),
         (
             "a proxy of ours, by the standard",
-            passed_on(&ours(Forwarding::Forwarded), peer("10.0.0.1"), &spoofed[3..4]),
+            forwarded(&ours(Forwarding::Forwarded), peer("10.0.0.1"), &spoofed[3..4]),
             &["forwarded: for=1.2.3.4, for=10.0.0.1"],
         ),
-        ("the provider", passed_on(&ours(single()), peer("10.0.0.1"), &spoofed[5..6]), &[cf]),
+        ("the provider", forwarded(&ours(single()), peer("10.0.0.1"), &spoofed[5..6]), &[cf]),
         (
             "a unix socket",
-            passed_on(&direct(), Some(Peer::Local), spoofed),
+            forwarded(&direct(), Some(Peer::Local), spoofed),
             &[cf, "x-forwarded-for: unknown", "x-user: alice"],
         ),
     ];
@@ -267,15 +274,15 @@ fn unix_sockets_are_trusted_only_if_listed() {
     let listed = behind(trusted(&["10.0.0.0/8"]).and_local_sockets());
     assert_eq!(listed.address, Some(ip("192.0.2.60")));
     let nowhere = direct().client(None, &headers);
-    assert_eq!((nowhere.address, nowhere.found), (None, Found::Nowhere));
+    assert_eq!((nowhere.address, nowhere.source), (None, AddressSource::Unknown));
 }
 
 /// The key of a request from this peer, with this header.
-fn key(client: &ClientAddress, peer: IpAddr, said: Option<&str>) -> Vec<u8> {
+fn key(client: &ClientAddress, peer: IpAddr, header: Option<&str>) -> Vec<u8> {
     let mut request = Request::new(());
     request.extensions_mut().insert(Connected(SocketAddr::new(peer, 4711)));
-    if let Some(said) = said {
-        request.headers_mut().append("x-forwarded-for", HeaderValue::from_str(said).expect("valid"));
+    if let Some(header) = header {
+        request.headers_mut().append("x-forwarded-for", HeaderValue::from_str(header).expect("valid"));
     }
     key_of(&by::address(client.clone()), &Head::of(&request))
 }
@@ -285,13 +292,14 @@ fn ten_thousand_spoofed_headers_make_one_key() {
     let behind = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     for client in [direct(), behind] {
         let spoofed = (0..10_000u32).map(|n| std::net::Ipv4Addr::from_bits(n * 429_497).to_string());
-        let keys: HashSet<_> = spoofed.map(|said| key(&client, ip("198.51.100.7"), Some(&said))).collect();
+        let keys: HashSet<_> =
+            spoofed.map(|header| key(&client, ip("198.51.100.7"), Some(&header))).collect();
         assert_eq!(keys.len(), 1);
     }
 }
 
 #[test]
-fn entries_invented_before_the_trusted_ones_make_one_key() {
+fn entries_invented_before_the_trusted_entries_make_one_key() {
     let behind = direct().behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
     let keys: HashSet<_> = (0..10_000)
         .map(|n| {
@@ -318,8 +326,8 @@ fn all_addresses_of_one_network_make_one_key() {
     assert_eq!(find(&wide, &zoned.ip().to_string()), "::abcd:0:0:0/80"); // IP-19
     assert_eq!(find(&wide, "192.0.2.77"), "192.0.2.0/24");
     let behind = wide.behind(trusted(&["10.0.0.0/8"]), Forwarding::XForwardedFor);
-    let said = xff(&behind, "10.0.0.1", &["[::abcd:ffff:c0a8:1%1]:80"]);
-    assert_eq!(behind.network(said).unwrap().to_string(), "::abcd:0:0:0/80");
+    let client = xff(&behind, "10.0.0.1", &["[::abcd:ffff:c0a8:1%1]:80"]);
+    assert_eq!(behind.network(client).unwrap().to_string(), "::abcd:0:0:0/80");
 }
 
 #[test]
@@ -371,7 +379,7 @@ proptest! {
             let headers = HeaderMap::from_iter([(HeaderName::from_static(name), value)]);
             let client = direct().behind(trusted(&["10.0.0.0/8"]), forwarding);
             let found = client.client(Some(Peer::Address(ip("10.0.0.1"))), &headers);
-            prop_assert_eq!((found.address, found.is_doubtful), (Some(ip("203.0.113.9")), false));
+            prop_assert_eq!((found.address, found.is_uncertain), (Some(ip("203.0.113.9")), false));
         }
     }
 

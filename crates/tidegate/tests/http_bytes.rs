@@ -5,7 +5,7 @@ use http::{Request, StatusCode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::http::{
-    Evaluation, Fields, Forwarding, Head, KeyPart, LimitOutcome, Limits, ShownRule, ShownState,
+    Evaluation, Fields, Forwarding, Head, KeyPart, LimitOutcome, Limits, ReportedQuota, ReportedRule,
     TrustedProxies, Unit, by, retry_after_of,
 };
 use tidegate::{Limiter, ManualClock, Quota};
@@ -50,7 +50,7 @@ proptest! {
         let client = tidegate::http::ClientAddress::from_socket(|address: &std::net::SocketAddr| *address)
             .behind(ours, Forwarding::Forwarded);
         let key = (by::host(), by::header("x-user"), by::header("cookie").secret());
-        let limits = Limits::over(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()))
+        let limits = Limits::builder(Limiter::builder(Quota::per_hour(1)).clock(ManualClock::new()).build())
             .rule("hourly", key.or_address(client.clone()))
             .fields(Fields::Draft11)
             .page("<p>Later.</p>")
@@ -60,9 +60,9 @@ proptest! {
         let Evaluation::Now(LimitOutcome::Refuse(refusal)) = limits.evaluate(&Head::of(&request)) else {
             return Err(TestCaseError::fail("the second request is refused"));
         };
-        let response = limits.answer(&Head::of(&request), &refusal);
+        let response = limits.refusal_response(&Head::of(&request), &refusal);
         prop_assert!([429, 200].contains(&response.status().as_u16()));
-        client.pass_on(&mut request);
+        client.write_forwarding(&mut request);
         prop_assert!(request.headers()["forwarded"].as_bytes().ends_with(b"for=10.0.0.1"));
     }
 
@@ -71,9 +71,9 @@ proptest! {
         for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
             let _ = retry_after_of(status, &headers);
         }
-        let rule = ShownRule { name: "a", quota: 5, window: Some(60), unit: Unit::Requests };
+        let rule = ReportedRule { name: "a", quota: 5, window: Some(60), unit: Unit::Requests };
         for fields in [Fields::Draft11, Fields::Draft06, Fields::XRateLimit] {
-            fields.add(&mut headers, &[rule], &[ShownState { rule, remaining: 3, within: 9 }]);
+            fields.add(&mut headers, &[rule], &[ReportedQuota { rule, remaining: 3, reset_secs: 9 }]);
         }
         prop_assert_eq!(headers.get_all("ratelimit").iter().next_back().unwrap(), "\"a\";r=3;t=9");
     }

@@ -1,5 +1,5 @@
-//! Keys of requests: never confused, missing only by choice, and refused at build time if they cannot be
-//! keys.
+//! Keys of requests: never confused, missing only with a fallback, and rejected at build time if they are
+//! invalid.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,17 +9,16 @@ use std::sync::{Arc, Mutex};
 
 use http::{HeaderValue, Method, Request};
 use proptest::prelude::*;
+use tidegate::clock::Micros;
+use tidegate::gate::{Answer, Gate, Part, RuleId};
 use tidegate::http::{
-    ClientAddress, Evaluation, Head, InvalidKey, InvalidLimits, KeyPart, KeyText, LimitOutcome, Limits,
-    RuleKey, Why, Written, by, key_of,
+    ClientAddress, Evaluation, Head, InvalidKey, InvalidLimits, KeyBuf, KeyOutcome, KeyPart, LimitOutcome,
+    Limits, RefusalReason, RuleKey, by, key_of,
 };
-use tidegate::{
-    Admission, Answer, Decision, Gate, KeyedLimiter, Limiter, Micros, Outcome, Part, Policy, Quota, RuleId,
-    Wait,
-};
+use tidegate::{Admission, Decision, KeyedLimiter, Limiter, Outcome, Policy, Quota, Wait};
 
 fn key(part: &impl KeyPart, request: &Request<()>) -> Option<Vec<u8>> {
-    let mut text = KeyText::new();
+    let mut text = KeyBuf::new();
     part.write(&Head::of(request), &mut text).ok()?;
     Some(text.bytes().to_vec())
 }
@@ -59,7 +58,7 @@ fn million_tuples_with_separators_have_distinct_keys() {
 }
 
 #[test]
-fn long_parts_never_collide_with_similar_ones() {
+fn long_parts_never_collide_with_similar_parts() {
     let mut request = Request::new(());
     let mut keys = HashSet::new();
     for length in [0, 1, 2, 3, 4, 5, 6, 253, 254, 255, 256, 257, 260, 300, 600] {
@@ -79,7 +78,7 @@ fn long_parts_never_collide_with_similar_ones() {
 fn request_is_counted_under_the_key_that_key_of_returns() {
     let client = ClientAddress::from_socket(|address: &SocketAddr| *address);
     let limiter = Arc::new(KeyedLimiter::<str>::new(Quota::per_hour(2)));
-    let limits = Limits::on(limiter.clone(), by::address(client.clone())).unwrap();
+    let limits = Limits::single(limiter.clone(), by::address(client.clone())).unwrap();
     let addresses =
         ["192.0.2.1:1", "192.0.2.2:1", "0.0.0.0:1", "[::ffff:192.0.2.3]:1", "[2001:db8::1]:1", "[::1]:1"];
     for address in addresses {
@@ -128,7 +127,7 @@ fn secret_is_not_in_the_key_and_long_values_stay_distinct() {
     assert!(!secret.windows(4).any(|window| window == b"1234"), "{}", secret.escape_ascii());
 
     let recorder = Recorder::default();
-    let limits = Limits::on(recorder.clone(), by::header("x-user").or_refuse()).unwrap();
+    let limits = Limits::single(recorder.clone(), by::header("x-user").or_refuse()).unwrap();
     let long = "a".repeat(5_000);
     for user in [format!("{long}b"), format!("{long}c"), format!("{long}b")] {
         let request = Request::get("/").header("x-user", user).body(()).unwrap();
@@ -215,14 +214,14 @@ impl Gate for Recorder {
 fn missing_key_follows_the_chosen_fallback() {
     let without = get("/");
     let written = |key: &dyn RuleKey, request: &Request<()>| {
-        let mut text = KeyText::new();
-        (key.write_or(&Head::of(request), &mut text), text.bytes().to_vec())
+        let mut text = KeyBuf::new();
+        (key.write_key(&Head::of(request), &mut text), text.bytes().to_vec())
     };
     let header = || by::header("x-user");
     let client = ClientAddress::from_socket(|address: &std::net::SocketAddr| *address);
-    assert_eq!(written(&header().or_skip(), &without), (Written::Skip, vec![]));
-    assert_eq!(written(&header().or_refuse(), &without), (Written::Refuse, vec![]));
-    assert_eq!(written(&header().or_share(), &without).0, Written::Key);
+    assert_eq!(written(&header().or_skip(), &without), (KeyOutcome::Skip, vec![]));
+    assert_eq!(written(&header().or_refuse(), &without), (KeyOutcome::Refuse, vec![]));
+    assert_eq!(written(&header().or_share(), &without).0, KeyOutcome::Key);
 
     let mut from = get("/");
     from.extensions_mut().insert("192.0.2.1:1".parse::<std::net::SocketAddr>().unwrap());
@@ -236,18 +235,18 @@ fn missing_key_follows_the_chosen_fallback() {
 fn requests_skipped_or_refused_for_a_missing_key_are_counted() {
     let limits = |key: Box<dyn Fn() -> Limits>| key();
     let skip = limits(Box::new(|| {
-        Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_skip()).unwrap()
+        Limits::single(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_skip()).unwrap()
     }));
     for _ in 0..3 {
         assert!(matches!(skip.evaluate(&Head::of(&get("/"))), Evaluation::Now(LimitOutcome::Pass(_))));
     }
     assert_eq!((skip.stats()[0].missing, skip.stats()[0].refused), (3, 0));
 
-    let refuse = Limits::on(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_refuse()).unwrap();
+    let refuse = Limits::single(Limiter::new(Quota::per_hour(1)), by::header("x-user").or_refuse()).unwrap();
     let Evaluation::Now(LimitOutcome::Refuse(refusal)) = refuse.evaluate(&Head::of(&get("/"))) else {
         panic!("a request without a key is refused")
     };
-    assert_eq!((refusal.why, refusal.status.as_u16()), (Why::MissingKey, 400));
+    assert_eq!((refusal.reason, refusal.status.as_u16()), (RefusalReason::MissingKey, 400));
     assert_eq!(refuse.stats()[0].missing, 1);
 }
 
@@ -255,30 +254,30 @@ fn requests_skipped_or_refused_for_a_missing_key_are_counted() {
 fn invalid_limits_are_rejected_at_build_time() {
     let limiter = || Limiter::new(Quota::per_second(1));
     let invalid = |key: Result<Limits, InvalidLimits>| key.unwrap_err();
-    let header = invalid(Limits::on(limiter(), by::header("x user").or_skip()));
-    let why = InvalidKey::NotAHeaderName { name: "x user".into() };
-    assert_eq!(header, InvalidLimits::Key { rule: "default".into(), why });
-    assert!(header.to_string().contains("\"x user\" is no name of a header"), "{header}");
-    let inside = invalid(Limits::on(limiter(), (by::method(), by::route(["login"])).or_skip()));
-    assert!(inside.to_string().contains("\"login\" is no template"), "{inside}");
-    let param = invalid(Limits::on(limiter(), by::param("/users/{id}", "user").or_skip()));
+    let header = invalid(Limits::single(limiter(), by::header("x user").or_skip()));
+    let error = InvalidKey::InvalidHeaderName { name: "x user".into() };
+    assert_eq!(header, InvalidLimits::InvalidKey { rule: "default".into(), error });
+    assert!(header.to_string().contains("\"x user\" is not a valid header name"), "{header}");
+    let inside = invalid(Limits::single(limiter(), (by::method(), by::route(["login"])).or_skip()));
+    assert!(inside.to_string().contains("\"login\" is not a valid path template"), "{inside}");
+    let param = invalid(Limits::single(limiter(), by::param("/users/{id}", "user").or_skip()));
     assert!(param.to_string().contains("no parameter \"user\""), "{param}");
 
     let policy = || Policy::builder().rule("user", Quota::per_second(1)).build().unwrap();
-    let built = |name: &str| Limits::over(policy()).rule(name, by::global()).build().map(|_| ());
+    let built = |name: &str| Limits::builder(policy()).rule(name, by::global()).build().map(|_| ());
     assert_eq!(built("usr"), Err(InvalidLimits::UnknownRule { rule: "usr".into() }));
-    assert_eq!(built("größe"), Err(InvalidLimits::NotAName { rule: "größe".into() }));
+    assert_eq!(built("größe"), Err(InvalidLimits::InvalidName { rule: "größe".into() }));
     assert_eq!(built("user"), Ok(()));
-    assert_eq!(Limits::over(policy()).build().unwrap_err(), InvalidLimits::NoRules);
-    let twice = Limits::over(policy()).rule("user", by::global()).rule("user", by::method()).build();
-    assert_eq!(twice.unwrap_err(), InvalidLimits::SameRule { rule: "user".into() });
-    let two_of_one = Limits::over(limiter()).rule("a", by::global()).rule("b", by::global()).build();
-    assert_eq!(two_of_one.unwrap_err(), InvalidLimits::SameRule { rule: "b".into() });
-    let early = Limits::over(limiter()).shadow().rule("a", by::global()).build();
-    assert_eq!(early.unwrap_err(), InvalidLimits::BeforeAnyRule { said: "shadow" });
+    assert_eq!(Limits::builder(policy()).build().unwrap_err(), InvalidLimits::NoRules);
+    let twice = Limits::builder(policy()).rule("user", by::global()).rule("user", by::method()).build();
+    assert_eq!(twice.unwrap_err(), InvalidLimits::DuplicateRule { rule: "user".into() });
+    let two_of_one = Limits::builder(limiter()).rule("a", by::global()).rule("b", by::global()).build();
+    assert_eq!(two_of_one.unwrap_err(), InvalidLimits::DuplicateRule { rule: "b".into() });
+    let early = Limits::builder(limiter()).shadow().rule("a", by::global()).build();
+    assert_eq!(early.unwrap_err(), InvalidLimits::SettingBeforeRule { setting: "shadow" });
     let many = (0..9).fold(Policy::builder(), |policy, n| policy.rule(n.to_string(), Quota::per_second(1)));
     let many = (0..9)
-        .fold(Limits::over(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::global()));
+        .fold(Limits::builder(many.build().unwrap()), |limits, n| limits.rule(&n.to_string(), by::global()));
     assert_eq!(many.build().unwrap_err(), InvalidLimits::TooManyRules { rules: 9 });
     assert_eq!(limiter().rule("whatever"), Some(RuleId(0)));
 }
@@ -300,7 +299,7 @@ proptest! {
         }
         let parts = (by::header("x-user"), by::query("a"), by::host(), by::route(["/a/{b}"]), by::method());
         let recorder = Recorder::default();
-        let limits = Limits::on(recorder, (parts, by::header("x-user").secret()).or_share()).unwrap();
+        let limits = Limits::single(recorder, (parts, by::header("x-user").secret()).or_share()).unwrap();
         prop_assert!(matches!(limits.evaluate(&Head::of(&request)), Evaluation::Now(LimitOutcome::Pass(_))));
     }
 }

@@ -6,21 +6,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::http::TrustedProxies;
 use tidegate::http::proxy_protocol::{
-    Announced, Header, InvalidHeader, MOST_V1, MOST_V2, NotAccepted, ProxyProtocol, read,
+    AcceptError, InvalidHeader, MAX_V1_BYTES, MAX_V2_BYTES, ParsedHeader, ProxiedClient, ProxyProtocol, parse,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 123 5678\r\n";
 
-fn complete(bytes: &[u8]) -> Announced {
-    match read(bytes) {
-        Ok(Header::Complete { of, length }) if length == bytes.len() => of,
+fn complete(bytes: &[u8]) -> ProxiedClient {
+    match parse(bytes) {
+        Ok(ParsedHeader::Complete { client, length }) if length == bytes.len() => client,
         other => panic!("{:?}: {other:?}", bytes.escape_ascii().to_string()),
     }
 }
 
-fn client(address: &str) -> Announced {
-    Announced::Client(address.parse().expect("valid"))
+fn client(address: &str) -> ProxiedClient {
+    ProxiedClient::Address(address.parse().expect("valid"))
 }
 
 /// A header of version 2, with this command, family and rest.
@@ -30,9 +30,9 @@ fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 /// Two addresses of version 4, and two ports.
-const ENDS_V4: [u8; 12] = [192, 0, 2, 1, 192, 0, 2, 2, 0, 123, 0x16, 0x2e];
+const ADDRESSES_V4: [u8; 12] = [192, 0, 2, 1, 192, 0, 2, 2, 0, 123, 0x16, 0x2e];
 
-fn ends_v6(source: &str) -> Vec<u8> {
+fn addresses_v6(source: &str) -> Vec<u8> {
     let source: std::net::Ipv6Addr = source.parse().expect("valid");
     [&source.octets()[..], &[0; 16], &[0, 123, 0x16, 0x2e]].concat()
 }
@@ -49,9 +49,9 @@ fn ip_20_line_gives_the_client_and_unknown_keeps_the_peer() {
     for line in
         ["PROXY UNKNOWN\r\n", "PROXY UNKNOWN 192.0.2.1 192.0.2.2 123 5678\r\n", "PROXY UNKNOWN \u{fc}\r\n"]
     {
-        assert_eq!(complete(line.as_bytes()), Announced::Nobody);
+        assert_eq!(complete(line.as_bytes()), ProxiedClient::Unspecified);
     }
-    assert_eq!(complete(b"PROXY UNKNOWN \xff\0\r\n"), Announced::Nobody);
+    assert_eq!(complete(b"PROXY UNKNOWN \xff\0\r\n"), ProxiedClient::Unspecified);
 }
 
 #[test]
@@ -74,51 +74,54 @@ fn ip_21_malformed_line_is_rejected() {
     ];
     for words in words {
         let line = format!("PROXY {words}\r\n");
-        assert_eq!(read(line.as_bytes()), Err(InvalidHeader::NotALine), "{line:?}");
+        assert_eq!(parse(line.as_bytes()), Err(InvalidHeader::MalformedLine), "{line:?}");
     }
     for other in ["GET / HTTP/1.1\r\n", "PROXYTCP4", "proxy ", "X", "\r\nG", "\r\n\r\n\0\r\nQUIX\n"] {
-        assert_eq!(read(other.as_bytes()), Err(InvalidHeader::NotAHeader), "{other:?}");
+        assert_eq!(parse(other.as_bytes()), Err(InvalidHeader::NotAHeader), "{other:?}");
     }
 }
 
 #[test]
 fn ip_21_line_has_at_most_107_bytes() {
     let line = |bytes: usize| format!("PROXY UNKNOWN {}\r\n", "x".repeat(bytes - 16));
-    assert_eq!(complete(line(MOST_V1).as_bytes()), Announced::Nobody);
-    assert_eq!(read(line(MOST_V1 + 1).as_bytes()), Err(InvalidHeader::LineTooLong));
-    assert_eq!(read(&line(MOST_V1 + 1).as_bytes()[..MOST_V1]), Err(InvalidHeader::LineTooLong));
-    assert_eq!(read(&line(MOST_V1).as_bytes()[..MOST_V1 - 1]), Ok(Header::Incomplete { missing: 1 }));
+    assert_eq!(complete(line(MAX_V1_BYTES).as_bytes()), ProxiedClient::Unspecified);
+    assert_eq!(parse(line(MAX_V1_BYTES + 1).as_bytes()), Err(InvalidHeader::LineTooLong));
+    assert_eq!(parse(&line(MAX_V1_BYTES + 1).as_bytes()[..MAX_V1_BYTES]), Err(InvalidHeader::LineTooLong));
+    assert_eq!(
+        parse(&line(MAX_V1_BYTES).as_bytes()[..MAX_V1_BYTES - 1]),
+        Ok(ParsedHeader::Incomplete { missing: 1 })
+    );
 }
 
 #[test]
 fn version_2_gives_the_client_and_ignores_extensions() {
-    assert_eq!(complete(&v2(0x21, 0x11, &ENDS_V4)), client("192.0.2.1:123"));
-    assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("2001:db8::1"))), client("[2001:db8::1]:123"));
-    assert_eq!(complete(&v2(0x21, 0x21, &ends_v6("::ffff:192.0.2.1"))), client("192.0.2.1:123"));
-    let with_more = [&ENDS_V4[..], &[0x04, 0, 1, 0]].concat();
+    assert_eq!(complete(&v2(0x21, 0x11, &ADDRESSES_V4)), client("192.0.2.1:123"));
+    assert_eq!(complete(&v2(0x21, 0x21, &addresses_v6("2001:db8::1"))), client("[2001:db8::1]:123"));
+    assert_eq!(complete(&v2(0x21, 0x21, &addresses_v6("::ffff:192.0.2.1"))), client("192.0.2.1:123"));
+    let with_more = [&ADDRESSES_V4[..], &[0x04, 0, 1, 0]].concat();
     assert_eq!(complete(&v2(0x21, 0x11, &with_more)), client("192.0.2.1:123"));
 }
 
 #[test]
 fn ip_23_local_command_keeps_the_peer() {
     for family in [0x00, 0x11, 0x21, 0x31, 0xff] {
-        assert_eq!(complete(&v2(0x20, family, &[])), Announced::Nobody);
-        assert_eq!(complete(&v2(0x20, family, &ENDS_V4)), Announced::Nobody);
+        assert_eq!(complete(&v2(0x20, family, &[])), ProxiedClient::Unspecified);
+        assert_eq!(complete(&v2(0x20, family, &ADDRESSES_V4)), ProxiedClient::Unspecified);
     }
-    assert_eq!(complete(&v2(0x21, 0x00, &[])), Announced::Nobody);
-    assert_eq!(complete(&v2(0x21, 0x31, &[b'/'; 216])), Announced::Nobody);
+    assert_eq!(complete(&v2(0x21, 0x00, &[])), ProxiedClient::Unspecified);
+    assert_eq!(complete(&v2(0x21, 0x31, &[b'/'; 216])), ProxiedClient::Unspecified);
 }
 
 #[test]
 fn version_2_with_invalid_fields_is_rejected() {
-    assert_eq!(read(&v2(0x11, 0x11, &ENDS_V4)), Err(InvalidHeader::Version { version: 1 }));
-    assert_eq!(read(&v2(0x22, 0x11, &ENDS_V4)), Err(InvalidHeader::Command { command: 2 }));
-    assert_eq!(read(&v2(0x21, 0x12, &ENDS_V4)), Err(InvalidHeader::Family { family: 0x12 }));
-    assert_eq!(read(&v2(0x21, 0x11, &ENDS_V4[..11])), Err(InvalidHeader::Length { length: 11 }));
-    assert_eq!(read(&v2(0x21, 0x21, &[0; 35])), Err(InvalidHeader::Length { length: 35 }));
-    let long = MOST_V2 - 16;
-    assert_eq!(complete(&v2(0x20, 0x00, &vec![0; long])), Announced::Nobody);
-    assert_eq!(read(&v2(0x20, 0x00, &vec![0; long + 1])), Err(InvalidHeader::Length { length: long + 1 }));
+    assert_eq!(parse(&v2(0x11, 0x11, &ADDRESSES_V4)), Err(InvalidHeader::Version { version: 1 }));
+    assert_eq!(parse(&v2(0x22, 0x11, &ADDRESSES_V4)), Err(InvalidHeader::Command { command: 2 }));
+    assert_eq!(parse(&v2(0x21, 0x12, &ADDRESSES_V4)), Err(InvalidHeader::Family { family: 0x12 }));
+    assert_eq!(parse(&v2(0x21, 0x11, &ADDRESSES_V4[..11])), Err(InvalidHeader::Length { length: 11 }));
+    assert_eq!(parse(&v2(0x21, 0x21, &[0; 35])), Err(InvalidHeader::Length { length: 35 }));
+    let long = MAX_V2_BYTES - 16;
+    assert_eq!(complete(&v2(0x20, 0x00, &vec![0; long])), ProxiedClient::Unspecified);
+    assert_eq!(parse(&v2(0x20, 0x00, &vec![0; long + 1])), Err(InvalidHeader::Length { length: long + 1 }));
 }
 
 proptest! {
@@ -142,9 +145,9 @@ proptest! {
             }
         };
         let start = &header[..cut % header.len()];
-        let Ok(Header::Incomplete { missing }) = read(start) else { panic!("{start:?}: {:?}", read(start)) };
+        let Ok(ParsedHeader::Incomplete { missing }) = parse(start) else { panic!("{start:?}: {:?}", parse(start)) };
         prop_assert!((1..=header.len() - start.len()).contains(&missing), "{missing} of {header:?}");
-        let of = Announced::Client(SocketAddr::new(source.ip().to_canonical(), source.port()));
+        let of = ProxiedClient::Address(SocketAddr::new(source.ip().to_canonical(), source.port()));
         prop_assert_eq!(complete(&header), of);
     }
 
@@ -155,9 +158,9 @@ proptest! {
     ) {
         let starts: [&[u8]; 4] = [b"", b"PROXY ", b"PROXY TCP4 1.2.3.4 ", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00"];
         let bytes = [starts[start], &rest].concat();
-        if let Ok(Header::Complete { length, .. }) = read(&bytes) {
+        if let Ok(ParsedHeader::Complete { length, .. }) = parse(&bytes) {
             prop_assert!(length <= bytes.len());
-            prop_assert_eq!(read(&[bytes.clone(), more].concat()), read(&bytes));
+            prop_assert_eq!(parse(&[bytes.clone(), more].concat()), parse(&bytes));
         }
     }
 }
@@ -172,7 +175,7 @@ fn proxy() -> SocketAddr {
 
 #[tokio::test]
 async fn exactly_the_header_is_read() {
-    for header in [LINE.to_vec(), v2(0x21, 0x11, &ENDS_V4)] {
+    for header in [LINE.to_vec(), v2(0x21, 0x11, &ADDRESSES_V4)] {
         let sent = [&header, &b"GET / HTTP/1.1\r\n"[..]].concat();
         let mut stream = &sent[..];
         assert_eq!(protocol().accept(&mut stream, proxy()).await.unwrap(), "192.0.2.1:123".parse().unwrap());
@@ -196,7 +199,7 @@ async fn ip_21_nothing_is_read_from_untrusted_peers() {
     for other in ["192.0.2.7:4711", "[2001:db8::1]:4711", "11.0.0.1:4711"] {
         let answer = protocol().accept(&mut stream, other.parse().unwrap()).await;
         assert!(
-            matches!(answer, Err(NotAccepted::NotTrusted { peer }) if peer.to_string() == other),
+            matches!(answer, Err(AcceptError::UntrustedProxy { peer }) if peer.to_string() == other),
             "{answer:?}"
         );
     }
@@ -211,23 +214,23 @@ async fn ip_21_missing_header_times_out_after_two_seconds() {
     theirs.write_all(&LINE[..20]).await.unwrap();
     let began = tokio::time::Instant::now();
     let answer = protocol().accept(&mut ours, proxy()).await;
-    assert!(matches!(answer, Err(NotAccepted::TooLate { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(AcceptError::Timeout { .. })), "{answer:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(2)); // of tokio's paused clock
 }
 
 #[tokio::test]
 async fn ip_21_closed_connection_or_other_protocol_is_rejected() {
     let ended = protocol().accept(&mut &LINE[..20], proxy()).await;
-    assert!(matches!(ended, Err(NotAccepted::Ended)), "{ended:?}");
+    assert!(matches!(ended, Err(AcceptError::UnexpectedEof)), "{ended:?}");
     let other = protocol().accept(&mut &b"GET / HTTP/1.1\r\n"[..], proxy()).await;
-    assert!(matches!(other, Err(NotAccepted::Invalid(InvalidHeader::NotAHeader))), "{other:?}");
+    assert!(matches!(other, Err(AcceptError::InvalidHeader(InvalidHeader::NotAHeader))), "{other:?}");
 }
 
 #[tokio::test]
 async fn error_source_gives_the_reason_and_a_header_leaves_no_rest() {
     let error = protocol().accept(&mut &b"GET "[..], proxy()).await.unwrap_err();
     let source = std::error::Error::source(&error).expect("a reason").to_string();
-    assert!(source.contains("have the proxy send one"), "{source}");
+    assert!(source.contains("enable the PROXY protocol on the proxy"), "{source}");
     let mut rest = Vec::new();
     let mut stream = LINE;
     protocol().accept(&mut stream, proxy()).await.unwrap();

@@ -9,21 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use random::Random;
-use tidegate::{
-    Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Micros, Observer, OnFull, Outcome,
-    PerCallBucket, Quota, Rule, RuleId, SettableClock, SlidingLog, SlidingWindow, Source, TokenBucket, Wait,
-};
+use tidegate::algorithm::{FixedWindow, PerCallBucket, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate::clock::{Micros, SettableClock};
+use tidegate::gate::RuleId;
+use tidegate::stats::{Charge, Observer};
+use tidegate::{Decision, KeyedLimiter, Limiter, ManualClock, OnFull, Outcome, Quota, Rule, Source, Wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn hourly(limit: u64) -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    (KeyedLimiter::new(Quota::per_hour(limit)).with_clock(clock.clone()), clock)
+    (KeyedLimiter::builder(Quota::per_hour(limit)).clock(clock.clone()).build(), clock)
 }
 
 #[test]
 fn clones_share_the_limit() {
-    let limiter = Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new());
+    let limiter = Limiter::builder(Quota::per_hour(2)).clock(ManualClock::new()).build();
     let clone = limiter.clone();
     assert!(limiter.check().is_allowed());
     assert!(clone.check().is_allowed());
@@ -38,10 +39,10 @@ fn clones_share_the_limit() {
 fn keys_are_independent() {
     let (limiter, _) = hourly(3);
     for key in 0..10_000 {
-        assert_eq!(limiter.cost(2).check(&key).remaining(), 1, "of key {key}");
+        assert_eq!(limiter.request(&key).cost(2).check().remaining(), 1, "of key {key}");
     }
     for key in 0..10_000 {
-        assert!(!limiter.cost(2).check(&key).is_allowed(), "key {key}");
+        assert!(!limiter.request(&key).cost(2).check().is_allowed(), "key {key}");
         assert!(limiter.check(&key).is_allowed(), "key {key}");
     }
     assert_eq!(limiter.stats().keys, 10_000);
@@ -50,11 +51,11 @@ fn keys_are_independent() {
 #[test]
 fn operations_that_charge_nothing_add_no_key() {
     let (limiter, _) = hourly(3);
-    assert_eq!(limiter.peek(&1).remaining(), 2);
-    assert_eq!(limiter.cost(0).check(&2).remaining(), 3);
-    assert_eq!(limiter.cost(4).check(&3).outcome, Outcome::Never);
-    limiter.cost(1).refund(&4);
-    limiter.reset(&5);
+    assert_eq!(limiter.request(&1).peek().remaining(), 2);
+    assert_eq!(limiter.request(&2).cost(0).check().remaining(), 3);
+    assert_eq!(limiter.request(&3).cost(4).check().outcome, Outcome::Never);
+    limiter.request(&4).cost(1).refund();
+    limiter.request(&5).reset();
     assert_eq!(limiter.stats().keys, 0);
 }
 
@@ -62,13 +63,16 @@ fn operations_that_charge_nothing_add_no_key() {
 #[test]
 fn refund_to_an_unused_key_changes_nothing_in_either_limiter() {
     let clock = SettableClock::new();
-    let one = Limiter::new(Quota::per_second(10)).with_clock(clock.clone());
-    let many = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock.clone());
+    let one = Limiter::builder(Quota::per_second(10)).clock(clock.clone()).build();
+    let many = KeyedLimiter::<u64>::builder(Quota::per_second(10)).clock(clock.clone()).build();
     clock.set(Micros::new(1_000_000_000));
-    one.cost(5).refund();
-    many.cost(5).refund(&1);
+    one.request().cost(5).refund();
+    many.request(&1).cost(5).refund();
     clock.set(Micros::new(999_300_000));
-    assert_eq!((one.cost(0).peek().remaining(), many.cost(0).peek(&1).remaining()), (10, 10));
+    assert_eq!(
+        (one.request().cost(0).peek().remaining(), many.request(&1).cost(0).peek().remaining()),
+        (10, 10)
+    );
 }
 
 /// Every algorithm, with refunds, while the clock steps back and forth.
@@ -90,8 +94,8 @@ fn limiter_and_keyed_limiter_agree_while_the_clock_steps_back() {
     for text in rules {
         let (clock, mut random) = (SettableClock::new(), Random::seeded(1));
         let rule: Rule = text.parse().expect("a rule");
-        let one = Limiter::with(rule).with_clock(clock.clone());
-        let many = KeyedLimiter::<u64, _>::with(rule).with_clock(clock.clone());
+        let one = Limiter::builder_with(rule).clock(clock.clone()).build();
+        let many = KeyedLimiter::<u64, _>::builder_with(rule).clock(clock.clone()).build();
         let mut now = 1_000_000_000_000_u64;
         for step in 0..20_000 {
             now = match random.below(8) {
@@ -102,15 +106,15 @@ fn limiter_and_keyed_limiter_agree_while_the_clock_steps_back() {
             };
             clock.set(Micros::new(now));
             let cost = u32::try_from(random.below(7)).expect("a small cost");
-            let (one, many) = (one.cost(cost), many.cost(cost));
+            let (one, many) = (|| one.request().cost(cost), || many.request(&1).cost(cost));
             match random.below(6) {
                 0 | 1 => {
-                    one.refund();
-                    many.refund(&1);
-                    assert_eq!(one.peek(), many.peek(&1), "{text}: step {step} at {now}");
+                    one().refund();
+                    many().refund();
+                    assert_eq!(one().peek(), many().peek(), "{text}: step {step} at {now}");
                 }
-                2 => assert_eq!(one.force(), many.force(&1), "{text}: step {step} at {now}"),
-                _ => assert_eq!(one.check(), many.check(&1), "{text}: step {step} at {now}"),
+                2 => assert_eq!(one().force(), many().force(), "{text}: step {step} at {now}"),
+                _ => assert_eq!(one().check(), many().check(), "{text}: step {step} at {now}"),
             }
         }
     }
@@ -119,23 +123,23 @@ fn limiter_and_keyed_limiter_agree_while_the_clock_steps_back() {
 #[test]
 fn every_operation_applies_to_its_key() {
     let (limiter, clock) = hourly(10);
-    assert_eq!(limiter.cost(4).take(&1).amount, 4);
-    assert_eq!(limiter.cost(9).take(&1).amount, 6);
-    assert_eq!(limiter.cost(2).force(&1).remaining(), 0);
+    assert_eq!(limiter.request(&1).cost(4).take().amount, 4);
+    assert_eq!(limiter.request(&1).cost(9).take().amount, 6);
+    assert_eq!(limiter.request(&1).cost(2).force().remaining(), 0);
     assert_eq!(limiter.check(&1).retry_after(), Some(Wait::micros(3 * 360_000_000))); // two in debt, plus one
-    limiter.cost(5).refund(&1);
-    assert_eq!(limiter.cost(0).peek(&1).remaining(), 3);
+    limiter.request(&1).cost(5).refund();
+    assert_eq!(limiter.request(&1).cost(0).peek().remaining(), 3);
     clock.advance(Duration::from_secs(360));
-    assert_eq!(limiter.cost(0).peek(&1).remaining(), 4);
-    limiter.reset(&1);
+    assert_eq!(limiter.request(&1).cost(0).peek().remaining(), 4);
+    limiter.request(&1).reset();
     assert_eq!(limiter.check(&1).remaining(), 9);
 }
 
 #[test]
 fn idle_keys_make_room_and_busy_ones_stay() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(1)).max_keys(10).on_full(OnFull::Refuse);
-    let limiter = limiter.with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_second(1)).max_keys(10).on_full(OnFull::Refuse);
+    let limiter = limiter.clock(clock.clone()).build();
     assert!((0..10).all(|key| limiter.check(&key).is_allowed()));
 
     let refused = limiter.check(&10);
@@ -150,11 +154,11 @@ fn idle_keys_make_room_and_busy_ones_stay() {
 
 #[test]
 fn reset_key_makes_room_immediately() {
-    let (limiter, _) = hourly(1);
-    let limiter = limiter.on_full(OnFull::Refuse).max_keys(2);
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_hour(1)).clock(ManualClock::new());
+    let limiter = limiter.on_full(OnFull::Refuse).max_keys(2).build();
     assert!(limiter.check(&1).is_allowed() && limiter.check(&2).is_allowed());
     assert!(!limiter.check(&3).is_allowed());
-    limiter.reset(&1);
+    limiter.request(&1).reset();
     assert!(limiter.check(&3).is_allowed());
 }
 
@@ -162,7 +166,7 @@ fn reset_key_makes_room_immediately() {
 fn large_states_fill_up_to_max_keys() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(Quota::per_hour(100));
-    let limiter = KeyedLimiter::<u64, _>::with(log).max_keys(5_000).with_clock(clock);
+    let limiter = KeyedLimiter::<u64, _>::builder_with(log).max_keys(5_000).clock(clock).build();
     assert!((0..5_000).all(|key| limiter.check(&key).is_allowed()));
     assert_eq!(limiter.check(&5_000).source, Source::Closed);
 }
@@ -171,47 +175,52 @@ fn large_states_fill_up_to_max_keys() {
 fn check_each_names_the_binding_rule() {
     let clock = ManualClock::new();
     let rules = (TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_day(3)));
-    let limiter = KeyedLimiter::<String, _>::with(rules).with_clock(clock.clone());
-    assert!(limiter.cost(2).check("a").is_allowed());
+    let limiter = KeyedLimiter::<String, _>::builder_with(rules).clock(clock.clone()).build();
+    assert!(limiter.request("a").cost(2).check().is_allowed());
 
-    let hasty = limiter.cost(1).check_each("a");
+    let hasty = limiter.request("a").cost(1).check_each();
     assert_eq!((hasty.decision.rule, hasty.decision.retry_after()), (RuleId(0), Some(Wait::micros(500_000))));
     assert_eq!(hasty.rules[1].remaining(), 1, "the other rule was charged nothing");
 
     clock.advance(SECOND);
     assert!(limiter.check("a").is_allowed());
-    let spent = limiter.cost(1).check_each("a");
+    let spent = limiter.request("a").cost(1).check_each();
     assert_eq!((spent.decision.rule, spent.rules[0].remaining()), (RuleId(1), 1));
 }
 
 #[test]
 fn switching_per_call_quotas_yields_no_extra_burst() {
     let (free, paid) = (Quota::per_hour(10), Quota::per_hour(100));
-    let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(free)).with_clock(ManualClock::new());
+    let limiter =
+        KeyedLimiter::<u64, _>::builder_with(PerCallBucket::new(free)).clock(ManualClock::new()).build();
     let mut passed = 0;
     for _ in 0..50 {
-        passed += limiter.quota(paid).cost(100).take(&1).amount;
-        passed += limiter.quota(free).cost(100).take(&1).amount;
+        passed += limiter.request(&1).quota(paid).cost(100).take().amount;
+        passed += limiter.request(&1).quota(free).cost(100).take().amount;
     }
     assert_eq!(passed, 100);
-    assert_eq!(limiter.quota(paid).cost(1).check(&2).remaining(), 99);
-    limiter.quota(free).cost(3).refund(&1);
-    assert_eq!(limiter.quota(paid).cost(0).peek(&1).remaining(), 3);
-    assert_eq!(limiter.quota(paid).cost(5).force(&1).remaining(), 0);
+    assert_eq!(limiter.request(&2).quota(paid).cost(1).check().remaining(), 99);
+    limiter.request(&1).quota(free).cost(3).refund();
+    assert_eq!(limiter.request(&1).quota(paid).cost(0).peek().remaining(), 3);
+    assert_eq!(limiter.request(&1).quota(paid).cost(5).force().remaining(), 0);
 }
 
 #[test]
 fn change_keeps_usage_also_when_states_change_size() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock);
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_second(10)).clock(clock).build();
     for key in 0..3_000 {
-        let _ = limiter.cost(7).check(&key);
+        let _ = limiter.request(&key).cost(7).check();
     }
     // 999,983 has no common divisor with a million: its states take two words instead of one.
     for quota in [Quota::per_second(20), Quota::per_second(999_983), Quota::per_second(12)] {
         limiter.change(TokenBucket::new(quota));
         for key in 0..3_000 {
-            assert_eq!(limiter.cost(0).peek(&key).remaining(), quota.limit() - 7, "{quota}, key {key}");
+            assert_eq!(
+                limiter.request(&key).cost(0).peek().remaining(),
+                quota.limit() - 7,
+                "{quota}, key {key}"
+            );
         }
     }
     assert_eq!(limiter.stats().keys, 3_000);
@@ -220,8 +229,9 @@ fn change_keeps_usage_also_when_states_change_size() {
 #[test]
 fn sliding_window_keeps_its_counts_when_it_gets_more_cells() {
     let day = Quota::per_day(10);
-    let limiter = KeyedLimiter::<u64, _>::with(SlidingWindow::new(day, 4)).with_clock(ManualClock::new());
-    assert!(limiter.cost(6).check(&1).is_allowed());
+    let limiter =
+        KeyedLimiter::<u64, _>::builder_with(SlidingWindow::new(day, 4)).clock(ManualClock::new()).build();
+    assert!(limiter.request(&1).cost(6).check().is_allowed());
     limiter.change(SlidingWindow::new(day, 24));
     assert_eq!(limiter.check(&1).remaining(), 3);
 }
@@ -233,11 +243,11 @@ struct Tally {
 }
 
 impl Observer for Tally {
-    fn allowed(&self, _: &Decision) {
+    fn allowed(&self, _: &Decision, _: &[Charge<'_>]) {
         self.allowed.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn denied(&self, decision: &Decision) {
+    fn denied(&self, decision: &Decision, _: &[Charge<'_>]) {
         self.denied[usize::from(decision.rule.0)].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -247,8 +257,8 @@ fn observer_sees_decisions_and_their_rule() {
     let tally = Arc::new(Tally::default());
     let rules = (TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_day(3)));
     let clock = ManualClock::new();
-    let limiter = Limiter::with(rules).with_clock(clock.clone()).with_observer(tally.clone());
-    let _ = (limiter.check(), limiter.check(), limiter.check(), limiter.peek());
+    let limiter = Limiter::builder_with(rules).clock(clock.clone()).observer(tally.clone()).build();
+    let _ = (limiter.check(), limiter.check(), limiter.check(), limiter.request().peek());
     clock.advance(SECOND);
     let _ = (limiter.check(), limiter.check());
     let [by_bucket, by_window] =
@@ -259,19 +269,19 @@ fn observer_sees_decisions_and_their_rule() {
 #[test]
 fn clock_set_back_neither_adds_quota_nor_locks_out() {
     let clock = SettableClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10)).with_clock(clock.clone());
-    clock.set(tidegate::Micros::new(3_600_000_000));
-    assert!(limiter.cost(10).check(&1).is_allowed());
-    clock.set(tidegate::Micros::new(0));
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_second(10)).clock(clock.clone()).build();
+    clock.set(Micros::new(3_600_000_000));
+    assert!(limiter.request(&1).cost(10).check().is_allowed());
+    clock.set(Micros::new(0));
     assert_eq!(limiter.check(&1).retry_after(), Some(Wait::micros(100_000)));
-    clock.set(tidegate::Micros::new(100_000));
+    clock.set(Micros::new(100_000));
     assert!(limiter.check(&1).is_allowed());
     assert!(!limiter.check(&1).is_allowed());
 }
 
 #[test]
 fn string_key_is_found_by_its_borrowed_forms() {
-    let limiter = KeyedLimiter::<String>::new(Quota::per_hour(2)).with_clock(ManualClock::new());
+    let limiter = KeyedLimiter::<String>::builder(Quota::per_hour(2)).clock(ManualClock::new()).build();
     assert!(limiter.check("alice").is_allowed());
     assert!(limiter.check(&String::from("alice")).is_allowed());
     assert!(!limiter.check("alice").is_allowed());
@@ -280,25 +290,32 @@ fn string_key_is_found_by_its_borrowed_forms() {
 #[test]
 fn per_call_rule_reads_the_state_written_by_another_rule() {
     let (limiter, clock) = hourly(60);
-    let slower = || limiter.by(TokenBucket::new(Quota::per_hour(6)));
-    assert_eq!(slower().cost(2).check(&7).remaining(), 4); // a new key: 20 minutes in debt
-    assert_eq!(limiter.cost(0).peek(&7).remaining(), 40);
-    assert_eq!(limiter.cost(10).check(&7).remaining(), 30); // 30 minutes
-    assert_eq!(slower().cost(0).peek(&7).remaining(), 3);
-    assert_eq!(slower().cost(4).check(&7).outcome, Outcome::RetryAfter(Wait::micros(600 * 1_000_000)));
-    assert_eq!(slower().cost(0).peek(&7).remaining(), 3, "a denial charges nothing");
+    let slower =
+        || limiter.request(&7).by(TokenBucket::new(Quota::per_hour(6))).expect("the same state size");
+    assert_eq!(slower().cost(2).check().remaining(), 4); // a new key: 20 minutes in debt
+    assert_eq!(limiter.request(&7).cost(0).peek().remaining(), 40);
+    assert_eq!(limiter.request(&7).cost(10).check().remaining(), 30); // 30 minutes
+    assert_eq!(slower().cost(0).peek().remaining(), 3);
+    assert_eq!(slower().cost(4).check().outcome, Outcome::RetryAfter(Wait::micros(600 * 1_000_000)));
+    assert_eq!(slower().cost(0).peek().remaining(), 3, "a denial charges nothing");
     clock.advance(600 * SECOND);
-    assert_eq!(slower().cost(4).check(&7).remaining(), 0);
-    slower().cost(6).refund(&7);
-    assert_eq!(limiter.cost(0).peek(&7).remaining(), 60);
+    assert_eq!(slower().cost(4).check().remaining(), 0);
+    slower().cost(6).refund();
+    assert_eq!(limiter.request(&7).cost(0).peek().remaining(), 60);
 }
 
 #[test]
-fn per_call_rule_with_another_state_size_is_ignored() {
+fn per_call_rule_with_another_state_size_is_refused_and_charges_nothing() {
     let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(2)); // one word on the steady clock
-    let wide = || limiter.by(TokenBucket::new(Quota::per_second(999_983))); // two
-    assert_eq!(wide().check(&7).limit(), 2);
-    assert!(wide().check(&7).is_allowed());
-    assert!(!wide().check(&7).is_allowed());
+    let wide = || limiter.request(&7).by(TokenBucket::new(Quota::per_second(999_983))); // two
+    let refused = wide().expect_err("another size");
+    assert_eq!((refused.words, refused.expected), (2, 1));
+    assert_eq!(
+        refused.to_string(),
+        "the algorithm needs states of 2 words, but the limiter stores 1; use parameters of the same size, or `change`"
+    );
+    assert!(wide().is_err());
+    assert_eq!(limiter.request(&7).cost(0).peek().remaining(), 2);
+    assert!(limiter.check(&7).is_allowed() && limiter.check(&7).is_allowed());
     assert!(!limiter.check(&7).is_allowed());
 }

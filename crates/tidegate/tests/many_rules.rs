@@ -6,10 +6,9 @@
 #![cfg(target_pointer_width = "64")]
 
 use allocation_counter::measure;
-use tidegate::{
-    Algorithm, FixedWindow, KeyedLimiter, ManualClock, OnFull, Part, Policy, Quota, Rule, RuleId, SlidingLog,
-    SlidingWindow, TokenBucket,
-};
+use tidegate::algorithm::{Algorithm, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{KeyedLimiter, ManualClock, OnFull, Policy, Quota, Rule};
 
 const RULES: u16 = 1_000;
 
@@ -20,9 +19,13 @@ fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
     (made.expect("make ran"), usize::try_from(measured.bytes_current).expect("more than before"))
 }
 
+fn name(number: u16) -> String {
+    format!("rule {number}")
+}
+
 fn policy(rule: impl Fn(u16) -> Rule) -> Policy<Rule, ManualClock> {
-    let rules = (0..RULES).fold(Policy::builder(), |rules, n| rules.rule(format!("rule {n}"), rule(n)));
-    rules.build_with_clock(ManualClock::new()).expect("every rule has a name of its own")
+    let rules = (0..RULES).fold(Policy::builder(), |rules, n| rules.rule(name(n), rule(n)));
+    rules.clock(ManualClock::new()).build().expect("every rule has a name of its own")
 }
 
 fn bucket(_: u16) -> Rule {
@@ -36,12 +39,12 @@ fn log(_: u16) -> Rule {
 fn check_each(policy: &Policy<Rule, ManualClock>) {
     for n in 0..RULES {
         let part = Part::of(RuleId(n)).key("10.0.0.1");
-        assert!(policy.check(&[part]).expect("the rule is there").is_allowed());
+        assert!(policy.request().parts(&[part]).check().expect("the rule is there").is_allowed());
     }
 }
 
 fn reported_bytes(policy: &Policy<Rule, ManualClock>) -> usize {
-    (0..RULES).map(|n| policy.stats(RuleId(n)).expect("a rate").bytes).sum()
+    (0..RULES).map(|n| policy.stats(&name(n)).expect("a rate").bytes).sum()
 }
 
 #[test]
@@ -86,8 +89,8 @@ fn assert_bytes_while_growing<A: Algorithm + Clone>(
     keys: u64,
 ) {
     let make = || {
-        let limiter = KeyedLimiter::<u64, A>::with(algorithm).max_keys(max_keys).on_full(on_full);
-        limiter.with_clock(ManualClock::new())
+        let limiter = KeyedLimiter::<u64, A>::builder_with(algorithm).max_keys(max_keys).on_full(on_full);
+        limiter.clock(ManualClock::new()).build()
     };
     let (limiter, first) = held(make);
     let fixed = first - limiter.stats().bytes;
@@ -115,7 +118,8 @@ fn reported_bytes_are_the_allocated_bytes() {
 
 #[test]
 fn reported_bytes_include_the_table_of_an_earlier_rule() {
-    let (limiter, first) = held(|| KeyedLimiter::<u64, Rule>::with(bucket(0)).with_clock(ManualClock::new()));
+    let (limiter, first) =
+        held(|| KeyedLimiter::<u64, Rule>::builder_with(bucket(0)).clock(ManualClock::new()).build());
     let fixed = first - limiter.stats().bytes;
     let ((), grown) = held(|| (0..2_000).for_each(|key| _ = limiter.check(&key)));
     let ((), changed) = held(|| limiter.change(log(0)));
@@ -130,7 +134,7 @@ fn reported_bytes_include_the_table_of_an_earlier_rule() {
 /// A table is never much larger than its keys need, for any number of keys.
 #[test]
 fn table_grows_with_its_keys() {
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_hour(10)).with_clock(ManualClock::new());
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_hour(10)).clock(ManualClock::new()).build();
     let fixed = limiter.stats().bytes;
     for (keys, most) in
         [(1, 2_000), (50, 2_000), (200, 7_000), (800, 25_000), (1_500, 70_000), (10_000, 700_000)]

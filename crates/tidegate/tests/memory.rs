@@ -1,7 +1,6 @@
 //! Memory is part of the contract: a flood of keys takes at most `max_keys` entries.
 //!
-//! A flood cannot exhaust the machine's memory, and a key cannot get a fresh burst by pushing other keys
-//! out. A key that finds no room shares sketch cells: it never gets more than its quota, and the test
+//! A flood cannot exhaust the machine's memory, and a key cannot get a fresh burst by evicting other keys. A key that finds no room shares sketch cells: it never gets more than its quota, and the test
 //! prints how much less it gets. Resident memory belongs to the whole process, so this file has a single
 //! test.
 
@@ -9,7 +8,9 @@
 
 use std::time::Duration;
 
-use tidegate::{Decision, KeyedLimiter, ManualClock, Micros, Quota, Source, TokenBucket};
+use tidegate::algorithm::TokenBucket;
+use tidegate::clock::Micros;
+use tidegate::{Decision, KeyedLimiter, ManualClock, Quota, Source};
 
 type Keys = KeyedLimiter<u64, TokenBucket, ManualClock>;
 
@@ -24,9 +25,9 @@ const QUOTA: Quota = Quota::per_hour(1).burst(5);
 
 /// Keys 0 to 999 are in the table before the flood; each has used from 1 to 5.
 const RESIDENTS: u64 = 1_000;
-/// One of them that has used its whole quota, and keeps retrying.
+/// One of these keys, which has used its whole quota and keeps retrying.
 const INSISTENT: u64 = 4;
-/// One in so many keys of the flood takes as much as it can.
+/// One in this many keys of the flood uses as much as it can.
 const GREEDY: u64 = 100;
 
 fn used_by(resident: u64) -> u32 {
@@ -48,7 +49,7 @@ fn assert_bounded(baseline: usize) {
 
 fn settle_residents(limiter: &Keys) {
     for resident in 0..RESIDENTS {
-        assert!(limiter.cost(used_by(resident)).check(&resident).is_allowed());
+        assert!(limiter.request(&resident).cost(used_by(resident)).check().is_allowed());
     }
 }
 
@@ -101,13 +102,13 @@ fn assert_refused_by_its_own_state(decision: Decision, clock: &ManualClock) {
 }
 
 fn since_start(clock: &ManualClock) -> Duration {
-    Duration::from_micros(tidegate::Clock::now(clock).get())
+    Duration::from_micros(tidegate::clock::Clock::now(clock).get())
 }
 
 /// Exact to the unit and the microsecond, as without the flood.
 fn assert_residents_are_untouched(limiter: &Keys, clock: &ManualClock) {
     for resident in 0..RESIDENTS {
-        let (found, used) = (limiter.cost(0).peek(&resident), used_by(resident));
+        let (found, used) = (limiter.request(&resident).cost(0).peek(), used_by(resident));
         assert_eq!(found.remaining(), 5 - u64::from(used));
         assert_eq!(found.reset_after(), used * HOUR - since_start(clock));
     }
@@ -117,7 +118,7 @@ fn assert_residents_are_untouched(limiter: &Keys, clock: &ManualClock) {
 fn flood_of_ten_million_keys_stays_within_max_keys_and_memory() {
     let baseline = resident_bytes();
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(QUOTA).max_keys(MAX_KEYS).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::builder(QUOTA).max_keys(MAX_KEYS).clock(clock.clone()).build();
     settle_residents(&limiter);
 
     let flooded = flood(&limiter, &clock, baseline);

@@ -4,9 +4,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use tidegate::{Bursty, Clock, ManualClock, Micros, Pacer, Quota, TooLong, Wait, WarmUp};
+use tidegate::algorithm::{Bursty, WarmUp};
+use tidegate::clock::{Clock, Micros};
+use tidegate::{AcquireError, Decision, ManualClock, Outcome, Pacer, Quota, Wait};
 
-const THREADS: u64 = 8;
+const THREADS: u32 = 8;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn five() -> Quota {
@@ -24,22 +26,30 @@ struct Paced {
 }
 
 impl Paced {
-    fn with(pacing: impl Into<tidegate::Pacing>) -> Self {
+    fn with(pacing: impl Into<tidegate::algorithm::Pacing>) -> Self {
         let clock = ManualClock::new();
         clock.advance_to(Micros::new(1_760_000_000_000_000));
-        Paced { pacer: Pacer::with(pacing).with_clock(clock.clone()), clock }
+        Paced { pacer: Pacer::builder_with(pacing).clock(clock.clone()).build(), clock }
     }
 
-    /// Waits for `permits`; returns the wait in milliseconds.
-    fn acquire(&self, permits: u64) -> u64 {
-        let wait =
-            self.pacer.try_acquire_timeout(permits, Duration::MAX).expect("before the end of the clock");
+    /// Charges `cost`, however long the wait, and returns the wait.
+    fn charge(&self, cost: u32) -> Wait {
+        let request = self.pacer.request().cost(cost).timeout(Duration::MAX);
+        let reservation = request.reserve().expect("before the end of the time line");
+        let wait = reservation.wait();
+        reservation.keep();
+        wait
+    }
+
+    /// Waits for `cost`; returns the wait in milliseconds.
+    fn acquire(&self, cost: u32) -> u64 {
+        let wait = self.charge(cost);
         self.clock.advance(wait.duration());
         wait.as_micros() / 1_000
     }
 
-    fn acquire_each(&self, permits: &[u64]) -> Vec<u64> {
-        permits.iter().map(|&permits| self.acquire(permits)).collect()
+    fn acquire_each(&self, costs: &[u32]) -> Vec<u64> {
+        costs.iter().map(|&cost| self.acquire(cost)).collect()
     }
 
     fn idle(&self, long: Duration) {
@@ -47,7 +57,7 @@ impl Paced {
     }
 
     fn wait(&self) -> Wait {
-        self.pacer.peek().expect("before the end of the clock")
+        self.pacer.request().peek().retry_after().unwrap_or_default()
     }
 }
 
@@ -74,33 +84,51 @@ fn warm_up_matches_the_published_values() {
 #[test]
 fn try_with_a_short_timeout_is_refused_and_not_charged() {
     let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-    assert_eq!(pacer.try_acquire(1), Ok(()));
-    let refused = Err(TooLong { wait: Wait::micros(200_000) });
-    assert_eq!(pacer.try_acquire_timeout(1, Duration::from_nanos(199_999_999)), refused);
-    assert_eq!(pacer.try_acquire_timeout(1, millis(200)), Ok(Wait::micros(200_000)));
+    assert!(pacer.check().is_allowed());
+    let short = pacer.request().timeout(Duration::from_nanos(199_999_999)).reserve().unwrap_err();
+    assert!(short.is_timeout());
+    assert_eq!(short.retry_after(), Some(Wait::micros(200_000)));
+    let enough = pacer.request().timeout(millis(200)).reserve().expect("long enough");
+    assert_eq!(enough.wait(), Wait::micros(200_000));
+    enough.keep();
     clock.advance(millis(400));
-    assert_eq!(pacer.try_acquire(u64::MAX), Ok(()), "the next request pays for it");
-    let too_long = pacer.try_acquire_timeout(1, Duration::MAX).unwrap_err();
-    assert_eq!(too_long.wait.as_micros(), Micros::MAX.since(clock.now()));
-    assert!(pacer.reserve(1).is_err());
-    assert_eq!(pacer.peek(), Err(too_long));
+    assert!(pacer.check().is_allowed(), "the refused request was not charged");
+}
+
+#[test]
+fn wait_beyond_the_end_of_the_clock_is_refused() {
+    let Paced { pacer, clock } = Paced::with(Bursty::new(Quota::per_hour(5)));
+    assert!(pacer.request().cost(u32::MAX).check().is_allowed(), "the next request pays for it");
+    let until_the_end = Wait::micros(Micros::MAX.since(clock.now()));
+    let refused = pacer.request().timeout(Duration::MAX).reserve().unwrap_err();
+    assert!(refused.is_never());
+    assert_eq!(
+        refused.to_string(),
+        "cost 1 could be allowed only after the year 2255, the end of the time line; use a smaller cost"
+    );
+    assert_eq!(pacer.request().reserve().unwrap_err(), refused);
+    for decision in [pacer.request().peek(), pacer.check()] {
+        assert_eq!((decision.outcome, decision.reset_after()), (Outcome::Never, until_the_end));
+    }
 }
 
 #[test]
 fn rate_change_keeps_every_reservation() {
     let Paced { pacer, clock } = Paced::with(Bursty::new(Quota::per_second(1)));
-    let reserved = [1, 1, 1].map(|permits| pacer.reserve(permits).expect("before the end of the clock"));
+    let reserved =
+        [1, 1, 1].map(|cost| pacer.request().cost(cost).reserve().expect("before the end of the time line"));
     assert_eq!(pacer.clone().set_rate(Quota::per_second(2)), Ok(()));
     assert_eq!(pacer.quota(), Quota::per_second(2));
     assert_eq!(
         reserved.each_ref().map(|reservation| reservation.wait().as_micros()),
         [0, 1_000_000, 2_000_000]
     );
-    let next = [1, 1].map(|permits| pacer.reserve(permits).expect("before the end of the clock"));
+    let next =
+        [1, 1].map(|cost| pacer.request().cost(cost).reserve().expect("before the end of the time line"));
     assert_eq!(next.each_ref().map(|reservation| reservation.wait().as_micros()), [3_000_000, 3_500_000]);
     clock.advance(4 * SECOND);
     drop((reserved, next));
-    assert_eq!(pacer.peek(), Ok(Wait::micros(0)));
+    assert_eq!(pacer.request().peek().outcome, Outcome::Allowed);
 }
 
 #[test]
@@ -117,8 +145,8 @@ fn rate_that_a_warm_up_cannot_represent_changes_nothing() {
 #[test]
 fn clones_share_one_queue() {
     let paced = Paced::with(Bursty::new(five()));
-    assert_eq!(paced.pacer.clone().try_acquire(1), Ok(()));
-    assert!(paced.pacer.try_acquire(1).is_err());
+    assert!(paced.pacer.clone().check().is_allowed());
+    assert!(!paced.pacer.check().is_allowed());
 }
 
 // --- cancelled reservations
@@ -126,34 +154,34 @@ fn clones_share_one_queue() {
 #[test]
 fn last_reservation_is_given_back_when_dropped_or_cancelled() {
     let paced = Paced::with(Bursty::new(five()));
-    paced.pacer.try_acquire(1).expect("the queue is empty");
-    drop(paced.pacer.reserve(10).expect("before the end of the clock"));
+    assert!(paced.pacer.check().is_allowed(), "the queue is empty");
+    drop(paced.pacer.request().cost(10).reserve().expect("before the end of the time line"));
     assert_eq!(paced.wait(), millis(200));
-    paced.pacer.reserve(10).expect("before the end of the clock").cancel();
+    paced.pacer.request().cost(10).reserve().expect("before the end of the time line").cancel();
     assert_eq!(paced.wait(), millis(200));
-    paced.pacer.reserve(10).expect("before the end of the clock").keep();
+    paced.pacer.request().cost(10).reserve().expect("before the end of the time line").keep();
     assert_eq!(paced.wait(), millis(2_200));
 }
 
 #[test]
 fn reservation_with_another_behind_it_is_not_given_back() {
     let paced = Paced::with(Bursty::new(five()));
-    paced.pacer.try_acquire(1).expect("the queue is empty");
-    let first = paced.pacer.reserve(10).expect("before the end of the clock");
-    let second = paced.pacer.reserve(1).expect("before the end of the clock");
+    assert!(paced.pacer.check().is_allowed(), "the queue is empty");
+    let first = paced.pacer.request().cost(10).reserve().expect("before the end of the time line");
+    let second = paced.pacer.request().reserve().expect("before the end of the time line");
     drop(first);
-    assert_eq!(paced.wait(), millis(2_400), "the second keeps its 2.2 s and its own permits");
+    assert_eq!(paced.wait(), millis(2_400), "the second keeps its 2.2 s and its own cost");
     second.cancel();
     assert_eq!(paced.wait(), millis(2_200));
 }
 
-/// A loop that holds its reservation while it works must not get its permits back at the end of each
+/// A loop that holds its reservation while it works must not get its charge back at the end of each
 /// iteration.
 #[test]
 fn reservation_dropped_after_its_instant_stays_charged() {
     let paced = Paced::with(Bursty::new(five()));
     for round in 0..5 {
-        let reservation = paced.pacer.reserve(1).expect("before the end of the clock");
+        let reservation = paced.pacer.request().reserve().expect("before the end of the time line");
         assert_eq!(reservation.wait(), millis(if round == 0 { 0 } else { 200 }));
         paced.clock.advance(reservation.wait().duration());
     }
@@ -164,9 +192,9 @@ fn reservation_dropped_after_its_instant_stays_charged() {
 #[test]
 fn reservation_can_be_cancelled_up_to_its_instant() {
     let paced = Paced::with(Bursty::new(five()));
-    paced.pacer.reserve(3).expect("before the end of the clock").cancel();
+    paced.pacer.request().cost(3).reserve().expect("before the end of the time line").cancel();
     assert_eq!(paced.wait(), Duration::ZERO);
-    let reservation = paced.pacer.reserve(3).expect("before the end of the clock");
+    let reservation = paced.pacer.request().cost(3).reserve().expect("before the end of the time line");
     paced.clock.advance(Duration::from_micros(1));
     reservation.cancel();
     assert_eq!(paced.wait(), Duration::from_micros(599_999));
@@ -175,8 +203,8 @@ fn reservation_can_be_cancelled_up_to_its_instant() {
 #[test]
 fn cancel_after_a_rate_change_gives_nothing_back() {
     let paced = Paced::with(Bursty::new(five()));
-    paced.pacer.try_acquire(1).expect("the queue is empty");
-    let reservation = paced.pacer.reserve(5).expect("before the end of the clock");
+    assert!(paced.pacer.check().is_allowed(), "the queue is empty");
+    let reservation = paced.pacer.request().cost(5).reserve().expect("before the end of the time line");
     paced.pacer.set_rate(Quota::per_second(5)).expect("a rate that fits");
     reservation.cancel();
     assert_eq!(paced.wait(), millis(1_200));
@@ -185,7 +213,7 @@ fn cancel_after_a_rate_change_gives_nothing_back() {
 // --- threads
 
 /// Runs `each` on eight threads in parallel, and collects the results.
-fn on_threads<T: Send>(each: impl Fn(u64) -> Vec<T> + Sync) -> Vec<T> {
+fn on_threads<T: Send>(each: impl Fn(u32) -> Vec<T> + Sync) -> Vec<T> {
     let start = Barrier::new(usize::try_from(THREADS).expect("a few"));
     thread::scope(|scope| {
         let run = |index| {
@@ -207,66 +235,62 @@ fn concurrent_reservations_have_no_gap_and_no_overlap() {
     let quota = Quota::every(Duration::from_micros(10));
     for paced in [Paced::with(Bursty::new(quota)), Paced::with(WarmUp::new(quota, SECOND).cold_factor(1))] {
         let mut reservations = on_threads(|index| {
-            let reservation = |round: u64| {
-                let permits = 1 + (index + round) % 3;
-                let wait = paced
-                    .pacer
-                    .try_acquire_timeout(permits, Duration::MAX)
-                    .expect("before the end of the clock");
-                (wait.as_micros(), permits)
+            let reservation = |round: u32| {
+                let cost = 1 + (index + round) % 3;
+                (paced.charge(cost).as_micros(), u64::from(cost))
             };
             (0..1_000).map(reservation).collect()
         });
         reservations.sort_unstable();
         let mut free = 0;
-        for (wait, permits) in reservations {
+        for (wait, cost) in reservations {
             assert_eq!(wait, free);
-            free += permits * 10;
+            free += cost * 10;
         }
         assert_eq!(paced.wait().as_micros(), free);
     }
 }
 
-/// Threads wait by advancing the clock: the admitted permits never exceed the rate times the elapsed time.
+/// Threads wait by advancing the clock: the admitted costs never exceed the rate times the elapsed time.
 #[test]
 fn concurrent_waits_keep_the_rate() {
     let quota = Quota::per_second(80_000);
     let paced = Paced::with(Bursty::new(quota).max_burst(Duration::ZERO));
     let began = paced.clock.now();
-    let permits: u64 = on_threads(|index| {
-        let round = |round: u64| {
-            let permits = 1 + (index + round) % 5;
+    let cost: u64 = on_threads(|index| {
+        let round = |round: u32| {
+            let cost = 1 + (index + round) % 5;
             let now = paced.clock.now();
-            let wait =
-                paced.pacer.try_acquire_timeout(permits, Duration::MAX).expect("before the end of the clock");
+            let wait = paced.charge(cost);
             paced.clock.advance_to(now.plus(wait.as_micros()));
-            permits
+            u64::from(cost)
         };
         (0..2_000).map(round).collect()
     })
     .into_iter()
     .sum();
-    // All permits are paid for when the next one is free, at 25/2 µs each.
+    // All of it is paid for when the next request is free, at 25/2 µs each.
     let paid = paced.clock.now().since(began) + paced.wait().as_micros();
-    assert!(permits * 25 <= 2 * paid, "{permits} within {paid} µs");
+    assert!(cost * 25 <= 2 * paid, "{cost} within {paid} µs");
 }
 
 /// Some reservations are kept, some cancelled, and the rate changes: each kept one is still at least as far
-/// from the one before as that one's permits are worth at the fastest rate.
+/// from the one before as that one's cost is worth at the fastest rate.
 #[test]
 fn kept_reservations_do_not_overlap_while_others_are_cancelled() {
     let rates = [Quota::every(Duration::from_micros(10)), Quota::every(Duration::from_micros(30))];
     let paced = Paced::with(Bursty::new(rates[0]));
-    paced.pacer.try_acquire(1_000).expect("the queue is empty");
+    assert!(paced.pacer.request().cost(1_000).check().is_allowed(), "the queue is empty");
     let mut kept = on_threads(|index| {
         let mut kept = Vec::new();
         for round in 0..2_000 {
-            let permits = 1 + (index + round) % 3;
-            let reservation = paced.pacer.reserve(permits).expect("before the end of the clock");
+            let cost = 1 + (index + round) % 3;
+            let reservation =
+                paced.pacer.request().cost(cost).reserve().expect("before the end of the time line");
             if round % 3 == 0 {
                 reservation.cancel();
             } else {
-                kept.push((reservation.wait().as_micros(), permits));
+                kept.push((reservation.wait().as_micros(), u64::from(cost)));
                 reservation.keep();
             }
             if index == 0 && round % 100 == 0 {
@@ -278,11 +302,11 @@ fn kept_reservations_do_not_overlap_while_others_are_cancelled() {
     });
     kept.sort_unstable();
     for pair in kept.windows(2) {
-        let [(wait, permits), (next, _)] = pair else { unreachable!("windows of two") };
-        assert!(wait + permits * 10 <= *next, "{permits} at {wait}, and another at {next}");
+        let [(wait, cost), (next, _)] = pair else { unreachable!("windows of two") };
+        assert!(wait + cost * 10 <= *next, "{cost} at {wait}, and another at {next}");
     }
-    let (last, permits) = kept[kept.len() - 1];
-    assert!(paced.wait().as_micros() >= last + permits * 10);
+    let (last, cost) = kept[kept.len() - 1];
+    assert!(paced.wait().as_micros() >= last + cost * 10);
 }
 
 // --- waiting
@@ -298,33 +322,42 @@ mod waiting {
         wait.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    /// Returns when a wait passed; `None` while pending.
+    fn passed_at(wait: Pin<&mut impl Future<Output = Result<Decision, AcquireError>>>) -> Option<Micros> {
+        match poll_once(wait) {
+            Poll::Ready(passed) => {
+                let decision = passed.expect("before the end of the time line");
+                assert_eq!(decision.outcome, Outcome::Allowed);
+                Some(decision.at())
+            }
+            Poll::Pending => None,
+        }
+    }
+
     fn millis_left(pacer: &Pacer<ManualClock>) -> u128 {
-        pacer.peek().expect("before the end of the clock").duration().as_millis()
+        pacer.request().peek().retry_after().unwrap_or_default().duration().as_millis()
     }
 
     #[test]
-    fn wait_ends_at_its_instant_and_reports_its_length() {
+    fn wait_ends_at_its_instant_and_reports_it() {
         let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-        let mut first = pin!(pacer.acquire(5));
-        assert_eq!(
-            poll_once(first.as_mut()),
-            Poll::Ready(Ok(Wait::micros(0))),
-            "the next request pays for it"
-        );
-        let mut second = pin!(pacer.acquire(1));
+        let began = clock.now();
+        let mut first = pin!(pacer.request().cost(5).acquire());
+        assert_eq!(passed_at(first.as_mut()), Some(began), "the next request pays for it");
+        let mut second = pin!(pacer.acquire());
         assert!(poll_once(second.as_mut()).is_pending());
         clock.advance(millis(999));
         assert!(poll_once(second.as_mut()).is_pending());
         clock.advance(millis(1));
-        assert_eq!(poll_once(second.as_mut()), Poll::Ready(Ok(Wait::micros(1_000_000))));
+        assert_eq!(passed_at(second.as_mut()), Some(began.plus(1_000_000)));
     }
 
     #[test]
     fn dropped_wait_is_given_back() {
         let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-        pacer.try_acquire(1).expect("the first request needs no wait");
+        assert!(pacer.check().is_allowed(), "the first request needs no wait");
         {
-            let mut wait = pin!(pacer.acquire(10));
+            let mut wait = pin!(pacer.request().cost(10).acquire());
             assert!(poll_once(wait.as_mut()).is_pending());
             assert_eq!(millis_left(&pacer), 2_200);
             clock.advance(millis(100));
@@ -335,9 +368,9 @@ mod waiting {
     #[test]
     fn finished_wait_is_not_given_back() {
         let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-        pacer.try_acquire(1).expect("the first request needs no wait");
+        assert!(pacer.check().is_allowed(), "the first request needs no wait");
         {
-            let mut wait = pin!(pacer.acquire(1));
+            let mut wait = pin!(pacer.request().acquire());
             assert!(poll_once(wait.as_mut()).is_pending());
             clock.advance(millis(200));
             assert!(poll_once(wait.as_mut()).is_ready());
@@ -348,13 +381,17 @@ mod waiting {
     #[test]
     fn timeout_too_short_is_refused_immediately_and_not_charged() {
         let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-        pacer.try_acquire(1).expect("the first request needs no wait");
+        assert!(pacer.check().is_allowed(), "the first request needs no wait");
         let short = Duration::from_micros(199_999);
-        let refused = TooLong { wait: Wait::micros(200_000) };
-        assert_eq!(poll_once(pin!(pacer.acquire_timeout(1, short))), Poll::Ready(Err(refused)));
-        assert_eq!(pacer.acquire_blocking_timeout(1, short), Err(refused));
+        let refused = pacer.request().timeout(short).acquire_blocking().unwrap_err();
+        assert!(refused.is_timeout());
+        assert_eq!(
+            refused.to_string(),
+            "the wait would be 200ms, longer than the timeout of 199.999ms; retry after 200ms"
+        );
+        assert_eq!(poll_once(pin!(pacer.request().timeout(short).acquire())), Poll::Ready(Err(refused)));
         assert_eq!(millis_left(&pacer), 200);
-        let mut enough = pin!(pacer.acquire_timeout(1, millis(200)));
+        let mut enough = pin!(pacer.request().timeout(millis(200)).acquire());
         assert!(poll_once(enough.as_mut()).is_pending());
         clock.advance(millis(200));
         assert!(poll_once(enough.as_mut()).is_ready());
@@ -363,17 +400,18 @@ mod waiting {
     #[test]
     fn blocked_threads_pass_at_consecutive_instants() {
         let Paced { pacer, clock } = Paced::with(Bursty::new(five()));
-        pacer.try_acquire(1).expect("the first request needs no wait");
+        assert!(pacer.check().is_allowed(), "the first request needs no wait");
+        let began = clock.now();
         thread::scope(|scope| {
-            let waits = [(); 3].map(|()| scope.spawn(|| pacer.acquire_blocking(1)));
+            let waits = [(); 3].map(|()| scope.spawn(|| pacer.request().acquire_blocking()));
             while millis_left(&pacer) < 800 {
                 thread::yield_now(); // until all three have reserved
             }
             clock.advance(millis(600));
-            let mut waited =
-                waits.map(|wait| wait.join().expect("no panic").expect("waited").as_micros() / 1_000);
-            waited.sort_unstable();
-            assert_eq!(waited, [200, 400, 600]);
+            let mut passed =
+                waits.map(|wait| wait.join().expect("no panic").expect("waited").at().since(began) / 1_000);
+            passed.sort_unstable();
+            assert_eq!(passed, [200, 400, 600]);
         });
     }
 }

@@ -4,25 +4,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::{InvalidPolicy, ManualClock, Part, Policy, PolicyBuilder, Quota, Rule, RuleId};
+use tidegate::builder::PolicyBuilder;
+use tidegate::{InvalidPolicy, ManualClock, Policy, Quota, Rule};
 
 type Rules = Policy<Rule, ManualClock>;
 
 fn policy(rules: PolicyBuilder) -> (Rules, ManualClock) {
     let clock = ManualClock::new();
-    (rules.build().expect("a valid policy").with_clock(clock.clone()), clock)
-}
-
-fn part<'a>(policy: &Rules, name: &str, key: &'a str) -> Part<'a> {
-    Part::of(policy.id(name).expect("a rule of this name")).key(key)
+    (rules.clock(clock.clone()).build().expect("a valid policy"), clock)
 }
 
 fn left(policy: &Rules, name: &str, key: &str) -> u64 {
-    policy.peek(&[part(policy, name, key).cost(0)]).expect("a valid request").remaining()
+    policy.request().rule_for(name, key).cost(0).peek().expect("a valid request").remaining()
 }
 
+/// A permit is released immediately.
 fn passes(policy: &Rules, name: &str, key: &str, cost: u32) -> bool {
-    policy.check(&[part(policy, name, key).cost(cost)]).expect("a valid request").is_allowed()
+    match policy.request().rule_for(name, key).cost(cost).try_acquire() {
+        Ok(_) => true,
+        Err(refused) => {
+            assert_eq!(refused.invalid_request(), None, "a valid request");
+            false
+        }
+    }
 }
 
 #[test]
@@ -70,10 +74,10 @@ fn rule_removed_and_added_again_starts_empty() {
 #[test]
 fn held_permits_stay_held_across_a_reload() {
     let (old, _) = policy(Policy::builder().concurrency("a", 2));
-    let held = old.check(&[part(&old, "a", "k").cost(2)]).expect("a valid request");
+    let held = old.request().rule_for("a", "k").cost(2).try_acquire().expect("two of two are free");
     let new = old.reload(Policy::builder().concurrency("a", 3)).expect("a valid policy");
-    let third = new.check(&[part(&new, "a", "k")]).expect("a valid request");
-    assert!(third.is_allowed() && !passes(&new, "a", "k", 1));
+    let third = new.request().rule_for("a", "k").try_acquire();
+    assert!(third.is_ok() && !passes(&new, "a", "k", 1));
     drop(held);
     assert!(passes(&new, "a", "k", 2), "released to the new policy");
     let rate = new.reload(Policy::builder().rule("a", Quota::per_hour(1))).expect("a valid policy");
@@ -104,8 +108,8 @@ fn concurrent_reloads_neither_lose_charges_nor_add_quota() {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let policy = current.read().expect("no thread panics").clone();
-                    let request = [Part::of(RuleId(1)).key("k")];
-                    let taken = (0..100).filter(|_| policy.check(&request).is_ok_and(|it| it.is_allowed()));
+                    let check = || policy.request().rule_for("a", "k").check();
+                    let taken = (0..100).filter(|_| check().is_ok_and(|it| it.is_allowed()));
                     passed.fetch_add(taken.count() as u64, Ordering::Relaxed);
                 }
             });

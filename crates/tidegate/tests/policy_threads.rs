@@ -8,25 +8,25 @@
 //!
 //! `TIDEGATE_DECISIONS` sets the number of decisions per thread and run.
 
+mod linearizability;
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
 mod oracle;
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
-mod replay;
 
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use linearizability::{Record, Tally, replay};
 use oracle::{Bucket, CellCounts, Log, Oldest, Window};
 use random::Random;
-use replay::{Record, Tally, replay};
-use tidegate::{
-    Admission, Clock, ClockKind, FixedWindow, ManualClock, Part, Policy, Quota, Rule, RuleId, SlidingLog,
-    SlidingWindow, Source, SteadyClock, TokenBucket,
-};
+use tidegate::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate::clock::{Clock, ClockKind};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Admission, ManualClock, Policy, Quota, Rule, Source, SteadyClock};
 
 const THREADS: usize = 8;
 const COMPANIES: u64 = 4;
@@ -161,7 +161,7 @@ fn run_threads<C: Pass>(policy: &Policy<Rule, C>, clock: &C) -> Groups {
         for number in 0..decisions() {
             clock.pass(&mut random);
             let request = request(&mut random);
-            let admission = policy.check_each(&parts(&request)).expect("a valid request");
+            let admission = policy.check_each_parts(&parts(&request)).expect("a valid request");
             records.extend(records_of(request, &admission, thread, number));
         }
         records
@@ -210,9 +210,9 @@ fn run_on<C: Pass>(clock: &C, limits: [Limit; 3]) {
         .rule("company", rules[1].0)
         .rule("user", rules[2].0)
         .max_keys(80)
+        .clock(clock.clone())
         .build()
-        .expect("a valid policy")
-        .with_clock(clock.clone());
+        .expect("a valid policy");
     let mut all = [Tally::default(); 3];
     for ((rule, _), records) in run_threads(&policy, clock) {
         let rule = usize::from(rule.0);

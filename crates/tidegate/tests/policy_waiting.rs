@@ -1,5 +1,6 @@
 //! Waiting for a policy: queues at the states that deny a request, and what their waiters are guaranteed.
 
+#[allow(dead_code, reason = "shared by several tests, each of which uses some of it")]
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,9 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use tidegate::algorithm::LeakyQueue;
+use tidegate::builder::PolicyBuilder;
+use tidegate::clock::Micros;
+use tidegate::gate::{Part, RuleId};
+use tidegate::stats::{Charge, Observer};
 use tidegate::{
-    Admission, Decision, InvalidRequest, LeakyQueue, ManualClock, Micros, NotAdmitted, Observer, Outcome,
-    Part, Policy, Quota, Rule, RuleId, Wait, WaitRefused,
+    AcquireError, Admission, Decision, InvalidRequest, ManualClock, Outcome, Policy, Quota, Request, Rule,
+    Wait,
 };
 
 const MS: u64 = 1_000;
@@ -18,30 +24,31 @@ const USER: RuleId = RuleId(1);
 const CONCURRENCY: RuleId = RuleId(2);
 
 type Manual = Policy<Rule, ManualClock>;
-type Answer = Result<Admission, NotAdmitted>;
+type Answer = Result<Admission, AcquireError>;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// A global burst of five and one per 100 ms, one per hour for each user, two concurrent.
-fn policy() -> (Manual, ManualClock) {
-    let clock = ManualClock::new();
-    let policy = Policy::builder()
+fn rules(clock: &ManualClock) -> PolicyBuilder<Rule, ManualClock> {
+    Policy::builder()
         .rule("global", Quota::per_second(10).burst(5))
         .rule("user", Quota::per_hour(1))
         .concurrency("concurrency", 2)
         .max_waiting(3)
-        .build()
-        .expect("a valid policy")
-        .with_clock(clock.clone());
-    (policy, clock)
+        .clock(clock.clone())
+}
+
+fn policy() -> (Manual, ManualClock) {
+    let clock = ManualClock::new();
+    (rules(&clock).build().expect("a valid policy"), clock)
 }
 
 /// The same policy, with the global quota used up.
 fn exhausted() -> (Manual, ManualClock) {
     let (policy, clock) = policy();
-    assert!(policy.check(&[global(5)]).expect("valid").is_allowed());
+    assert!(policy.request().rule("global").cost(5).check().expect("valid").is_allowed());
     (policy, clock)
 }
 
@@ -58,16 +65,58 @@ fn concurrency(cost: u32) -> Part<'static> {
 }
 
 fn check(policy: &Manual, request: &[Part<'_>]) -> Decision {
-    policy.check(request).expect("a valid request").decision
+    policy.check_parts(request).expect("a valid request").decision
 }
 
 fn left(policy: &Manual, part: Part<'_>) -> u64 {
-    policy.peek(&[part.cost(0)]).expect("a valid request").remaining()
+    policy.request().parts(&[part.cost(0)]).peek().expect("a valid request").remaining()
 }
 
-fn refused(rule: RuleId, why: WaitRefused) -> NotAdmitted {
-    NotAdmitted::Refused { rule, why }
+/// Asserts which rule refused, and the message, which has the numbers that were compared.
+#[track_caller]
+fn assert_refused(error: &AcquireError, rule: (RuleId, &str), message: &str) {
+    assert_eq!((error.rule_id(), error.rule()), (rule.0, Some(rule.1)));
+    assert_eq!(error.to_string(), format!("rule {:?}: {message}", rule.1));
+    assert_eq!(error.invalid_request(), None);
 }
+
+#[track_caller]
+fn assert_never(error: &AcquireError, rule: (RuleId, &str), cost: u32, limit: u32) {
+    assert!(error.is_never() && error.retry_after().is_none(), "{error:?}");
+    let message =
+        format!("cost {cost} exceeds the limit of {limit}: it can never be allowed; use {limit} or less");
+    assert_refused(error, rule, &message);
+}
+
+/// The wait is known, and longer than the timeout.
+#[track_caller]
+fn assert_too_long(error: &AcquireError, rule: (RuleId, &str), wait: Wait, timeout: Wait) {
+    assert!(error.is_timeout(), "{error:?}");
+    assert_eq!(error.retry_after(), Some(wait));
+    let message =
+        format!("the wait would be {wait}, longer than the timeout of {timeout}; retry after {wait}");
+    assert_refused(error, rule, &message);
+}
+
+/// The timeout passed in a queue.
+#[track_caller]
+fn assert_timed_out(error: &AcquireError, rule: (RuleId, &str), timeout: Wait) {
+    assert!(error.is_timeout() && error.retry_after().is_none(), "{error:?}");
+    assert_refused(error, rule, &format!("timed out after {timeout}; retry later or use a longer timeout"));
+}
+
+#[track_caller]
+fn assert_queue_full(error: &AcquireError, rule: (RuleId, &str), max_waiting: usize) {
+    assert!(error.is_queue_full() && error.retry_after().is_none(), "{error:?}");
+    assert_refused(
+        error,
+        rule,
+        &format!("the queue is full: {max_waiting} requests are waiting; retry later"),
+    );
+}
+
+const GLOBAL_RULE: (RuleId, &str) = (GLOBAL, "global");
+const CONCURRENCY_RULE: (RuleId, &str) = (CONCURRENCY, "concurrency");
 
 // --- waits that are polled by hand
 
@@ -88,6 +137,13 @@ impl Wake for WakeCount {
 impl<'a> TestWait<'a> {
     fn new(future: impl Future<Output = Answer> + 'a) -> Self {
         TestWait { future: Box::pin(future), wakes: Arc::default() }
+    }
+
+    /// A wait that was polled once and is pending.
+    fn pending(request: Request<'a, Manual>) -> Self {
+        let mut wait = TestWait::new(request.acquire());
+        assert!(wait.poll().is_none(), "the request has to wait");
+        wait
     }
 
     /// Polls once; `None` while pending.
@@ -113,11 +169,9 @@ impl<'a> TestWait<'a> {
     }
 }
 
-/// A wait that was polled once and is pending.
+/// A pending wait of a request by parts.
 fn pending_wait<'a>(policy: &'a Manual, request: &'a [Part<'a>]) -> TestWait<'a> {
-    let mut wait = TestWait::new(policy.acquire(request));
-    assert!(wait.poll().is_none(), "the request has to wait");
-    wait
+    TestWait::pending(policy.request().parts(request))
 }
 
 // --- first come, first served
@@ -125,20 +179,18 @@ fn pending_wait<'a>(policy: &'a Manual, request: &'a [Part<'a>]) -> TestWait<'a>
 #[test]
 fn acquire_returns_immediately_when_quota_is_available() {
     let (policy, _) = policy();
-    let request = [global(1), user("alice"), concurrency(1)];
-    let admission =
-        TestWait::new(policy.acquire(&request)).poll().expect("ready immediately").expect("admitted");
+    let request = policy.request().rule("global").rule_for("user", "alice").rule("concurrency");
+    let admission = TestWait::new(request.acquire()).poll().expect("ready immediately").expect("admitted");
     assert_eq!((admission.decision.outcome, admission.permits.len()), (Outcome::Allowed, 1));
     assert_eq!((left(&policy, global(0)), left(&policy, concurrency(0))), (4, 1));
-    assert!(policy.acquire_blocking(&[global(1)]).is_ok());
+    assert!(policy.request().rule("global").acquire_blocking().is_ok());
     assert_eq!(policy.waiting(), 0);
 }
 
 #[test]
 fn waiters_are_served_in_order() {
     let (policy, clock) = exhausted();
-    let request = [global(1)];
-    let mut waits = [(); 3].map(|()| pending_wait(&policy, &request));
+    let mut waits = [(); 3].map(|()| TestWait::pending(policy.request().rule("global")));
     for passes in 0..3 {
         assert_eq!(policy.waiting(), 3 - passes);
         clock.advance(ms(99));
@@ -156,13 +208,13 @@ fn waiters_are_served_in_order() {
 #[test]
 fn large_request_is_not_starved_by_small_waiters() {
     let (policy, clock) = exhausted();
-    let (large, small) = ([global(5)], [global(1)]);
-    let mut large = pending_wait(&policy, &large);
+    let request = || policy.request().rule("global");
+    let mut large = TestWait::pending(request().cost(5));
     let mut waits = Vec::new();
     for step in 1..=5 {
         assert!(!large.is_woken());
         if step < 3 {
-            waits.push(pending_wait(&policy, &small));
+            waits.push(TestWait::pending(request()));
         }
         clock.advance(ms(100));
         assert!(waits.iter_mut().all(|wait| wait.passed_at().is_none()), "no request overtakes");
@@ -178,10 +230,11 @@ fn large_request_is_not_starved_by_small_waiters() {
 #[test]
 fn large_waiter_is_not_starved_by_checks() {
     let (policy, clock) = exhausted();
-    let (request, small) = ([global(5)], [global(1)]);
-    let mut large = pending_wait(&policy, &request);
+    let request = || policy.request().rule("global");
+    let check = || request().check().expect("valid");
+    let mut large = TestWait::pending(request().cost(5));
     for millis in 0..500 {
-        let decision = check(&policy, &small);
+        let decision = check();
         let first_waits = 500 - millis;
         assert_eq!(
             decision.outcome,
@@ -189,31 +242,28 @@ fn large_waiter_is_not_starved_by_checks() {
             "the wait of the first waiter"
         );
         assert_eq!((decision.rule, decision.remaining()), (GLOBAL, 0));
-        assert_eq!(policy.peek(&small).expect("valid"), decision, "peek agrees with check");
-        let each = policy.check_each(&[global(1), user("bob")]).expect("valid");
+        assert_eq!(request().peek().expect("valid"), decision, "peek agrees with check");
+        let each = request().rule_for("user", "bob").check_each().expect("valid");
         assert_eq!((each.decision, each.rules[1].outcome), (decision, Outcome::Allowed));
         clock.advance(ms(1));
     }
-    assert!(
-        !check(&policy, &small).is_allowed(),
-        "reserved for the waiter, even though it has not polled yet"
-    );
+    assert!(!check().is_allowed(), "reserved for the waiter, even though it has not polled yet");
     assert_eq!(left(&policy, global(0)), 5, "a cost of 0 queries the remaining quota and ignores the queue");
     assert_eq!(large.passed_at(), Some(500 * MS));
     assert_eq!(left(&policy, user("bob")), 1, "a denied request spends nothing");
     clock.advance(ms(100));
-    assert!(check(&policy, &small).is_allowed());
+    assert!(check().is_allowed());
 }
 
 #[test]
 fn waiter_for_its_own_bucket_does_not_hold_up_other_keys() {
     let (policy, clock) = policy();
-    let (alice, bob) = ([global(1), user("alice")], [global(1), user("bob")]);
-    assert!(check(&policy, &alice).is_allowed());
-    let mut waits = pending_wait(&policy, &alice);
+    let request = |user: &'static str| policy.request().rule("global").rule_for("user", user);
+    assert!(request("alice").check().expect("valid").is_allowed());
+    let mut waits = TestWait::pending(request("alice"));
     assert_eq!(left(&policy, global(0)), 4, "the waiter has charged nothing");
-    assert!(check(&policy, &bob).is_allowed());
-    assert!(policy.acquire_blocking(&[global(2)]).is_ok());
+    assert!(request("bob").check().expect("valid").is_allowed());
+    assert!(policy.request().rule("global").cost(2).acquire_blocking().is_ok());
     assert_eq!(
         check(&policy, &[user("alice")]).retry_after().expect("alice's waiter is first"),
         Duration::from_secs(3_600)
@@ -264,20 +314,19 @@ fn dropping_a_waiter_in_the_middle_lets_the_others_pass_in_time() {
 fn request_for_two_states_is_not_starved_by_requests_for_one_of_them() {
     let clock = ManualClock::new();
     let rule = Quota::per_second(10).burst(1);
-    let policy = Policy::builder().rule("a", rule).rule("b", rule).build().expect("valid");
-    let policy = policy.with_clock(clock.clone());
-    let [a, b] = [Part::of(RuleId(0)), Part::of(RuleId(1))];
-    assert!(check(&policy, &[a]).is_allowed());
+    let rules = Policy::builder().rule("a", rule).rule("b", rule);
+    let policy = rules.clock(clock.clone()).build().expect("valid");
+    let check = |name| policy.request().rule(name).check().expect("valid");
+    assert!(check("a").is_allowed());
     clock.advance(ms(50));
-    assert!(check(&policy, &[b]).is_allowed());
-    let request = [a, b];
-    let mut both = pending_wait(&policy, &request);
+    assert!(check("b").is_allowed());
+    let mut both = TestWait::pending(policy.request().rule("a").rule("b"));
     let mut passed = None;
     for _ in 0..1_000 {
         if passed.is_none() {
             passed = both.passed_at();
         }
-        let _ = (check(&policy, &[a]), check(&policy, &[b]));
+        let _ = (check("a"), check("b"));
         clock.advance(ms(1));
     }
     // It waits for b until 150 ms, and keeps its queue position there while it waits for a until 200 ms.
@@ -294,7 +343,10 @@ fn request_for_a_rate_and_permits_is_not_starved() {
     let mut passed = None;
     for millis in 0..2_000_u64 {
         passed = passed.or_else(|| both.passed_at());
-        in_progress.extend(policy.check(&[concurrency(1)]).expect("valid").into_result().ok());
+        match policy.request().rule("concurrency").try_acquire() {
+            Ok(admission) => in_progress.push(admission),
+            Err(refused) => assert_eq!(refused.invalid_request(), None),
+        }
         if millis % 7 == 0 && !in_progress.is_empty() {
             drop(in_progress.remove(0));
         }
@@ -346,7 +398,7 @@ fn queue_position_held_while_waiting_for_permits_is_given_up_in_time() {
     let (policy, clock) = exhausted();
     let request = [global(1), concurrency(2)];
     let mut waits = pending_wait(&policy, &request);
-    let busy = policy.check(&[concurrency(1)]).expect("valid");
+    let busy = policy.request().rule("concurrency").try_acquire().expect("two are free");
     clock.advance(ms(100));
     assert_eq!(waits.passed_at(), None);
     assert_eq!(
@@ -368,7 +420,7 @@ fn queue_position_held_while_waiting_for_permits_is_given_up_in_time() {
 fn released_permit_wakes_the_first_waiter() {
     let (policy, _) = policy();
     let request = [global(1), concurrency(2)];
-    let one = policy.check(&[concurrency(1)]).expect("valid");
+    let one = policy.request().rule("concurrency").try_acquire().expect("two are free");
     let mut large = pending_wait(&policy, &request);
     let small = [concurrency(1)];
     let mut behind = pending_wait(&policy, &small);
@@ -388,9 +440,9 @@ fn released_permit_wakes_the_first_waiter() {
 #[test]
 fn dropped_waiter_for_a_permit_is_not_woken() {
     let (policy, _) = policy();
-    let both = policy.check(&[concurrency(2)]).expect("valid");
-    let small = [concurrency(1)];
-    let (first, mut second) = (pending_wait(&policy, &small), pending_wait(&policy, &small));
+    let both = policy.request().rule("concurrency").cost(2).try_acquire().expect("two are free");
+    let wait = || TestWait::pending(policy.request().rule("concurrency"));
+    let (first, mut second) = (wait(), wait());
     let wakes = first.wakes.clone();
     drop(first);
     assert_eq!(Arc::strong_count(&wakes), 1, "its waker is released");
@@ -403,18 +455,16 @@ fn dropped_waiter_for_a_permit_is_not_woken() {
 #[test]
 fn raising_the_limit_wakes_the_first_waiter() {
     let (policy, _) = policy();
-    let both = policy.check(&[concurrency(2)]).expect("valid");
-    let one = [concurrency(1)];
-    let mut waits = pending_wait(&policy, &one);
-    policy.resize(CONCURRENCY, 0).expect("there is such a rule");
+    let both = policy.request().rule("concurrency").cost(2).try_acquire().expect("two are free");
+    let mut waits = TestWait::pending(policy.request().rule("concurrency"));
+    policy.resize("concurrency", 0).expect("there is such a rule");
     assert!(waits.is_woken() && waits.poll().is_none(), "a limit of 0 pauses the waiter but does not end it");
-    policy.resize(CONCURRENCY, 3).expect("there is such a rule");
+    policy.resize("concurrency", 3).expect("there is such a rule");
     assert!(waits.is_woken() && waits.poll().expect("ready").is_ok());
-    let three = [concurrency(3)];
-    let mut large = pending_wait(&policy, &three);
-    policy.resize(CONCURRENCY, 2).expect("there is such a rule");
+    let mut large = TestWait::pending(policy.request().rule("concurrency").cost(3));
+    policy.resize("concurrency", 2).expect("there is such a rule");
     let never = large.poll().expect("refused for good").expect_err("three of two");
-    assert_eq!(never, refused(CONCURRENCY, WaitRefused::Never { cost: 3, limit: 2 }));
+    assert_never(&never, CONCURRENCY_RULE, 3, 2);
     drop(both);
 }
 
@@ -423,15 +473,15 @@ fn raising_the_limit_wakes_the_first_waiter() {
 #[test]
 fn refund_reset_and_rule_change_wake_the_first_waiter() {
     let ways: [fn(&Manual); 3] = [
-        |policy| policy.refund(&[global(2)]).expect("valid"),
-        |policy| policy.reset(&[global(0)]).expect("valid"),
-        |policy| policy.change(GLOBAL, Quota::per_second(10).burst(7)).expect("there is such a rule"),
+        |policy| policy.request().rule("global").cost(2).refund().expect("valid"),
+        |policy| policy.request().rule("global").cost(0).reset().expect("valid"),
+        |policy| policy.change("global", Quota::per_second(10).burst(7)).expect("there is such a rule"),
     ];
     for way in ways {
         let (policy, clock) = exhausted();
-        let (two, own) = ([global(2)], [global(1), user("alice")]);
-        let mut first = pending_wait(&policy, &two);
-        let mut second = pending_wait(&policy, &own);
+        let request = || policy.request().rule("global");
+        let mut first = TestWait::pending(request().cost(2));
+        let mut second = TestWait::pending(request().rule_for("user", "alice"));
         way(&policy);
         assert!(first.is_woken() && !second.is_woken());
         assert_eq!(first.passed_at(), Some(0));
@@ -444,11 +494,10 @@ fn refund_reset_and_rule_change_wake_the_first_waiter() {
 #[test]
 fn rule_change_that_makes_a_cost_impossible_ends_its_wait() {
     let (policy, _) = exhausted();
-    let request = [global(5)];
-    let mut waits = pending_wait(&policy, &request);
-    policy.change(GLOBAL, Quota::per_second(10).burst(4)).expect("there is such a rule");
+    let mut waits = TestWait::pending(policy.request().rule("global").cost(5));
+    policy.change("global", Quota::per_second(10).burst(4)).expect("there is such a rule");
     let never = waits.poll().expect("refused for good").expect_err("five of four");
-    assert_eq!(never, refused(GLOBAL, WaitRefused::Never { cost: 5, limit: 4 }));
+    assert_never(&never, GLOBAL_RULE, 5, 4);
     assert_eq!(policy.waiting(), 0);
 }
 
@@ -457,20 +506,22 @@ fn rule_change_that_makes_a_cost_impossible_ends_its_wait() {
 #[test]
 fn wait_that_cannot_end_in_time_is_refused_immediately() {
     let (policy, clock) = exhausted();
-    let request = [global(1), concurrency(1)];
-    let too_long = WaitRefused::TooLong { wait: Wait::micros(100 * MS), within: Wait::micros(99 * MS) };
-    let too_short = policy.acquire_blocking_timeout(&request, ms(99)).expect_err("a millisecond is missing");
-    assert_eq!(too_short, refused(GLOBAL, too_long));
-    assert_eq!(too_short.to_string(), format!("rule 0: {too_long}"));
-    let never = policy.acquire_blocking(&[global(6)]).expect_err("six of five");
-    assert_eq!(never, refused(GLOBAL, WaitRefused::Never { cost: 6, limit: 5 }));
-    let never = policy.acquire_blocking(&[concurrency(3)]).expect_err("three of two");
-    assert_eq!(never, refused(CONCURRENCY, WaitRefused::Never { cost: 3, limit: 2 }));
-    let busy = policy.check(&[concurrency(2)]).expect("valid");
-    let hidden =
-        policy.acquire_blocking_timeout(&request, ms(99)).expect_err("permits or not, it takes 100 ms");
-    assert_eq!(hidden, refused(GLOBAL, too_long));
-    let mut in_time = TestWait::new(policy.acquire_until(&request, Micros::new(100 * MS)));
+    let request = || policy.request().rule("global").rule("concurrency");
+    let (wait, timeout) = (Wait::micros(100 * MS), Wait::micros(99 * MS));
+    let too_short = request().timeout(ms(99)).acquire_blocking().expect_err("a millisecond is missing");
+    assert_too_long(&too_short, GLOBAL_RULE, wait, timeout);
+    assert_eq!(
+        too_short.to_string(),
+        "rule \"global\": the wait would be 100ms, longer than the timeout of 99ms; retry after 100ms"
+    );
+    let never = policy.request().rule("global").cost(6).acquire_blocking().expect_err("six of five");
+    assert_never(&never, GLOBAL_RULE, 6, 5);
+    let never = policy.request().rule("concurrency").cost(3).acquire_blocking().expect_err("three of two");
+    assert_never(&never, CONCURRENCY_RULE, 3, 2);
+    let busy = policy.request().rule("concurrency").cost(2).try_acquire().expect("two are free");
+    let hidden = request().timeout(ms(99)).acquire_blocking().expect_err("permits or not, it takes 100 ms");
+    assert_too_long(&hidden, GLOBAL_RULE, wait, timeout);
+    let mut in_time = TestWait::new(request().deadline(Micros::new(100 * MS)).acquire());
     assert!(in_time.poll().is_none());
     drop(busy);
     assert_eq!(in_time.passed_at(), None);
@@ -482,21 +533,25 @@ fn wait_that_cannot_end_in_time_is_refused_immediately() {
 #[test]
 fn wait_of_unknown_length_times_out() {
     let (policy, clock) = policy();
-    let busy = policy.check(&[concurrency(1)]).expect("valid");
-    let (two, one) = ([concurrency(2), global(1)], [concurrency(1)]);
-    let mut first = TestWait::new(policy.acquire_timeout(&two, ms(100)));
-    let mut second = TestWait::new(policy.acquire_timeout(&one, ms(50)));
+    let busy = policy.request().rule("concurrency").try_acquire().expect("two are free");
+    let two = [concurrency(2), global(1)];
+    let mut first = TestWait::new(policy.request().parts(&two).timeout(ms(100)).acquire());
+    let one = || policy.request().rule("concurrency");
+    let mut second = TestWait::new(one().timeout(ms(50)).acquire());
     assert!(first.poll().is_none() && second.poll().is_none());
     clock.advance(ms(50));
     let timed_out = second.poll().expect("time is up").expect_err("it was behind the first");
-    assert_eq!(timed_out, refused(CONCURRENCY, WaitRefused::TimedOut { within: Wait::micros(50 * MS) }));
-    assert_eq!(timed_out.to_string(), "rule 2: it was not its turn within 50ms; wait longer, or try later");
+    assert_timed_out(&timed_out, CONCURRENCY_RULE, Wait::micros(50 * MS));
+    assert_eq!(
+        timed_out.to_string(),
+        "rule \"concurrency\": timed out after 50ms; retry later or use a longer timeout"
+    );
     clock.advance(ms(50));
     assert!(first.is_woken());
     let timed_out = first.poll().expect("time is up").expect_err("no permit came back");
-    assert_eq!(timed_out, refused(CONCURRENCY, WaitRefused::TimedOut { within: Wait::micros(100 * MS) }));
+    assert_timed_out(&timed_out, CONCURRENCY_RULE, Wait::micros(100 * MS));
     assert_eq!((policy.waiting(), left(&policy, global(0))), (0, 5));
-    assert!(check(&policy, &one).is_allowed());
+    assert!(one().try_acquire().is_ok());
     drop(busy);
 }
 
@@ -506,9 +561,9 @@ fn wait_of_unknown_length_times_out() {
 fn waiters_ahead_do_not_make_a_short_timeout_refused_immediately() {
     let (policy, clock) = policy();
     assert!(check(&policy, &[global(4)]).is_allowed());
-    let (large, small) = ([global(5)], [global(1)]);
-    let first = pending_wait(&policy, &large);
-    let mut behind = TestWait::new(policy.acquire_timeout(&small, ms(10)));
+    let request = || policy.request().rule("global");
+    let first = TestWait::pending(request().cost(5));
+    let mut behind = TestWait::new(request().timeout(ms(10)).acquire());
     assert!(behind.poll().is_none(), "it would pass if the first waiter left");
     clock.advance(ms(5));
     drop(first);
@@ -519,11 +574,12 @@ fn waiters_ahead_do_not_make_a_short_timeout_refused_immediately() {
 fn passed_deadline_still_admits_what_needs_no_wait() {
     let (policy, clock) = policy();
     clock.advance(ms(1));
-    assert!(policy.acquire_blocking_until(&[global(5)], Micros::ZERO).is_ok());
-    assert!(policy.acquire_blocking_until(&[global(1)], Micros::ZERO).is_err());
-    let both = policy.check(&[concurrency(2)]).expect("valid");
-    let timed_out = policy.acquire_blocking_timeout(&[concurrency(1)], Duration::ZERO).expect_err("no time");
-    assert_eq!(timed_out, refused(CONCURRENCY, WaitRefused::TimedOut { within: Wait::micros(0) }));
+    let request = |name| policy.request().rule(name);
+    assert!(request("global").cost(5).deadline(Micros::ZERO).acquire_blocking().is_ok());
+    assert!(request("global").deadline(Micros::ZERO).acquire_blocking().is_err());
+    let both = policy.request().rule("concurrency").cost(2).try_acquire().expect("two are free");
+    let timed_out = request("concurrency").timeout(Duration::ZERO).acquire_blocking().expect_err("no time");
+    assert_timed_out(&timed_out, CONCURRENCY_RULE, Wait::micros(0));
     drop(both);
 }
 
@@ -532,34 +588,36 @@ fn passed_deadline_still_admits_what_needs_no_wait() {
 #[test]
 fn number_of_waiters_is_bounded() {
     let (policy, clock) = exhausted();
-    let (small, permits) = ([global(1)], [concurrency(2)]);
-    let busy = policy.check(&permits).expect("valid");
-    let mut waits =
-        [pending_wait(&policy, &small), pending_wait(&policy, &permits), pending_wait(&policy, &small)];
-    let full = WaitRefused::LineFull { max_waiting: 3 };
-    assert_eq!(policy.acquire_blocking(&small).expect_err("three wait"), refused(GLOBAL, full));
+    let small = || policy.request().rule("global");
+    let permits = || policy.request().rule("concurrency").cost(2);
+    let busy = permits().try_acquire().expect("two are free");
+    let mut waits = [small(), permits(), small()].map(TestWait::pending);
+    assert_queue_full(&small().acquire_blocking().expect_err("three wait"), GLOBAL_RULE, 3);
     clock.advance(ms(100));
     assert!(waits[0].passed_at().is_some());
-    let _again = pending_wait(&policy, &permits);
-    assert_eq!(policy.acquire_blocking(&permits).expect_err("three wait"), refused(CONCURRENCY, full));
+    let _again = TestWait::pending(permits());
+    assert_queue_full(&permits().acquire_blocking().expect_err("three wait"), CONCURRENCY_RULE, 3);
     drop(busy);
 
-    let clock = ManualClock::new();
-    let no_queue = Policy::builder().rule("a", Quota::per_hour(1)).max_waiting(0).build().expect("valid");
-    let no_queue = no_queue.with_clock(clock);
-    assert!(no_queue.acquire_blocking(&small).is_ok());
-    let full = WaitRefused::LineFull { max_waiting: 0 };
-    assert_eq!(
-        no_queue.acquire_blocking(&small).expect_err("the queue has no capacity"),
-        refused(RuleId(0), full)
-    );
+    let rules = Policy::builder().rule("a", Quota::per_hour(1)).max_waiting(0);
+    let no_queue = rules.clock(ManualClock::new()).build().expect("valid");
+    assert!(no_queue.request().rule("a").acquire_blocking().is_ok());
+    let full = no_queue.request().rule("a").acquire_blocking().expect_err("the queue has no capacity");
+    assert_queue_full(&full, (RuleId(0), "a"), 0);
 }
 
 #[test]
 fn invalid_request_is_refused_without_waiting() {
     let (policy, _) = policy();
-    assert_eq!(policy.acquire_blocking(&[]).expect_err("empty"), NotAdmitted::Invalid(InvalidRequest::Empty));
-    let twice = policy.acquire_blocking(&[global(1), global(1)]).expect_err("the same twice");
+    let empty = policy.request().parts(&[]).acquire_blocking().expect_err("empty");
+    assert_eq!(empty, InvalidRequest::Empty.into());
+    assert_eq!(empty.invalid_request(), Some(&InvalidRequest::Empty));
+    let mut unknown = TestWait::new(policy.request().rule("global").rule("unknown").acquire());
+    let unknown = unknown.poll().expect("ready immediately").expect_err("an unknown rule");
+    let no_such_rule = InvalidRequest::no_rule_named("unknown", ["global", "user", "concurrency"]);
+    assert_eq!(unknown.invalid_request(), Some(&no_such_rule));
+    let twice =
+        policy.request().parts(&[global(1), global(1)]).acquire_blocking().expect_err("the same twice");
     assert_eq!(twice, InvalidRequest::SameKeyTwice { rule: GLOBAL }.into());
     assert_eq!(twice.to_string(), InvalidRequest::SameKeyTwice { rule: GLOBAL }.to_string());
 }
@@ -568,16 +626,19 @@ fn invalid_request_is_refused_without_waiting() {
 fn key_that_does_not_fit_is_refused_without_waiting() {
     let clock = ManualClock::new();
     let rules = Policy::builder().rule("log", "sliding_log 1/h".parse::<Rule>().expect("valid"));
-    let policy = rules.concurrency("concurrency", 1).max_keys(1).build().expect("valid").with_clock(clock);
-    let (log, concurrency) = (Part::of(RuleId(0)), Part::of(RuleId(1)));
-    let first = policy.check(&[log.key("a"), concurrency.key("a")]).expect("valid");
-    assert!(first.is_allowed());
+    let policy = rules.concurrency("concurrency", 1).max_keys(1).clock(clock).build().expect("valid");
+    let first = policy.request().rule_for("log", "a").rule_for("concurrency", "a").try_acquire();
+    assert!(first.is_ok());
+    let no_room = policy.request().rule_for("log", "b").acquire_blocking().expect_err("another key");
+    assert!(no_room.is_closed());
     let hour = Wait::micros(3_600_000 * MS);
-    let no_room = policy.acquire_blocking(&[log.key("b")]).expect_err("another key");
-    assert_eq!(no_room, refused(RuleId(0), WaitRefused::TooManyKeys { retry_after: hour }));
-    let no_room = policy.acquire_blocking(&[concurrency.key("b")]).expect_err("another key");
-    assert_eq!(no_room, refused(RuleId(1), WaitRefused::TooManyKeys { retry_after: Wait::micros(0) }));
-    assert_eq!(no_room.to_string(), "rule 1: there are as many keys as may be; try later");
+    assert_eq!(no_room.retry_after(), Some(hour));
+    let message = format!("the maximum number of keys is in use; retry after {hour}");
+    assert_refused(&no_room, (RuleId(0), "log"), &message);
+    let no_room = policy.request().rule_for("concurrency", "b").acquire_blocking().expect_err("another key");
+    assert!(no_room.is_closed() && no_room.retry_after().is_none());
+    let message = "the maximum number of keys is in use; retry later";
+    assert_refused(&no_room, (RuleId(1), "concurrency"), message);
 }
 
 // --- leaky queues
@@ -588,19 +649,20 @@ fn key_that_does_not_fit_is_refused_without_waiting() {
 fn waiter_takes_its_leaky_queue_instant_only_when_it_comes() {
     let clock = ManualClock::new();
     let queue = LeakyQueue::new(Quota::per_second(10), 5);
-    let policy =
-        Policy::builder().rule("queue", queue).rule("b", Quota::per_second(100)).build().expect("valid");
-    let policy = policy.with_clock(clock.clone());
-    let request = [Part::of(RuleId(0)), Part::of(RuleId(1))];
-    assert!(policy.acquire_blocking(&request).is_ok());
-    let (dropped, mut waits) = (pending_wait(&policy, &request), pending_wait(&policy, &request));
+    let rules = Policy::builder().rule("queue", queue).rule("b", Quota::per_second(100));
+    let policy = rules.clock(clock.clone()).build().expect("valid");
+    let request = || policy.request().rule("queue").rule("b");
+    assert!(request().acquire_blocking().is_ok());
+    let (dropped, mut waits) = (TestWait::pending(request()), TestWait::pending(request()));
     drop(dropped);
-    assert_eq!(check(&policy, &request).retry_after().expect("after the waiter"), ms(100));
-    assert_eq!(left(&policy, request[1]), 99);
+    let refused = request().check().expect("valid");
+    assert_eq!(refused.retry_after().expect("after the waiter"), ms(100));
+    assert_eq!(left(&policy, Part::of(RuleId(1))), 99);
     assert!(waits.poll().is_none());
     clock.advance(ms(100));
     assert_eq!(waits.passed_at(), Some(100 * MS));
-    assert_eq!(check(&policy, &request).outcome, Outcome::AllowedAfter(Wait::micros(100 * MS)));
+    let delayed = request().check().expect("valid");
+    assert_eq!(delayed.outcome, Outcome::AllowedAfter(Wait::micros(100 * MS)));
 }
 
 // --- observers
@@ -609,34 +671,36 @@ fn waiter_takes_its_leaky_queue_instant_only_when_it_comes() {
 struct Seen(Mutex<Vec<(bool, RuleId)>>);
 
 impl Observer for Seen {
-    fn allowed(&self, decision: &Decision) {
+    fn allowed(&self, decision: &Decision, _: &[Charge<'_>]) {
         self.0.lock().expect("no panic").push((true, decision.rule));
     }
 
-    fn denied(&self, decision: &Decision) {
+    fn denied(&self, decision: &Decision, _: &[Charge<'_>]) {
         self.0.lock().expect("no panic").push((false, decision.rule));
     }
 }
 
 #[test]
 fn observer_sees_the_outcome_of_a_wait_exactly_once() {
-    let (policy, clock) = exhausted();
-    let seen = Arc::new(Seen::default());
-    let policy = policy.with_observer(seen.clone());
+    let (seen, clock) = (Arc::new(Seen::default()), ManualClock::new());
+    let policy = rules(&clock).observer(seen.clone()).build().expect("a valid policy");
+    assert!(check(&policy, &[global(5)]).is_allowed());
     let take = || std::mem::take(&mut *seen.0.lock().expect("no panic"));
-    let (one, six) = ([global(1)], [global(6), user("alice")]);
-    assert!(policy.acquire_blocking(&[user("bob")]).is_ok());
+    assert_eq!(take(), [(true, GLOBAL)]);
+    let six = [global(6), user("alice")];
+    assert!(policy.request().rule_for("user", "bob").acquire_blocking().is_ok());
     assert_eq!(take(), [(true, USER)]);
-    assert!(policy.acquire_blocking(&six).is_err());
+    assert!(policy.request().parts(&six).acquire_blocking().is_err());
     assert_eq!(take(), [(false, GLOBAL)]);
-    let mut waits = pending_wait(&policy, &one);
+    let mut waits = TestWait::pending(policy.request().rule("global"));
     assert!(take().is_empty());
     clock.advance(ms(100));
     assert!(waits.passed_at().is_some());
     assert_eq!(take(), [(true, GLOBAL)]);
-    let busy = policy.check(&[concurrency(2)]).expect("valid");
+    let busy = policy.request().rule("concurrency").cost(2).try_acquire().expect("two are free");
     let _ = take();
-    assert!(policy.acquire_blocking_timeout(&[concurrency(1)], Duration::ZERO).is_err());
+    let request = policy.request().rule("concurrency").timeout(Duration::ZERO);
+    assert!(request.acquire_blocking().is_err());
     assert_eq!(take(), [(false, CONCURRENCY)]);
     drop(busy);
 }

@@ -4,24 +4,24 @@
 //! The main thread advances the clock until all others are done. A lost waiter would wait until the last
 //! instant and fail with a timeout.
 
+mod linearizability;
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
 mod oracle;
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
-mod replay;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use linearizability::{Record, replay};
 use oracle::Bucket;
 use random::Random;
-use replay::{Record, replay};
-use tidegate::{
-    Clock, ClockKind, ManualClock, Micros, NotAdmitted, Part, Policy, Quota, Rule, RuleId, WaitRefused,
-};
+use tidegate::clock::{Clock, ClockKind, Micros};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{ManualClock, Policy, Quota, Rule};
 
 const THREADS: usize = 6;
 const DECISIONS: usize = 1_500;
@@ -40,7 +40,7 @@ const QUOTAS: [Quota; 2] =
 fn policy(clock: &ManualClock) -> Policy<Rule, ManualClock> {
     let rules =
         Policy::builder().rule("global", QUOTAS[0]).rule("user", QUOTAS[1]).concurrency("concurrency", 2);
-    rules.build().expect("a valid policy").with_clock(clock.clone())
+    rules.clock(clock.clone()).build().expect("a valid policy")
 }
 
 /// Runs `work` on all threads in parallel, and advances the clock until they are done.
@@ -89,12 +89,13 @@ fn waits_and_checks_on_shared_states_replay_exactly() {
             let parts = [Part::of(GLOBAL).cost(cost), Part::of(USER).key(&name).cost(cost)];
             let states = [(GLOBAL, String::new()), (USER, name.clone())];
             let charged: Vec<_> = if random.one_in(2) {
-                let admission = policy.check_each(&parts).expect("a valid request");
+                let admission = policy.check_each_parts(&parts).expect("a valid request");
                 let rules = admission.rules.iter().copied().filter(|_| admission.is_allowed());
                 states.into_iter().zip(rules).collect()
             } else {
                 let one = usize::from(random.one_in(2));
-                let admission = policy.acquire_blocking_until(&parts[one..=one], LAST_INSTANT);
+                let admission =
+                    policy.request().parts(&parts[one..=one]).deadline(LAST_INSTANT).acquire_blocking();
                 let decision = admission.expect("no waiter is lost").decision;
                 vec![(states[one].clone(), decision)]
             };
@@ -136,7 +137,7 @@ fn waits_for_rates_and_permits_stay_within_limits_and_all_end() {
             request.insert(usize::from(random.one_in(2)), Part::of(GLOBAL).cost(cost));
             let patient = !random.one_in(3);
             let deadline = if patient { LAST_INSTANT } else { clock.now().plus(random.below(30)) };
-            match policy.acquire_blocking_until(&request, deadline) {
+            match policy.request().parts(&request).deadline(deadline).acquire_blocking() {
                 Ok(admission) => {
                     let now = in_progress.fetch_add(permits as usize, Ordering::SeqCst) + permits as usize;
                     peak.fetch_max(now, Ordering::SeqCst);
@@ -144,14 +145,10 @@ fn waits_for_rates_and_permits_stay_within_limits_and_all_end() {
                     in_progress.fetch_sub(permits as usize, Ordering::SeqCst);
                     drop(admission);
                 }
-                Err(NotAdmitted::Refused { why, .. }) => {
-                    assert!(!patient, "no waiter is lost: {why}");
-                    assert!(
-                        matches!(why, WaitRefused::TooLong { .. } | WaitRefused::TimedOut { .. }),
-                        "{why}"
-                    );
+                Err(refused) => {
+                    assert!(!patient, "no waiter is lost: {refused}");
+                    assert!(refused.is_timeout(), "{refused}");
                 }
-                Err(other) => panic!("{other}"),
             }
         }
         (charged, clock.now().get())
@@ -167,7 +164,7 @@ fn waits_for_rates_and_permits_stay_within_limits_and_all_end() {
     assert!(used.values().all(|used| *used <= 4 + elapsed / 5), "{used:?} in {elapsed} µs");
     assert!(peak.into_inner() <= 2, "too many in progress");
     assert_eq!(policy.waiting(), 0);
-    let free = policy.peek(&[Part::of(CONCURRENCY).cost(0)]).expect("a valid request").remaining();
+    let free = policy.request().rule("concurrency").cost(0).peek().expect("a valid request").remaining();
     assert_eq!(free, 2, "all permits are back");
-    assert!(policy.check(&[Part::of(GLOBAL).cost(4)]).expect("a valid request").is_allowed());
+    assert!(policy.request().rule("global").cost(4).check().expect("a valid request").is_allowed());
 }

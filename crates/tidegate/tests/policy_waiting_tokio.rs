@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Part, Policy, Quota, RuleId, TokioClock};
+use tidegate::{Policy, Quota, TokioClock};
 
 const MS: u64 = 1_000;
 
@@ -15,14 +15,14 @@ fn ms(millis: u64) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn tasks_are_admitted_in_order() {
     let rules = Policy::builder().rule("rate", Quota::per_second(10).burst(1)).concurrency("concurrency", 2);
-    let policy = rules.build().expect("valid").with_clock(TokioClock::new());
+    let policy = rules.clock(TokioClock::new()).build().expect("valid");
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..10_u64 {
         let (policy, order) = (policy.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
-            let request = [Part::of(RuleId(0)), Part::of(RuleId(1))];
-            let admission = policy.acquire(&request).await.expect("admitted");
+            let request = policy.request().rule("rate").rule("concurrency");
+            let admission = request.acquire().await.expect("admitted");
             order.lock().expect("no panic").push((number, admission.decision.at().get() / MS));
             tokio::time::sleep(ms(300)).await; // two concurrent, so two per 300 ms and not three
             admission.permits.succeeded();
@@ -40,19 +40,18 @@ async fn tasks_are_admitted_in_order() {
 #[tokio::test(start_paused = true)]
 async fn aborted_task_leaves_no_trace() {
     let rules = Policy::builder().rule("rate", Quota::per_second(1)).rule("user", Quota::per_second(10));
-    let policy = rules.build().expect("valid").with_clock(TokioClock::new());
-    let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-    assert!(policy.acquire(&request).await.is_ok());
+    let policy = rules.clock(TokioClock::new()).build().expect("valid");
+    let request = || policy.request().rule("rate").rule_for("user", "alice");
+    assert!(request().acquire().await.is_ok());
     let same = policy.clone();
     let task = tokio::spawn(async move {
-        let request = [Part::of(RuleId(0)), Part::of(RuleId(1)).key("alice")];
-        same.acquire(&request).await.map(|_| ())
+        same.request().rule("rate").rule_for("user", "alice").acquire().await.map(|_| ())
     });
     tokio::task::yield_now().await;
     assert_eq!(policy.waiting(), 1);
     task.abort();
     assert!(task.await.expect_err("aborted").is_cancelled());
     assert_eq!(policy.waiting(), 0);
-    let timed = policy.acquire_timeout(&request, Duration::from_secs(1)).await.expect("admitted");
+    let timed = request().timeout(Duration::from_secs(1)).acquire().await.expect("admitted");
     assert_eq!(timed.decision.at().get(), 1_000 * MS);
 }

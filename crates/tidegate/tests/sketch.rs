@@ -1,4 +1,4 @@
-//! More keys than the table holds: decisions for keys that share cells, compared with exact ones.
+//! More keys than the table holds: decisions for keys that share cells, compared with exact decisions.
 //!
 //! The *twin* of a limiter has room for all keys, so each of its keys has an exact state. The twin is
 //! charged exactly what the limiter allowed. Every request that the limiter allows must then pass at the
@@ -12,16 +12,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use random::Random;
-use tidegate::{
-    Algorithm, Clock, Decision, FixedWindow, KeyedLimiter, ManualClock, Micros, OnFull, Outcome,
-    PerCallBucket, Quota, Rule, SettableClock, SlidingLog, Source, SteppedBucket, TokenBucket,
-};
+use tidegate::algorithm::{Algorithm, FixedWindow, PerCallBucket, SlidingLog, SteppedBucket, TokenBucket};
+use tidegate::clock::{Clock, Micros, SettableClock};
+use tidegate::{Decision, KeyedLimiter, ManualClock, OnFull, Outcome, Quota, Rule, Source};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Keys from here on only fill the table; the walks do not use them.
-const RESIDENT: u64 = 1 << 32;
+const RESIDENT_KEY: u64 = 1 << 32;
 
 fn rule(text: &str) -> Rule {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -37,16 +36,17 @@ const RULES: [&str; 6] = [
     "fixed_window 600000000/s",
 ];
 
-/// A limiter whose only entry is taken. Windows end, so a test that advances the clock has to [`occupy`] it
+/// A limiter with a single entry, which is taken. Windows end, so a test that advances the clock has to [`occupy`] it
 /// again.
 fn full<A: Algorithm + Clone, C: Clock + Clone>(algorithm: &A, clock: &C) -> KeyedLimiter<u64, A, C> {
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm.clone()).max_keys(1).with_clock(clock.clone());
+    let limiter =
+        KeyedLimiter::<u64, _>::builder_with(algorithm.clone()).max_keys(1).clock(clock.clone()).build();
     occupy(&limiter);
     limiter
 }
 
 fn occupy<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>) {
-    let _ = limiter.cost(u32::MAX).force(&RESIDENT);
+    let _ = limiter.request(&RESIDENT_KEY).cost(u32::MAX).force();
 }
 
 /// A random walk, and the counts of its outcomes.
@@ -69,7 +69,7 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
     /// One operation by a random key, with a cost of up to one more than the limit.
     fn step(&mut self) {
         let key = self.random.below(self.keys);
-        let limit = self.twin.cost(0).peek(&key).limit();
+        let limit = self.twin.request(&key).cost(0).peek().limit();
         let cost =
             if self.random.one_in(2) { self.random.between(1, 3) } else { self.random.between(0, limit + 1) };
         let cost = u32::try_from(cost).expect("a cost that fits");
@@ -81,26 +81,29 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
     }
 
     fn check(&mut self, key: u64, cost: u32) {
-        let alone = self.twin.cost(cost).peek(&key);
-        assert_eq!(self.limiter.cost(cost).peek(&key).outcome, self.limiter.cost(cost).peek(&key).outcome);
-        let decision = self.limiter.cost(cost).check(&key);
+        let alone = self.twin.request(&key).cost(cost).peek();
+        assert_eq!(
+            self.limiter.request(&key).cost(cost).peek().outcome,
+            self.limiter.request(&key).cost(cost).peek().outcome
+        );
+        let decision = self.limiter.request(&key).cost(cost).check();
         self.compare(key, cost, &decision, &alone);
         if decision.is_allowed() {
-            let _ = self.twin.cost(cost).force(&key);
+            let _ = self.twin.request(&key).cost(cost).force();
         }
     }
 
     fn take(&mut self, key: u64, most: u32) {
-        let taken = self.limiter.cost(most).take(&key);
-        let alone = self.twin.cost(taken.amount).peek(&key);
+        let taken = self.limiter.request(&key).cost(most).take();
+        let alone = self.twin.request(&key).cost(taken.amount).peek();
         self.compare(key, taken.amount, &taken.decision, &alone);
-        let _ = self.twin.cost(taken.amount).force(&key);
+        let _ = self.twin.request(&key).cost(taken.amount).force();
     }
 
     /// Cells count debt, too.
     fn force(&mut self, key: u64, cost: u32) {
-        let alone = self.twin.cost(cost).force(&key);
-        let decision = self.limiter.cost(cost).force(&key);
+        let alone = self.twin.request(&key).cost(cost).force();
+        let decision = self.limiter.request(&key).cost(cost).force();
         assert!(decision.remaining() <= alone.remaining(), "{decision:?} {alone:?}");
     }
 
@@ -120,9 +123,9 @@ impl<'a, A: Algorithm + Clone, C: Clock> Walk<'a, A, C> {
 fn walk(text: &str, keys: u64) -> u32 {
     let clock = ManualClock::new();
     let limiter = full(&rule(text), &clock);
-    let twin = KeyedLimiter::<u64, _>::with(rule(text)).with_clock(clock.clone());
-    let limit = u32::try_from(twin.peek(&0).limit()).expect("a small limit");
-    let refill = twin.cost(limit).peek(&0).reset_after().as_micros();
+    let twin = KeyedLimiter::<u64, _>::builder_with(rule(text)).clock(clock.clone()).build();
+    let limit = u32::try_from(twin.request(&0).peek().limit()).expect("a small limit");
+    let refill = twin.request(&0).cost(limit).peek().reset_after().as_micros();
     let mut walk = Walk::new(&limiter, &twin, keys);
     for _ in 0..40_000 {
         occupy(&limiter);
@@ -151,8 +154,8 @@ fn keys_that_share_cells_never_get_more_than_exact_ones() {
     }
 }
 
-/// A fifth of the cells of each row are in use: nearly every key has at least one cell of its own, and one
-/// is enough.
+/// A fifth of the cells of each row are in use: nearly every key has at least one unshared cell, and one such
+/// cell is enough.
 #[test]
 fn few_requests_are_denied_for_other_keys_while_cells_suffice() {
     for text in RULES {
@@ -161,7 +164,7 @@ fn few_requests_are_denied_for_other_keys_while_cells_suffice() {
     }
 }
 
-/// Five keys on thousands of cells: by chance all four cells of one are shared once in ten thousand million
+/// Five keys on thousands of cells: by chance all four cells of one key are shared once in ten thousand million
 /// runs.
 #[test]
 fn keys_that_share_no_cell_are_never_denied_for_other_keys() {
@@ -175,11 +178,12 @@ fn every_number_is_exact_where_no_cell_is_shared() {
     for text in RULES {
         let clock = ManualClock::new();
         let limiter = full(&rule(text), &clock);
-        let twin = KeyedLimiter::<u64, _>::with(rule(text)).with_clock(clock.clone());
+        let twin = KeyedLimiter::<u64, _>::builder_with(rule(text)).clock(clock.clone()).build();
         for round in 0..200 {
             occupy(&limiter);
             let (key, cost) = (round % 3, u32::try_from(round % 4).expect("a small cost"));
-            let (mut decision, alone) = (limiter.cost(cost).check(&key), twin.cost(cost).check(&key));
+            let (mut decision, alone) =
+                (limiter.request(&key).cost(cost).check(), twin.request(&key).cost(cost).check());
             let sketched = alone.reset_after().as_micros() > 0;
             assert_eq!(decision.source, if sketched { Source::Sketch } else { Source::Strict }, "{alone:?}");
             decision.source = Source::Strict;
@@ -196,7 +200,7 @@ const THREE: Quota = Quota::per_hour(3);
 /// A limiter with one entry, where key 0 has used one, and its clock.
 fn one_entry() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::builder(THREE).max_keys(1).clock(clock.clone()).build();
     assert_eq!(limiter.check(&0).source, Source::Strict);
     (limiter, clock)
 }
@@ -204,8 +208,8 @@ fn one_entry() -> (KeyedLimiter<u64, TokenBucket, ManualClock>, ManualClock) {
 #[test]
 fn key_that_moves_from_the_sketch_into_the_table_gets_no_fresh_burst() {
     let (limiter, _) = one_entry();
-    assert_eq!(limiter.cost(2).check(&1).source, Source::Sketch);
-    limiter.reset(&0);
+    assert_eq!(limiter.request(&1).cost(2).check().source, Source::Sketch);
+    limiter.request(&0).reset();
     let moved = limiter.check(&1);
     assert_eq!((moved.source, moved.remaining()), (Source::Sketch, 0), "its estimate moved along");
     assert_eq!(limiter.stats().evicted, 1, "into the entry of key 0");
@@ -218,8 +222,8 @@ fn key_that_moves_from_the_sketch_into_the_table_gets_no_fresh_burst() {
 fn key_evicted_while_idle_gets_one_burst_in_the_sketch_and_no_more() {
     let (limiter, clock) = one_entry();
     clock.advance(HOUR / 3);
-    assert_eq!(limiter.cost(3).check(&1).source, Source::Strict, "key 0 was idle and is evicted");
-    let back = limiter.cost(3).check(&0);
+    assert_eq!(limiter.request(&1).cost(3).check().source, Source::Strict, "key 0 was idle and is evicted");
+    let back = limiter.request(&0).cost(3).check();
     assert_eq!((back.is_allowed(), back.source), (true, Source::Sketch));
     assert!(!limiter.check(&0).is_allowed());
 }
@@ -227,14 +231,14 @@ fn key_evicted_while_idle_gets_one_burst_in_the_sketch_and_no_more() {
 #[test]
 fn key_that_moves_back_and_forth_gets_exactly_its_quota() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(THREE).max_keys(1).with_clock(clock.clone());
-    let twin = KeyedLimiter::<u64>::new(THREE).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::builder(THREE).max_keys(1).clock(clock.clone()).build();
+    let twin = KeyedLimiter::<u64>::builder(THREE).clock(clock.clone()).build();
     let mut random = Random::seeded(3);
     let mut sources = HashMap::new();
     for _ in 0..5_000 {
         let _ = limiter.check(&0);
         if random.one_in(3) {
-            limiter.reset(&0);
+            limiter.request(&0).reset();
         }
         let decision = limiter.check(&1);
         assert_eq!(decision.outcome, twin.check(&1).outcome);
@@ -247,24 +251,24 @@ fn key_that_moves_back_and_forth_gets_exactly_its_quota() {
 #[test]
 fn peek_and_denial_of_a_shared_key_take_no_entry() {
     let (limiter, _) = one_entry();
-    assert!(limiter.cost(3).check(&1).is_allowed());
-    limiter.reset(&0);
-    assert_eq!(limiter.peek(&1).source, Source::Sketch);
+    assert!(limiter.request(&1).cost(3).check().is_allowed());
+    limiter.request(&0).reset();
+    assert_eq!(limiter.request(&1).peek().source, Source::Sketch);
     assert_eq!(limiter.check(&1).source, Source::Sketch);
-    assert_eq!(limiter.cost(9).check(&1).outcome, Outcome::Never);
+    assert_eq!(limiter.request(&1).cost(9).check().outcome, Outcome::Never);
     assert_eq!(limiter.stats().evicted, 0, "key 0 is idle, and its entry was not needed");
 }
 
 #[test]
 fn refund_and_reset_give_nothing_back_to_a_shared_key() {
     let (limiter, _) = one_entry();
-    assert!(limiter.cost(3).check(&1).is_allowed());
-    limiter.cost(3).refund(&1);
-    limiter.reset(&1);
+    assert!(limiter.request(&1).cost(3).check().is_allowed());
+    limiter.request(&1).cost(3).refund();
+    limiter.request(&1).reset();
     assert!(!limiter.check(&1).is_allowed());
-    limiter.reset(&0);
-    limiter.cost(3).refund(&1);
-    limiter.reset(&1);
+    limiter.request(&0).reset();
+    limiter.request(&1).cost(3).refund();
+    limiter.request(&1).reset();
     assert!(!limiter.check(&1).is_allowed(), "not even when there is room again");
     assert_eq!(limiter.stats().evicted, 0);
 }
@@ -272,13 +276,13 @@ fn refund_and_reset_give_nothing_back_to_a_shared_key() {
 #[test]
 fn every_operation_reports_the_source_of_its_decision() {
     let (limiter, _) = one_entry();
-    assert_eq!(limiter.peek(&1).source, Source::Strict, "key 1 has used nothing");
-    assert_eq!(limiter.cost(1).force(&1).source, Source::Sketch);
-    let taken = limiter.cost(9).take(&1);
+    assert_eq!(limiter.request(&1).peek().source, Source::Strict, "key 1 has used nothing");
+    assert_eq!(limiter.request(&1).cost(1).force().source, Source::Sketch);
+    let taken = limiter.request(&1).cost(9).take();
     assert_eq!((taken.amount, taken.decision.source), (2, Source::Sketch));
-    let each = limiter.cost(1).check_each(&1);
+    let each = limiter.request(&1).cost(1).check_each();
     assert_eq!((each.decision.source, each.rules[0].source), (Source::Sketch, Source::Sketch));
-    assert_eq!(limiter.cost(2).force(&1).remaining(), 0);
+    assert_eq!(limiter.request(&1).cost(2).force().remaining(), 0);
     assert_eq!(
         limiter.check(&1).retry_after().map(Duration::from),
         Some(HOUR),
@@ -291,10 +295,10 @@ fn stats_count_the_decisions_of_the_sketch() {
     let (limiter, clock) = one_entry();
     let before = limiter.stats();
     assert_eq!((before.sketch.cells, before.sketch.cells_in_use, before.sketch.decided), (0, 0, 0));
-    assert!(limiter.cost(3).check(&1).is_allowed());
+    assert!(limiter.request(&1).cost(3).check().is_allowed());
     assert!(!limiter.check(&1).is_allowed());
-    let _ = limiter.peek(&1);
-    limiter.cost(1).refund(&1);
+    let _ = limiter.request(&1).peek();
+    limiter.request(&1).cost(1).refund();
     let stats = limiter.stats();
     assert_eq!((stats.sketch.decided, stats.sketch.refused, stats.refused), (2, 1, 0));
     assert_eq!((stats.sketch.cells, stats.sketch.cells_in_use), (4_096, 4));
@@ -319,8 +323,8 @@ fn keys_are_denied_where_the_sketch_is_not_available() {
 
 #[track_caller]
 fn assert_refuses<A: Algorithm + Clone>(algorithm: A, on_full: OnFull) {
-    let limiter = KeyedLimiter::<u64, A>::with(algorithm).on_full(on_full).max_keys(1);
-    let limiter = limiter.with_clock(ManualClock::new());
+    let builder = KeyedLimiter::<u64, A>::builder_with(algorithm).on_full(on_full).max_keys(1);
+    let limiter = builder.clock(ManualClock::new()).build();
     assert!(limiter.check(&0).is_allowed());
     let refused = limiter.check(&1);
     assert_eq!((refused.is_allowed(), refused.source), (false, Source::Closed));
@@ -332,15 +336,15 @@ fn assert_refuses<A: Algorithm + Clone>(algorithm: A, on_full: OnFull) {
 #[test]
 fn usage_in_the_sketch_survives_a_quota_change() {
     let (limiter, _) = one_entry();
-    assert!(limiter.cost(2).check(&1).is_allowed());
+    assert!(limiter.request(&1).cost(2).check().is_allowed());
     // The states of 999,983 per second take two words instead of one: another table.
     for (quota, left) in [(Quota::per_hour(7), 5), (Quota::per_second(999_983), 999_981), (THREE, 1)] {
         limiter.change(TokenBucket::new(quota));
-        let _ = limiter.cost(u32::MAX).force(&0);
-        let found = limiter.cost(0).peek(&1);
+        let _ = limiter.request(&0).cost(u32::MAX).force();
+        let found = limiter.request(&1).cost(0).peek();
         assert_eq!((found.remaining(), found.source), (left, Source::Sketch), "{quota}");
     }
-    assert!(!limiter.cost(2).check(&1).is_allowed());
+    assert!(!limiter.request(&1).cost(2).check().is_allowed());
     assert!(limiter.check(&1).is_allowed());
 }
 
@@ -352,23 +356,25 @@ fn sketched_key_is_denied_after_a_change_to_a_rule_without_a_sketch() {
     for next in ["fixed_window", "stepped_bucket", "sliding_log", "sliding_window"] {
         let next =
             if next == "fixed_window" { rule("fixed_window 3/h from first hit") } else { hourly(next) };
-        let limiter =
-            KeyedLimiter::<u64, Rule>::with(hourly("fixed_window")).max_keys(2).with_clock(clock.clone());
+        let limiter = KeyedLimiter::<u64, Rule>::builder_with(hourly("fixed_window"))
+            .max_keys(2)
+            .clock(clock.clone())
+            .build();
         assert!([0, 1, 2].iter().all(|key| limiter.check(key).is_allowed()));
-        limiter.reset(&0);
+        limiter.request(&0).reset();
         limiter.change(next);
         let refused = limiter.check(&2);
         assert_eq!((refused.is_allowed(), refused.source), (false, Source::Closed), "{next:?}");
         assert!(limiter.check(&3).is_allowed(), "a key that was not in the sketch finds room: {next:?}");
         let wait = refused.retry_after().expect("a wait").duration();
         limiter.change(hourly("fixed_window"));
-        assert!(!limiter.cost(3).check(&2).is_allowed(), "changing back adds no quota: {next:?}");
+        assert!(!limiter.request(&2).cost(3).check().is_allowed(), "changing back adds no quota: {next:?}");
         clock.advance(wait.max(HOUR));
-        assert!(limiter.cost(3).check(&2).is_allowed(), "{next:?}");
+        assert!(limiter.request(&2).cost(3).check().is_allowed(), "{next:?}");
     }
 }
 
-/// Keys without an entry, while the quota changes: no more may pass than by the most generous quota.
+/// Keys without an entry, while the quota changes: no more may pass than the most generous quota allows.
 #[test]
 fn repeated_quota_changes_never_exceed_the_most_generous_quota() {
     for others in [4, 3_000] {
@@ -411,11 +417,11 @@ fn clock_set_back_neither_adds_quota_nor_locks_out_sketched_keys() {
         let clock = SettableClock::new();
         clock.set(Micros::from(HOUR));
         let limiter = full(&rule(text), &clock);
-        assert!(limiter.cost(10).check(&1).is_allowed());
+        assert!(limiter.request(&1).cost(10).check().is_allowed());
         clock.set(Micros::ZERO);
         assert!(!limiter.check(&1).is_allowed(), "{text}: no quota is added");
         clock.set(Micros::from(SECOND));
-        assert!(limiter.cost(10).check(&1).is_allowed(), "{text}: the wait is at most one refill");
+        assert!(limiter.request(&1).cost(10).check().is_allowed(), "{text}: the wait is at most one refill");
         assert!(!limiter.check(&1).is_allowed());
     }
 }

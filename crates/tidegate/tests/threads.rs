@@ -7,26 +7,25 @@
 //!
 //! `TIDEGATE_DECISIONS` sets the number of decisions per thread and run.
 
+mod linearizability;
 #[allow(dead_code, unused_imports, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/oracle/mod.rs"]
 mod oracle;
 #[allow(dead_code, reason = "written for the core's tests, which use all of it")]
 #[path = "../../tidegate-core/tests/random/mod.rs"]
 mod random;
-mod replay;
 
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use linearizability::{Record, Tally, replay};
 use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Policy, Time, Window};
 use random::Random;
-use replay::{Record, Tally, replay};
-use tidegate::{
-    Algorithm, Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, OnFull, Quota,
-    SlidingLog, SlidingWindow, Source, SteadyClock, TokenBucket,
-};
+use tidegate::algorithm::{Algorithm, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate::clock::{Clock, ClockKind};
+use tidegate::{Decision, KeyedLimiter, Limiter, ManualClock, OnFull, Quota, Source, SteadyClock};
 
 const THREADS: usize = 8;
 const KEYS: u64 = 256;
@@ -63,12 +62,12 @@ struct Check;
 
 impl CheckCall for Check {
     fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Checked {
-        let decision = limiter.cost(cost).check();
+        let decision = limiter.request().cost(cost).check();
         (decision, decision)
     }
 
     fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Checked {
-        let decision = limiter.cost(cost).check(&key);
+        let decision = limiter.request(&key).cost(cost).check();
         (decision, decision)
     }
 }
@@ -78,12 +77,12 @@ struct CheckEach;
 
 impl CheckCall for CheckEach {
     fn limiter<A: Algorithm, C: Clock>(limiter: &Limiter<A, C>, cost: u32) -> Checked {
-        let detailed = limiter.cost(cost).check_each();
+        let detailed = limiter.request().cost(cost).check_each();
         (detailed.decision, detailed.rules[0])
     }
 
     fn key<A: Algorithm, C: Clock>(limiter: &KeyedLimiter<u64, A, C>, key: u64, cost: u32) -> Checked {
-        let detailed = limiter.cost(cost).check_each(&key);
+        let detailed = limiter.request(&key).cost(cost).check_each();
         (detailed.decision, detailed.rules[0])
     }
 }
@@ -160,17 +159,17 @@ fn no_room(decision: &Decision) -> bool {
 // --- runs
 
 fn one_limiter<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
-    let limiter = Limiter::with(algorithm).with_clock(clock.clone());
+    let limiter = Limiter::builder_with(algorithm).clock(clock.clone()).build();
     verify(&oracle, run_threads(&clock, |_, _| 0, |_, cost| W::limiter(&limiter, cost)));
 }
 
 fn one_key<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::builder_with(algorithm).max_keys(1).clock(clock.clone()).build();
     verify(&oracle, run_threads(&clock, |_, _| 0, |key, cost| W::key(&limiter, key, cost)));
 }
 
 fn many_keys<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(400).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::builder_with(algorithm).max_keys(400).clock(clock.clone()).build();
     let records =
         run_threads(&clock, |random, _| random.below(KEYS), |key, cost| W::key(&limiter, key, cost));
     verify(&oracle, records);
@@ -184,8 +183,8 @@ fn many_keys<W: CheckCall, C: Pass>(clock: C, (algorithm, oracle): (impl Shareab
 /// about the key, and must change nothing: the other decisions are replayed without it.
 fn many_keys_among_new_keys<W: CheckCall>((algorithm, oracle): (impl Shareable, impl Oracle + Clone)) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(20_000).on_full(OnFull::Refuse);
-    let limiter = limiter.with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::builder_with(algorithm).max_keys(20_000).on_full(OnFull::Refuse);
+    let limiter = limiter.clock(clock.clone()).build();
     let new_keys = AtomicU64::new(KEYS);
     let before = limiter.stats();
     let group_length = decisions().div_ceil(16);
@@ -193,7 +192,7 @@ fn many_keys_among_new_keys<W: CheckCall>((algorithm, oracle): (impl Shareable, 
         |random: &mut Random, number: usize| (number / group_length % 8) as u64 * 32 + random.below(32);
     let mut records = run_threads(&clock, pick, |key, cost| {
         let new_key = new_keys.fetch_add(1, Ordering::Relaxed);
-        let first = limiter.cost(u32::try_from(LIMIT).expect("a small limit")).check(&new_key);
+        let first = limiter.request(&new_key).cost(u32::try_from(LIMIT).expect("a small limit")).check();
         assert!(first.is_allowed() || no_room(&first), "a new key has used nothing: {first:?}");
         W::key(&limiter, key, cost)
     });
@@ -212,12 +211,12 @@ fn keys_without_room<W: CheckCall, C: Pass>(
     clock: C,
     (algorithm, oracle): (impl Shareable, impl Oracle + Clone),
 ) {
-    let limiter = KeyedLimiter::<u64, _>::with(algorithm).max_keys(1).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64, _>::builder_with(algorithm).max_keys(1).clock(clock.clone()).build();
     let records = run_threads(
         &clock,
         |random, _| random.below(4),
         |key, cost| {
-            let _ = limiter.cost(u32::MAX).force(&KEYS);
+            let _ = limiter.request(&KEYS).cost(u32::MAX).force();
             W::key(&limiter, key, cost)
         },
     );

@@ -1,7 +1,5 @@
 //! An allowed request allocates nothing, as long as no headers are added to the response.
 
-mod served;
-
 use std::future::poll_fn;
 use std::net::SocketAddr;
 
@@ -61,7 +59,7 @@ fn allocations(limits: Limits) -> u64 {
 }
 
 fn keyed(key: impl RuleKey) -> Limits {
-    Limits::on(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("valid")
+    Limits::single(KeyedLimiter::<str>::new(Quota::per_second(1_000)), key).expect("valid")
 }
 
 #[test]
@@ -80,7 +78,7 @@ fn allowed_request_allocates_nothing() {
     let quota = Quota::per_second(1_000);
     let policy =
         Policy::builder().rule("global", quota).rule("user", quota).rule("trial", quota).build().unwrap();
-    let limits = Limits::over(policy)
+    let limits = Limits::builder(policy)
         .rule("global", by::global())
         .rule("user", by::header("x-user").or_skip())
         .rule("trial", by::method())
@@ -91,6 +89,6 @@ fn allowed_request_allocates_nothing() {
 #[test]
 fn response_headers_allocate() {
     let limiter = KeyedLimiter::<str>::new(Quota::per_second(1_000));
-    let limits = Limits::over(limiter).rule("user", by::global()).fields(Fields::Draft11).build().unwrap();
+    let limits = Limits::builder(limiter).rule("user", by::global()).fields(Fields::Draft11).build().unwrap();
     assert!(allocations(limits) > 0, "otherwise the count above measures nothing");
 }

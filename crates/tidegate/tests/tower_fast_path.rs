@@ -1,4 +1,4 @@
-//! The fast path decides, answers and forwards requests exactly as the slow path does.
+//! The fast path decides, responds to and forwards requests exactly as the slow path does.
 
 mod served;
 
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use served::send;
+use tidegate::algorithm::TokenBucket;
 use tidegate::http::{ClientAddress, Expose, Fields, Limits, by};
 use tidegate::tower::RateLimitLayer;
-use tidegate::{KeyedLimiter, ManualClock, Quota, TokenBucket};
+use tidegate::{KeyedLimiter, ManualClock, Quota};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -46,9 +47,9 @@ enum Path {
 }
 
 fn limits(path: Path, fields: Fields, expose: Expose, clock: &ManualClock) -> Limits {
-    let limiter = KeyedLimiter::<str, TokenBucket>::new(QUOTA).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<str, TokenBucket>::builder(QUOTA).clock(clock.clone()).build();
     let client = ClientAddress::from_socket(|address: &SocketAddr| *address);
-    let limits = Limits::over(limiter)
+    let limits = Limits::builder(limiter)
         .rule("client", by::address(client))
         .expose(expose)
         .fields(fields)

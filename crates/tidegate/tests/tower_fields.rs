@@ -23,10 +23,10 @@ fn limits(set: impl FnOnce(LimitsBuilder<Rules>) -> LimitsBuilder<Rules>) -> Lim
         .rule("user", USER)
         .rule("abuse", Quota::per_hour(50))
         .rule("trial", Quota::per_hour(50))
+        .clock(ManualClock::new())
         .build()
-        .expect("valid")
-        .with_clock(ManualClock::new());
-    let limits = Limits::over(policy)
+        .expect("valid");
+    let limits = Limits::builder(policy)
         .rule("global", by::global())
         .quota(GLOBAL)
         .rule("user", by::header("x-user").or_skip())
@@ -81,10 +81,10 @@ async fn refusal_names_all_violated_rules_and_the_longest_retry_after() {
         .rule("abuse", Quota::per_hour(1))
         .rule("wide", Quota::per_hour(9))
         .concurrency("permits", 1)
+        .clock(ManualClock::new())
         .build()
-        .expect("valid")
-        .with_clock(ManualClock::new());
-    let limits = Limits::over(policy)
+        .expect("valid");
+    let limits = Limits::builder(policy)
         .rule("hourly", by::global())
         .rule("daily", by::header("x-user").or_skip())
         .rule("abuse", by::global())
@@ -127,7 +127,7 @@ fn busy(set: impl FnOnce(LimitsBuilder<ConcurrencyLimiter>) -> LimitsBuilder<Con
     let limiter = ConcurrencyLimiter::new(1);
     let permit = limiter.try_acquire().expect("the permit is free").into_owned();
     std::mem::forget(permit);
-    set(Limits::over(limiter).rule("permits", by::global())).build().expect("valid")
+    set(Limits::builder(limiter).rule("permits", by::global())).build().expect("valid")
 }
 
 #[tokio::test]

@@ -21,14 +21,14 @@ use tower_service::Service;
 #[derive(Clone)]
 struct Partner {
     began: Instant,
-    answers: Arc<Mutex<VecDeque<Response<()>>>>,
+    responses: Arc<Mutex<VecDeque<Response<()>>>>,
     calls: Arc<Mutex<Vec<u128>>>,
 }
 
 impl Partner {
-    fn new(answers: impl IntoIterator<Item = Response<()>>) -> Self {
-        let answers = Arc::new(Mutex::new(answers.into_iter().collect()));
-        Partner { began: Instant::now(), answers, calls: Arc::default() }
+    fn new(responses: impl IntoIterator<Item = Response<()>>) -> Self {
+        let responses = Arc::new(Mutex::new(responses.into_iter().collect()));
+        Partner { began: Instant::now(), responses, calls: Arc::default() }
     }
 
     /// The instants of the calls, in milliseconds.
@@ -48,24 +48,24 @@ impl Service<Request<()>> for Partner {
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
         self.calls.lock().expect("valid").push(self.began.elapsed().as_millis());
-        ready(Ok(self.answers.lock().expect("valid").pop_front().unwrap_or_default()))
+        ready(Ok(self.responses.lock().expect("valid").pop_front().unwrap_or_default()))
     }
 }
 
-fn answer(status: u16, name: &str, value: &str) -> Response<()> {
+fn response(status: u16, name: &str, value: &str) -> Response<()> {
     Response::builder().status(status).header(name, value).body(()).expect("valid")
 }
 
 /// Ten per second with a burst of one, and waits of at most one second.
 fn tenth(partner: &Partner) -> Outbound<Partner> {
     let clock = TokioClock::new();
-    let limits = Limits::over(Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock))
+    let limits = Limits::builder(Limiter::builder(Quota::per_second(10).burst(1)).clock(clock).build())
         .rule("partner", by::global())
         .wait_at_most(Duration::from_secs(1))
         .timer(clock)
         .build()
         .expect("valid");
-    OutboundLayer::new(limits).longest_hold(Duration::from_secs(30)).layer(partner.clone())
+    OutboundLayer::new(limits).max_backoff(Duration::from_secs(30)).layer(partner.clone())
 }
 
 fn to(host: &str) -> Request<()> {
@@ -101,8 +101,9 @@ async fn calls_wait_in_order_and_fail_if_the_wait_is_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_of_a_host_holds_back_all_clones() {
-    let partner = Partner::new([answer(429, "retry-after", "7"), answer(200, "ratelimit", "\"x\";r=0;t=2")]);
+async fn retry_after_of_a_host_delays_all_clones() {
+    let partner =
+        Partner::new([response(429, "retry-after", "7"), response(200, "ratelimit", "\"x\";r=0;t=2")]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 429, "the caller sees the 429 unchanged");
     let mut clone = service.clone();
@@ -114,7 +115,7 @@ async fn retry_after_of_a_host_holds_back_all_clones() {
 
 #[tokio::test(start_paused = true)]
 async fn queued_calls_obey_retry_after_and_keep_the_rate_afterwards() {
-    let partner = Partner::new([answer(429, "retry-after", "7")]);
+    let partner = Partner::new([response(429, "retry-after", "7")]);
     let service = tenth(&partner);
     let calls: Vec<_> = (0..4).map(|_| service.clone().call(to("a"))).collect(); // all queued
     let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
@@ -151,8 +152,8 @@ async fn retry_after_date_is_relative_to_the_date_of_the_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_hosts_are_not_held_back() {
-    let partner = Partner::new([answer(503, "retry-after", "7")]);
+async fn other_hosts_are_not_delayed() {
+    let partner = Partner::new([response(503, "retry-after", "7")]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 503);
     assert_eq!(call(&mut service, "b").await.unwrap(), 200);
@@ -160,19 +161,22 @@ async fn other_hosts_are_not_held_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_beyond_the_longest_hold_fails_immediately() {
-    let partner = Partner::new([answer(429, "retry-after", "31")]);
+async fn retry_after_beyond_the_maximum_backoff_fails_immediately() {
+    let partner = Partner::new([response(429, "retry-after", "31")]);
     let mut service = tenth(&partner);
     assert_eq!(call(&mut service, "a").await.unwrap(), 429);
     let failed = call(&mut service, "a").await.unwrap_err();
-    assert_eq!(failed.to_string(), "not called: the other side has asked us to wait 31s, which is too long");
+    assert_eq!(
+        failed.to_string(),
+        "not called: the host has requested a wait of 31s, which exceeds the maximum backoff"
+    );
     assert_eq!(partner.calls(), [0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn permit_of_a_call_is_held_as_long_as_its_response() {
     let limiter = ConcurrencyLimiter::new(1);
-    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
+    let limits = Limits::single(limiter.clone(), by::global()).unwrap();
     let mut service = OutboundLayer::new(limits).layer(Partner::new([]));
     let response = service.call(to("a")).await.unwrap();
     assert_eq!(limiter.stats().in_use, 1);

@@ -72,7 +72,7 @@ impl Service<Request<()>> for SlowService {
 
 fn one_concurrent() -> (ConcurrencyLimiter, SlowService, Concurrency<SlowService, SlowBody>) {
     let (limiter, slow_service) = (ConcurrencyLimiter::new(1), SlowService::default());
-    let limits = Limits::on(limiter.clone(), by::global()).expect("valid");
+    let limits = Limits::single(limiter.clone(), by::global()).expect("valid");
     let service = ConcurrencyLayer::new(limits).layer(slow_service.clone());
     (limiter, slow_service, service)
 }
@@ -111,13 +111,13 @@ async fn exactly_40_of_64_concurrent_requests_hold_a_permit() {
             })
         })
         .collect();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for task in tasks {
-        answers.push(task.await.unwrap());
+        responses.push(task.await.unwrap());
     }
-    let with = |status| answers.iter().filter(|answer| answer.status() == status).count();
+    let with = |status| responses.iter().filter(|response| response.status() == status).count();
     assert_eq!((with(StatusCode::OK), with(StatusCode::SERVICE_UNAVAILABLE)), (40, 24));
-    drop(answers);
+    drop(responses);
     assert_eq!(send(&mut service.clone(), request()).await.status(), StatusCode::OK);
 }
 
@@ -176,7 +176,7 @@ async fn send_whole<B: Body + Unpin>(mut body: B) {
 #[tokio::test]
 async fn sent_body_counts_as_ended_even_if_its_end_was_not_polled() {
     let limiter = ConcurrencyLimiter::new(1);
-    let limits = || Limits::on(limiter.clone(), by::global()).unwrap();
+    let limits = || Limits::single(limiter.clone(), by::global()).unwrap();
     let endings = || {
         let stats = limiter.stats();
         (stats.in_use, stats.endings.succeeded, stats.endings.overloaded)
@@ -209,7 +209,7 @@ async fn permit_is_held_until_the_trailers_are_sent() {
         Whole::from(bytes).with_trailers(std::future::ready(Some(Ok(trailers))))
     }
     let limiter = ConcurrencyLimiter::new(1);
-    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
+    let limits = Limits::single(limiter.clone(), by::global()).unwrap();
     let layer = ConcurrencyLayer::with_body(limits, with_trailers);
     let mut service = layer.layer(Respond(StatusCode::OK, || with_trailers(b"a".to_vec())));
     let mut body = send(&mut service, request()).await.into_body();
@@ -241,7 +241,7 @@ impl Service<Request<()>> for Never {
 #[tokio::test(start_paused = true)]
 async fn dropped_or_timed_out_request_releases_its_permit() {
     let limiter = ConcurrencyLimiter::new(1);
-    let limits = Limits::on(limiter.clone(), by::global()).unwrap();
+    let limits = Limits::single(limiter.clone(), by::global()).unwrap();
     let mut service = ConcurrencyLayer::new(limits).layer(Never);
     let answer = service.call(request());
     assert_eq!(limiter.stats().in_use, 1);
@@ -253,8 +253,8 @@ async fn dropped_or_timed_out_request_releases_its_permit() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_waiter_leaves_its_queue_position_to_the_next() {
-    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
-    let limits = Limits::over(limiter.clone())
+    let limiter = ConcurrencyLimiter::builder(1).clock(TokioClock::new()).build();
+    let limits = Limits::builder(limiter.clone())
         .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(60))
         .max_waiting(2)
@@ -278,8 +278,8 @@ async fn dropped_waiter_leaves_its_queue_position_to_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_for_a_permit_that_times_out_is_answered_503() {
-    let limiter = ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
-    let limits = Limits::over(limiter.clone())
+    let limiter = ConcurrencyLimiter::builder(1).clock(TokioClock::new()).build();
+    let limits = Limits::builder(limiter.clone())
         .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(5))
         .build()
@@ -293,8 +293,8 @@ async fn wait_for_a_permit_that_times_out_is_answered_503() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_wait_for_a_rate_is_not_charged() {
-    let limiter = Limiter::new(Quota::per_second(1).burst(1)).with_clock(TokioClock::new());
-    let limits = Limits::over(limiter)
+    let limiter = Limiter::builder(Quota::per_second(1).burst(1)).clock(TokioClock::new()).build();
+    let limits = Limits::builder(limiter)
         .rule("rate", by::global())
         .wait_at_most(Duration::from_secs(1))
         .build()
@@ -314,7 +314,7 @@ async fn dropped_wait_for_a_rate_is_not_charged() {
 async fn policy_with_a_rate_and_concurrency_is_all_or_nothing() {
     let policy =
         Policy::builder().rule("rate", Quota::per_hour(2)).concurrency("concurrency", 1).build().unwrap();
-    let limits = Limits::over(policy.clone())
+    let limits = Limits::builder(policy.clone())
         .rule("rate", by::global())
         .rule("concurrency", by::global())
         .build()

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use served::{Counting, of, request, send};
+use tidegate::gate::{Gate, Part};
 use tidegate::http::{Expose, Fields, KeyPart, Limits, LimitsBuilder, Refusal, by};
 use tidegate::tower::{RateLimit, RateLimitLayer};
-use tidegate::{Gate, KeyedLimiter, Limiter, ManualClock, Part, Policy, Quota, TokioClock};
+use tidegate::{KeyedLimiter, Limiter, ManualClock, Policy, Quota, TokioClock};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,8 +22,8 @@ fn in_front(limits: &Limits, service: &Counting) -> Served {
 }
 
 /// One per hour for each user.
-fn one_an_hour() -> KeyedLimiter<str, tidegate::TokenBucket, ManualClock> {
-    KeyedLimiter::<str>::new(Quota::per_hour(1)).with_clock(ManualClock::new())
+fn one_an_hour() -> KeyedLimiter<str, tidegate::algorithm::TokenBucket, ManualClock> {
+    KeyedLimiter::<str>::builder(Quota::per_hour(1)).clock(ManualClock::new()).build()
 }
 
 fn by_user() -> impl tidegate::http::RuleKey {
@@ -32,11 +33,11 @@ fn by_user() -> impl tidegate::http::RuleKey {
 /// A global limit of one per hour, with these settings.
 fn limits(
     set: impl FnOnce(
-        LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
-    ) -> LimitsBuilder<Limiter<tidegate::TokenBucket, ManualClock>>,
+        LimitsBuilder<Limiter<tidegate::algorithm::TokenBucket, ManualClock>>,
+    ) -> LimitsBuilder<Limiter<tidegate::algorithm::TokenBucket, ManualClock>>,
 ) -> Limits {
-    let limiter = Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new());
-    set(Limits::over(limiter).rule("hourly", by::global())).build().expect("valid")
+    let limiter = Limiter::builder(Quota::per_hour(1)).clock(ManualClock::new()).build();
+    set(Limits::builder(limiter).rule("hourly", by::global())).build().expect("valid")
 }
 
 async fn refused(limits: &Limits, request: Request<()>) -> Response<Vec<u8>> {
@@ -53,7 +54,7 @@ fn text(response: &Response<Vec<u8>>) -> &str {
 #[tokio::test]
 async fn clones_of_layer_and_service_share_the_limit() {
     let counting = Counting::default();
-    let layer = RateLimitLayer::new(Limits::on(one_an_hour(), by_user()).unwrap());
+    let layer = RateLimitLayer::new(Limits::single(one_an_hour(), by_user()).unwrap());
     let mut first: Served = layer.layer(counting.clone());
     let (mut clone, mut of_a_clone): (Served, Served) =
         (first.clone(), layer.clone().layer(counting.clone()));
@@ -68,8 +69,8 @@ async fn clones_of_layer_and_service_share_the_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn exactly_40_of_64_concurrent_requests_pass() {
     let counting = Counting::default();
-    let limiter = Limiter::new(Quota::per_hour(40)).with_clock(ManualClock::new());
-    let service = in_front(&Limits::on(limiter, by::global()).unwrap(), &counting);
+    let limiter = Limiter::builder(Quota::per_hour(40)).clock(ManualClock::new()).build();
+    let service = in_front(&Limits::single(limiter, by::global()).unwrap(), &counting);
     let barrier = Arc::new(tokio::sync::Barrier::new(64));
     let tasks: Vec<_> = (0..64)
         .map(|_| {
@@ -91,7 +92,8 @@ async fn exactly_40_of_64_concurrent_requests_pass() {
 async fn poll_ready_charges_nothing_and_a_dropped_call_is_charged() {
     let counting = Counting::default();
     let limits =
-        Limits::on(Limiter::new(Quota::per_hour(2)).with_clock(ManualClock::new()), by::global()).unwrap();
+        Limits::single(Limiter::builder(Quota::per_hour(2)).clock(ManualClock::new()).build(), by::global())
+            .unwrap();
     let mut service = in_front(&limits, &counting);
     for _ in 0..10 {
         std::future::poll_fn(|cx| Service::<Request<()>>::poll_ready(&mut service, cx)).await.unwrap();
@@ -106,11 +108,11 @@ async fn several_rules_are_all_or_nothing() {
     let policy = Policy::builder()
         .rule("global", Quota::per_hour(3))
         .rule("user", Quota::per_hour(1))
+        .clock(ManualClock::new())
         .build()
-        .unwrap()
-        .with_clock(ManualClock::new());
+        .unwrap();
     let limits =
-        Limits::over(policy.clone()).rule("global", by::global()).rule("user", by_user()).build().unwrap();
+        Limits::builder(policy.clone()).rule("global", by::global()).rule("user", by_user()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     assert_eq!(send(&mut service, of("alice")).await.status(), 200);
     for _ in 0..5 {
@@ -118,14 +120,18 @@ async fn several_rules_are_all_or_nothing() {
         assert!(text(&refused).contains("\"violated-policies\":[\"user\"]"), "{}", text(&refused));
     }
     let global = Part::of(policy.rule("global").unwrap()).cost(0);
-    assert_eq!(policy.peek(&[global]).unwrap().remaining(), 2, "refused requests are not charged");
+    assert_eq!(
+        policy.request().parts(&[global]).peek().unwrap().remaining(),
+        2,
+        "refused requests are not charged"
+    );
     assert_eq!((limits.stats()[0].refused, limits.stats()[1].refused), (0, 5));
 }
 
 #[tokio::test]
 async fn costs_are_charged_and_skipped_requests_are_not() {
-    let limiter = Limiter::new(Quota::per_hour(6)).with_clock(ManualClock::new());
-    let limits = Limits::over(limiter.clone())
+    let limiter = Limiter::builder(Quota::per_hour(6)).clock(ManualClock::new()).build();
+    let limits = Limits::builder(limiter.clone())
         .rule("hourly", by::global())
         .cost(|head| if head.method == Method::POST { 5 } else { 1 })
         .skip_if(|head| head.uri.path() == "/health")
@@ -134,7 +140,7 @@ async fn costs_are_charged_and_skipped_requests_are_not() {
     let mut service = in_front(&limits, &Counting::default());
     let post = || Request::post("/").body(()).unwrap();
     assert_eq!(send(&mut service, post()).await.status(), 200);
-    assert_eq!(limiter.cost(0).peek().remaining(), 1);
+    assert_eq!(limiter.request().cost(0).peek().remaining(), 1);
     assert_eq!(send(&mut service, post()).await.status(), 429);
     assert_eq!(send(&mut service, request()).await.status(), 200);
     for _ in 0..3 {
@@ -299,7 +305,7 @@ async fn head_request_gets_no_body_and_a_browser_gets_a_page() {
 #[tokio::test]
 async fn answer_closure_replaces_the_whole_response() {
     let limits = limits(|limits| {
-        limits.status(StatusCode::IM_A_TEAPOT).answer(|head, refusal| {
+        limits.status(StatusCode::IM_A_TEAPOT).refusal_response(|head, refusal| {
             let text = format!("{} {} {}", head.method, refusal.rule, refusal.retry_after_seconds().unwrap());
             Response::builder().status(refusal.status).body(text.into_bytes()).unwrap()
         })
@@ -329,10 +335,10 @@ async fn shadow_rule_never_refuses_and_counts_its_outcomes() {
     let policy = Policy::builder()
         .rule("trial", Quota::per_hour(2))
         .rule("enforced", Quota::per_hour(5))
+        .clock(ManualClock::new())
         .build()
-        .unwrap()
-        .with_clock(ManualClock::new());
-    let limits = Limits::over(policy)
+        .unwrap();
+    let limits = Limits::builder(policy)
         .rule("trial", by::global())
         .shadow()
         .rule("enforced", by::global())
@@ -354,7 +360,7 @@ async fn shadow_rule_never_refuses_and_counts_its_outcomes() {
     assert_eq!((stats[0].would_allow, stats[0].would_refuse, stats[0].refused), (2, 3, 0));
     assert_eq!((stats[1].would_allow, stats[1].would_refuse, stats[1].refused), (0, 0, 2));
 
-    let missing = Limits::over(one_an_hour()).rule("user", by_user()).shadow().build().unwrap();
+    let missing = Limits::builder(one_an_hour()).rule("user", by_user()).shadow().build().unwrap();
     let mut service = in_front(&missing, &Counting::default());
     assert_eq!(
         send(&mut service, request()).await.status(),
@@ -367,8 +373,8 @@ async fn shadow_rule_never_refuses_and_counts_its_outcomes() {
 #[tokio::test(start_paused = true)]
 async fn excess_requests_wait_up_to_the_configured_time() {
     let clock = TokioClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
-    let limits = Limits::over(limiter)
+    let limiter = Limiter::builder(Quota::per_second(10).burst(1)).clock(clock).build();
+    let limits = Limits::builder(limiter)
         .rule("second", by::global())
         .wait_at_most(Duration::from_millis(200))
         .build()
@@ -399,8 +405,8 @@ async fn excess_requests_wait_up_to_the_configured_time() {
 
 #[tokio::test(start_paused = true)]
 async fn pacing_rule_delays_requests() {
-    let pacer = tidegate::Pacer::new(Quota::per_second(10)).with_clock(TokioClock::new());
-    let limits = Limits::over(pacer).rule("pace", by::global()).timer(TokioClock::new()).build().unwrap();
+    let pacer = tidegate::Pacer::builder(Quota::per_second(10)).clock(TokioClock::new()).build();
+    let limits = Limits::builder(pacer).rule("pace", by::global()).timer(TokioClock::new()).build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     let began = tokio::time::Instant::now();
     for _ in 0..3 {
@@ -411,8 +417,8 @@ async fn pacing_rule_delays_requests() {
 
 #[tokio::test(start_paused = true)]
 async fn timed_out_wait_is_served_by_the_fallback() {
-    let limiter = tidegate::ConcurrencyLimiter::new(1).with_clock(TokioClock::new());
-    let limits = Limits::over(limiter.clone())
+    let limiter = tidegate::ConcurrencyLimiter::builder(1).clock(TokioClock::new()).build();
+    let limits = Limits::builder(limiter.clone())
         .rule("concurrency", by::global())
         .wait_at_most(Duration::from_secs(1))
         .build()
@@ -428,7 +434,7 @@ async fn timed_out_wait_is_served_by_the_fallback() {
 
 #[tokio::test]
 async fn refused_requests_are_served_by_the_fallback() {
-    let limits = limits(|limits| limits.answer(|_, _| panic!("the fallback answers instead")));
+    let limits = limits(|limits| limits.refusal_response(|_, _| panic!("the fallback responds instead")));
     let layer = RateLimitLayer::new(limits).fallback(RespondWith(|| Response::new(b"yesterday's".to_vec())));
     let counting = Counting::default();
     let mut service = layer.layer(counting.clone());
@@ -442,11 +448,11 @@ async fn refused_requests_are_served_by_the_fallback() {
 }
 
 /// A gate that answers asynchronously, as Redis does.
-struct AsyncGate(Limiter<tidegate::TokenBucket, ManualClock>, Arc<AtomicUsize>);
+struct AsyncGate(Limiter<tidegate::algorithm::TokenBucket, ManualClock>, Arc<AtomicUsize>);
 
 impl Gate for AsyncGate {
-    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> tidegate::Answer<'a> {
-        tidegate::Answer::Pending(Box::pin(async move {
+    fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> tidegate::gate::Answer<'a> {
+        tidegate::gate::Answer::Pending(Box::pin(async move {
             self.1.fetch_add(1, Ordering::SeqCst); // the query is sent
             tokio::task::yield_now().await;
             self.0.decide(request).wait().await
@@ -456,8 +462,9 @@ impl Gate for AsyncGate {
 
 #[tokio::test]
 async fn shadow_rule_never_refuses_with_an_asynchronous_gate() {
-    let gate = AsyncGate(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), Arc::default());
-    let limits = Limits::over(gate).rule("trial", by::global()).shadow().build().unwrap();
+    let gate =
+        AsyncGate(Limiter::builder(Quota::per_hour(1)).clock(ManualClock::new()).build(), Arc::default());
+    let limits = Limits::builder(gate).rule("trial", by::global()).shadow().build().unwrap();
     let mut service = in_front(&limits, &Counting::default());
     for _ in 0..3 {
         assert_eq!(send(&mut service, request()).await.status(), 200);
@@ -471,10 +478,10 @@ async fn shadow_rule_is_neither_waited_for_nor_named_when_the_queue_is_full() {
     let policy = Policy::builder()
         .rule("trial", Quota::per_hour(1))
         .rule("enforced", Quota::per_second(1).burst(1))
+        .clock(TokioClock::new())
         .build()
-        .unwrap()
-        .with_clock(TokioClock::new());
-    let limits = Limits::over(policy)
+        .unwrap();
+    let limits = Limits::builder(policy)
         .rule("trial", by::global())
         .shadow()
         .rule("enforced", by::global())
@@ -499,8 +506,9 @@ async fn shadow_rule_is_neither_waited_for_nor_named_when_the_queue_is_full() {
 #[tokio::test]
 async fn asynchronous_gate_is_queried_during_the_call() {
     let queries = Arc::new(AtomicUsize::new(0));
-    let gate = AsyncGate(Limiter::new(Quota::per_hour(1)).with_clock(ManualClock::new()), queries.clone());
-    let mut service = in_front(&Limits::on(gate, by::global()).unwrap(), &Counting::default());
+    let gate =
+        AsyncGate(Limiter::builder(Quota::per_hour(1)).clock(ManualClock::new()).build(), queries.clone());
+    let mut service = in_front(&Limits::single(gate, by::global()).unwrap(), &Counting::default());
     drop(service.call(request()));
     assert_eq!(queries.load(Ordering::SeqCst), 1, "a dropped call was queried");
     assert_eq!(send(&mut service, request()).await.status(), 200);

@@ -2,19 +2,24 @@
 //! clock.
 
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
-mod waits;
+mod polling;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Clock, Decision, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, Outcome, Quota, WaitRefused,
+use polling::{
+    MS, WaitFuture, WakeCount, assert_refused, exhausted, ms, pending_wait, poll_once, retry, wait,
 };
-use waits::{MS, WaitFuture, WakeCount, exhausted, ms, pending_wait, poll_once, retry, wait};
+use tidegate::algorithm::LeakyQueue;
+use tidegate::clock::{Clock, Micros};
+use tidegate::{AcquireError, Decision, KeyedLimiter, Limiter, ManualClock, Outcome, Quota};
+
+const BEYOND_TIME: &str =
+    "cost 1 could be allowed only after the year 2255, the end of the time line; use a smaller cost";
 
 #[test]
 fn acquire_returns_immediately_when_quota_is_available() {
-    let limiter = Limiter::new(Quota::per_second(10)).with_clock(ManualClock::new());
+    let limiter = Limiter::builder(Quota::per_second(10)).clock(ManualClock::new()).build();
     for left in (0..10).rev() {
         let decision = poll_once(&mut wait(&limiter, 1)).expect("ready immediately").expect("allowed");
         assert_eq!((decision.outcome, decision.remaining()), (Outcome::Allowed, left));
@@ -39,8 +44,8 @@ fn waiters_pass_in_order_each_at_its_own_instant() {
 #[test]
 fn large_request_is_starved_neither_by_waiters_nor_by_checks() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(5)).with_clock(clock.clone());
-    assert!(limiter.cost(5).check().is_allowed());
+    let limiter = Limiter::builder(Quota::per_second(10).burst(5)).clock(clock.clone()).build();
+    assert!(limiter.request().cost(5).check().is_allowed());
     let mut large = pending_wait(&limiter, 5);
     let mut small = pending_wait(&limiter, 1);
     for tenth in 1..5 {
@@ -63,18 +68,20 @@ fn large_request_is_starved_neither_by_waiters_nor_by_checks() {
 #[test]
 fn check_behind_a_reservation_reports_the_exact_retry_after() {
     let (limiter, clock) = exhausted();
-    let reservation = limiter.reserve().expect("reserved");
+    let reservation = limiter.request().reserve().expect("reserved");
     assert_eq!((reservation.wait().as_micros(), reservation.ready_at()), (100 * MS, Micros::new(100 * MS)));
     clock.advance(ms(30));
-    for decision in [limiter.check(), limiter.peek(), limiter.cost(1).check_each().decision] {
+    for decision in
+        [limiter.check(), limiter.request().peek(), limiter.request().cost(1).check_each().decision]
+    {
         assert_eq!(
             (retry(decision), decision.remaining(), decision.at()),
             (170 * MS, 0, Micros::new(30 * MS))
         );
     }
-    assert_eq!(limiter.cost(2).check().outcome, Outcome::Never);
-    assert_eq!(limiter.cost(0).check().outcome, Outcome::Allowed);
-    assert_eq!(limiter.cost(7).take().amount, 0);
+    assert_eq!(limiter.request().cost(2).check().outcome, Outcome::Never);
+    assert_eq!(limiter.request().cost(0).check().outcome, Outcome::Allowed);
+    assert_eq!(limiter.request().cost(7).take().amount, 0);
     reservation.keep();
     clock.advance_to(Micros::new(200 * MS - 1));
     assert!(!limiter.check().is_allowed());
@@ -85,22 +92,27 @@ fn check_behind_a_reservation_reports_the_exact_retry_after() {
 #[test]
 fn timeout_one_microsecond_too_short_is_refused_immediately() {
     let (limiter, clock) = exhausted();
-    let before = limiter.peek();
-    let short = limiter.acquire_blocking_timeout(Duration::from_micros(100 * MS - 1)).expect_err("too short");
-    assert_eq!(short.to_string(), "the wait would be 100ms, and may be 99.999ms; wait longer, or try later");
-    assert_eq!(limiter.peek(), before, "nothing was charged");
-    assert!(limiter.reserve_within(Duration::from_micros(100 * MS - 1)).is_err());
-    assert_eq!(limiter.peek(), before);
-
-    let mut first: WaitFuture<'_> = Box::pin(limiter.acquire_timeout(ms(100)));
-    assert!(poll_once(&mut first).is_none());
-    let mut second: WaitFuture<'_> = Box::pin(limiter.acquire_until(Micros::new(200 * MS)));
-    assert!(poll_once(&mut second).is_none());
-    let mut deep: WaitFuture<'_> = Box::pin(limiter.acquire_until(Micros::new(300 * MS - 1)));
-    assert!(
-        matches!(poll_once(&mut deep), Some(Err(WaitRefused::TooLong { .. }))),
-        "refused immediately, also deep in the queue"
+    let before = limiter.request().peek();
+    let short = limiter
+        .request()
+        .timeout(Duration::from_micros(100 * MS - 1))
+        .acquire_blocking()
+        .expect_err("too short");
+    assert_eq!(
+        short.to_string(),
+        "the wait would be 100ms, longer than the timeout of 99.999ms; retry after 100ms"
     );
+    assert_eq!(limiter.request().peek(), before, "nothing was charged");
+    assert!(limiter.request().timeout(Duration::from_micros(100 * MS - 1)).reserve().is_err());
+    assert_eq!(limiter.request().peek(), before);
+
+    let mut first: WaitFuture<'_> = Box::pin(limiter.request().timeout(ms(100)).acquire());
+    assert!(poll_once(&mut first).is_none());
+    let mut second: WaitFuture<'_> = Box::pin(limiter.request().deadline(Micros::new(200 * MS)).acquire());
+    assert!(poll_once(&mut second).is_none());
+    let mut deep: WaitFuture<'_> = Box::pin(limiter.request().deadline(Micros::new(300 * MS - 1)).acquire());
+    let refused = poll_once(&mut deep).expect("refused immediately, also deep in the queue");
+    assert!(refused.expect_err("too short").is_timeout());
     clock.advance(ms(200));
     assert!(
         poll_once(&mut first).expect("in time").is_ok() && poll_once(&mut second).expect("in time").is_ok()
@@ -177,7 +189,7 @@ fn in_a_long_queue_only_the_next_waiter_is_woken_first() {
 fn reservation_reports_the_wait_as_of_when_it_was_made() {
     let (limiter, clock) = exhausted();
     clock.advance(ms(30));
-    let reservation = limiter.reserve().expect("reserved");
+    let reservation = limiter.request().reserve().expect("reserved");
     clock.advance(ms(30));
     assert_eq!(
         (reservation.wait(), reservation.ready_at()),
@@ -188,7 +200,7 @@ fn reservation_reports_the_wait_as_of_when_it_was_made() {
 #[test]
 fn thread_blocks_until_its_reservation_is_ready() {
     let (limiter, clock) = exhausted();
-    let reservation = limiter.reserve().expect("reserved");
+    let reservation = limiter.request().reserve().expect("reserved");
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| reservation.ready_blocking());
         clock.advance(ms(100));
@@ -215,96 +227,99 @@ fn long_queue_moves_up_after_many_drops() {
 #[test]
 fn observer_sees_the_outcome_of_a_wait() {
     use std::sync::atomic::{AtomicU64, Ordering};
+    use tidegate::stats::{Charge, Observer};
     #[derive(Default)]
     struct Seen(AtomicU64, AtomicU64);
-    impl tidegate::Observer for Seen {
-        fn allowed(&self, _: &Decision) {
+    impl Observer for Seen {
+        fn allowed(&self, _: &Decision, _: &[Charge<'_>]) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-        fn denied(&self, _: &Decision) {
+        fn denied(&self, _: &Decision, _: &[Charge<'_>]) {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
     }
     let (clock, seen) = (ManualClock::new(), std::sync::Arc::new(Seen::default()));
     let limiter =
-        Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone()).with_observer(seen.clone());
+        Limiter::builder(Quota::per_second(10).burst(1)).clock(clock.clone()).observer(seen.clone()).build();
     let counts = || (seen.0.load(Ordering::Relaxed), seen.1.load(Ordering::Relaxed));
-    assert!(limiter.acquire_blocking().is_ok());
+    assert!(limiter.request().acquire_blocking().is_ok());
     let mut waits = pending_wait(&limiter, 1);
     assert_eq!(counts(), (1, 0), "a pending wait is not observed yet");
     clock.advance(ms(100));
     assert!(poll_once(&mut waits).is_some());
-    assert!(limiter.acquire_blocking_timeout(ms(1)).is_err());
+    assert!(limiter.request().timeout(ms(1)).acquire_blocking().is_err());
     assert_eq!(counts(), (2, 1));
 }
 
 #[test]
 fn number_of_waiters_is_bounded() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(1)).max_waiting(2).with_clock(clock.clone());
+    let limiter =
+        Limiter::builder(Quota::per_second(10).burst(1)).max_waiting(2).clock(clock.clone()).build();
     assert!(limiter.check().is_allowed());
     let waits = [pending_wait(&limiter, 1), pending_wait(&limiter, 1)];
-    let refused = limiter.acquire_blocking().expect_err("full");
-    assert_eq!(refused, WaitRefused::LineFull { max_waiting: 2 });
-    assert_eq!(refused.to_string(), "2 wait already, which is the most that may; try later");
-    assert_eq!(limiter.reserve().expect_err("full"), refused);
+    let refused = limiter.request().acquire_blocking().expect_err("full");
+    let message = "the queue is full: 2 requests are waiting; retry later";
+    assert_refused(&refused, AcquireError::is_queue_full, message);
+    assert_eq!(limiter.request().reserve().expect_err("full"), refused);
     drop(waits);
     let first = pending_wait(&limiter, 1);
-    let _ = limiter.cost(1).force(); // forced charges do not count as waiters
+    let _ = limiter.request().cost(1).force(); // forced charges do not count as waiters
     let _waits = [first, pending_wait(&limiter, 1)];
 
-    let none = Limiter::new(Quota::per_second(10).burst(1)).max_waiting(0);
-    assert!(none.acquire_blocking().is_ok());
-    assert_eq!(
-        none.acquire_blocking().expect_err("the queue has no capacity"),
-        WaitRefused::LineFull { max_waiting: 0 }
-    );
+    let none = Limiter::builder(Quota::per_second(10).burst(1)).max_waiting(0).build();
+    assert!(none.request().acquire_blocking().is_ok());
+    let refused = none.request().acquire_blocking().expect_err("the queue has no capacity");
+    let message = "the queue is full: 0 requests are waiting; retry later";
+    assert_refused(&refused, AcquireError::is_queue_full, message);
 }
 
 #[test]
 fn impossible_cost_is_refused_immediately_also_behind_waiters() {
     let (limiter, _clock) = exhausted();
-    let never = WaitRefused::Never { cost: 2, limit: 1 };
-    assert_eq!(limiter.cost(2).acquire_blocking().expect_err("never"), never);
-    assert_eq!(never.to_string(), "a cost of 2 exceeds the limit of 1; ask for 1 or less");
+    let never = limiter.request().cost(2).acquire_blocking().expect_err("never");
+    let message = "cost 2 exceeds the limit of 1: it can never be allowed; use 1 or less";
+    assert_refused(&never, AcquireError::is_never, message);
     let _ahead = pending_wait(&limiter, 1);
-    assert_eq!(limiter.cost(2).reserve().expect_err("never"), never);
+    assert_eq!(limiter.request().cost(2).reserve().expect_err("never"), never);
 }
 
 #[test]
 fn wait_beyond_the_end_of_the_clock_is_refused() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_hour(1)).with_clock(clock.clone());
+    let limiter = Limiter::builder(Quota::per_hour(1)).clock(clock.clone()).build();
     clock.advance_to(Micros::MAX.minus(1_000));
-    let _ = limiter.cost(3).force();
-    let refused = limiter.acquire_blocking().expect_err("beyond");
-    assert_eq!(refused, WaitRefused::BeyondTime { cost: 1 });
-    assert!(refused.to_string().contains("after the end of the clock"));
-    assert_eq!(limiter.reserve().expect_err("beyond"), refused);
+    let _ = limiter.request().cost(3).force();
+    let refused = limiter.request().acquire_blocking().expect_err("beyond");
+    assert_refused(&refused, AcquireError::is_never, BEYOND_TIME);
+    assert_eq!(limiter.request().reserve().expect_err("beyond"), refused);
     clock.advance_to(Micros::MAX);
-    assert_eq!(limiter.reserve().expect_err("beyond"), refused);
-    assert!(limiter.acquire_blocking_timeout(Duration::MAX).is_err());
+    assert_eq!(limiter.request().reserve().expect_err("beyond"), refused);
+    assert!(limiter.request().timeout(Duration::MAX).acquire_blocking().is_err());
 }
 
 #[test]
 fn reservations_stop_at_the_end_of_the_clock() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_second(1)).with_clock(clock.clone());
+    let limiter = Limiter::builder(Quota::per_second(1)).clock(clock.clone()).build();
     clock.advance_to(Micros::MAX.minus(2_500_000));
     assert!(limiter.check().is_allowed());
-    let ready: Vec<_> = (0..4).map(|_| limiter.reserve().map(|reservation| reservation.keep())).collect();
+    let ready: Vec<_> =
+        (0..4).map(|_| limiter.request().reserve().map(|reservation| reservation.keep())).collect();
     assert_eq!(
         ready.iter().filter(|reservation| reservation.is_ok()).count(),
         1,
-        "each has to be refilled before the end of the clock: {ready:?}"
+        "each has to be refilled before the end of the time line: {ready:?}"
     );
-    assert!(matches!(ready.last(), Some(Err(WaitRefused::BeyondTime { cost: 1 }))));
+    let refused = ready[3].as_ref().expect_err("beyond");
+    assert_refused(refused, AcquireError::is_never, BEYOND_TIME);
 }
 
 #[test]
 fn acquire_waits_out_the_delay_of_a_leaky_queue() {
     let clock = ManualClock::new();
-    let limiter = Limiter::with(LeakyQueue::new(Quota::per_second(10), 2)).with_clock(clock.clone());
+    let limiter =
+        Limiter::builder_with(LeakyQueue::new(Quota::per_second(10), 2)).clock(clock.clone()).build();
     assert!(poll_once(&mut wait(&limiter, 1)).expect("ready immediately").is_ok());
     let mut first = pending_wait(&limiter, 1); // ready at 100 ms
     let second = pending_wait(&limiter, 1); // 200 ms
@@ -316,7 +331,7 @@ fn acquire_waits_out_the_delay_of_a_leaky_queue() {
     assert!(poll_once(&mut third).is_none());
     clock.advance(ms(100));
     assert!(poll_once(&mut third).expect("moved up").is_ok());
-    assert_eq!(limiter.peek().outcome, Outcome::AllowedAfter(tidegate::Wait::micros(100 * MS)));
+    assert_eq!(limiter.request().peek().outcome, Outcome::AllowedAfter(tidegate::Wait::micros(100 * MS)));
 }
 
 #[test]
@@ -324,8 +339,8 @@ fn blocked_threads_pass_at_consecutive_instants() {
     let (limiter, clock) = exhausted();
     std::thread::scope(|scope| {
         let waits: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| limiter.acquire_blocking().expect("ready"))).collect();
-        while retry(limiter.peek()) != 900 * MS {
+            (0..8).map(|_| scope.spawn(|| limiter.request().acquire_blocking().expect("ready"))).collect();
+        while retry(limiter.request().peek()) != 900 * MS {
             std::thread::yield_now(); // until all eight wait in the queue
         }
         for tenth in 1..=8 {
@@ -344,7 +359,7 @@ fn blocked_threads_pass_at_consecutive_instants() {
 async fn tasks_wait_by_the_clock_of_their_runtime() {
     use tidegate::TokioClock;
     let clock = TokioClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock);
+    let limiter = Limiter::builder(Quota::per_second(10).burst(1)).clock(clock).build();
     for tenth in 0..5 {
         let decision = limiter.acquire().await.expect("allowed");
         assert_eq!((decision.at().get(), clock.now().get()), (tenth * 100 * MS, tenth * 100 * MS));
@@ -352,7 +367,7 @@ async fn tasks_wait_by_the_clock_of_their_runtime() {
     let waited = tokio::time::timeout(ms(50), limiter.acquire()).await;
     assert!(waited.is_err(), "dropped by tokio's timeout");
     assert_eq!(retry(limiter.check()), 50 * MS);
-    let reservation = limiter.reserve().expect("reserved");
+    let reservation = limiter.request().reserve().expect("reserved");
     assert!(reservation.ready().await.is_allowed());
     assert_eq!(clock.now().get(), 500 * MS);
 }
@@ -363,7 +378,7 @@ fn is_send<T: Send>(_: T) {}
 fn waits_can_be_sent_to_other_threads() {
     let (limiter, _clock) = exhausted();
     is_send(limiter.acquire());
-    is_send(limiter.reserve());
-    let keyed = KeyedLimiter::<str>::new(Quota::per_second(1)).with_clock(ManualClock::new());
+    is_send(limiter.request().reserve());
+    let keyed = KeyedLimiter::<str>::builder(Quota::per_second(1)).clock(ManualClock::new()).build();
     is_send(keyed.acquire("alice"));
 }

@@ -2,24 +2,25 @@
 //! ones depend on. Each of these tests caught a deliberate bug that no other test noticed.
 
 #[allow(dead_code, reason = "shared by several files of tests, each of which uses a part")]
-mod waits;
+mod polling;
 
 use std::future::{Ready, ready};
 use std::time::Duration;
 
-use tidegate::{
-    Clock, ClockKind, FixedWindow, KeyedLimiter, LeakyQueue, Limiter, ManualClock, Micros, OnFull, Outcome,
-    Park, PerCallBucket, Quota, Sleep, TokenBucket, Wait, WaitRefused,
+use polling::{
+    MS, WaitFuture, assert_refused, assert_too_long, exhausted, ms, pending_wait, poll_once, retry,
 };
-use waits::{MS, WaitFuture, exhausted, ms, pending_wait, poll_once, retry};
+use tidegate::algorithm::{FixedWindow, LeakyQueue, PerCallBucket, TokenBucket};
+use tidegate::clock::{Clock, ClockKind, Micros, Park, Sleep};
+use tidegate::{AcquireError, KeyedLimiter, Limiter, ManualClock, OnFull, Outcome, Quota, Wait};
 
 const LONG: usize = 66;
 
 /// Ten per second with a burst of five, which is used up.
 fn burst_of_five_used() -> (Limiter<TokenBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(5)).with_clock(clock.clone());
-    assert!(limiter.cost(5).check().is_allowed());
+    let limiter = Limiter::builder(Quota::per_second(10).burst(5)).clock(clock.clone()).build();
+    assert!(limiter.request().cost(5).check().is_allowed());
     (limiter, clock)
 }
 
@@ -31,7 +32,7 @@ fn due_wait_with_a_later_charge_on_top_is_not_given_back() {
         let (limiter, clock) = exhausted();
         let one = pending_wait(&limiter, 1); // 100 ms
         clock.advance(ms(millis));
-        let _ = limiter.cost(1).force();
+        let _ = limiter.request().cost(1).force();
         drop(one);
         assert_eq!(retry(limiter.check()), expected * MS, "both count, at {millis} ms");
     }
@@ -40,11 +41,12 @@ fn due_wait_with_a_later_charge_on_top_is_not_given_back() {
 #[test]
 fn cancelling_below_a_forced_leaky_queue_charge_gives_nothing_back() {
     let rules = (FixedWindow::new(Quota::per_second(2)), LeakyQueue::new(Quota::per_second(4), 5));
-    let limiter = Limiter::with(rules).with_clock(ManualClock::new());
-    assert!(limiter.cost(2).check().is_allowed());
-    let reservation = limiter.reserve().expect("reserved in the next window, where the queue is empty");
+    let limiter = Limiter::builder_with(rules).clock(ManualClock::new()).build();
+    assert!(limiter.request().cost(2).check().is_allowed());
+    let reservation =
+        limiter.request().reserve().expect("reserved in the next window, where the queue is empty");
     assert_eq!(reservation.ready_at(), Micros::new(1_000 * MS));
-    assert_eq!(limiter.cost(1).force().outcome, Outcome::AllowedAfter(Wait::micros(250 * MS)));
+    assert_eq!(limiter.request().cost(1).force().outcome, Outcome::AllowedAfter(Wait::micros(250 * MS)));
     reservation.cancel(); // a later charge depends on it
     assert_eq!(retry(limiter.check()), 2_000 * MS, "that window is full");
 }
@@ -52,17 +54,21 @@ fn cancelling_below_a_forced_leaky_queue_charge_gives_nothing_back() {
 /// No number of forced charges and refunds, whether stored one by one or merged, counts as a waiter.
 #[test]
 fn forced_charges_and_refunds_do_not_count_as_waiters() {
-    let limiter = Limiter::new(Quota::per_second(10).burst(1)).max_waiting(2).with_clock(ManualClock::new());
+    let limiter =
+        Limiter::builder(Quota::per_second(10).burst(1)).max_waiting(2).clock(ManualClock::new()).build();
     assert!(limiter.check().is_allowed());
     let _first = pending_wait(&limiter, 1);
     for mutations in 1..200 {
         if mutations % 2 == 1 {
-            let _ = limiter.cost(1).force();
+            let _ = limiter.request().cost(1).force();
         } else {
-            limiter.cost(1).refund();
+            limiter.request().cost(1).refund();
         }
-        let second = limiter.reserve().unwrap_or_else(|full| panic!("after {mutations} mutations: {full}"));
-        assert!(matches!(limiter.reserve(), Err(WaitRefused::LineFull { max_waiting: 2 })));
+        let second =
+            limiter.request().reserve().unwrap_or_else(|full| panic!("after {mutations} mutations: {full}"));
+        let refused = limiter.request().reserve().expect_err("full");
+        let message = "the queue is full: 2 requests are waiting; retry later";
+        assert_refused(&refused, AcquireError::is_queue_full, message);
         second.cancel();
     }
 }
@@ -74,9 +80,10 @@ fn with_final_reservation(
     cost: u32,
 ) -> (KeyedLimiter<u64, PerCallBucket, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64, _>::with(PerCallBucket::new(quota)).with_clock(clock.clone());
-    assert!(limiter.cost(cost).check(&7).is_allowed());
-    limiter.cost(cost).reserve(&7).expect("reserved").keep();
+    let limiter =
+        KeyedLimiter::<u64, _>::builder_with(PerCallBucket::new(quota)).clock(clock.clone()).build();
+    assert!(limiter.request(&7).cost(cost).check().is_allowed());
+    limiter.request(&7).cost(cost).reserve().expect("reserved").keep();
     (limiter, clock)
 }
 
@@ -84,7 +91,7 @@ fn with_final_reservation(
 fn no_request_passes_before_a_final_reservation() {
     const QUOTA: Quota = Quota::per_second(10).burst(5);
     let (limiter, _clock) = with_final_reservation(QUOTA, 5); // reserved for 500 ms
-    limiter.quota(QUOTA).cost(5).refund(&7); // as of that instant
+    limiter.request(&7).quota(QUOTA).cost(5).refund(); // as of that instant
     let mut wait: WaitFuture<'_> = Box::pin(limiter.acquire(&7));
     assert!(poll_once(&mut wait).is_none());
     drop(wait);
@@ -95,7 +102,7 @@ fn no_request_passes_before_a_final_reservation() {
 fn rule_change_takes_effect_from_the_last_final_instant() {
     const QUOTA: Quota = Quota::per_second(10).burst(1);
     let (limiter, clock) = with_final_reservation(QUOTA, 1); // reserved for 100 ms
-    let _ = limiter.quota(QUOTA).force(&7); // as of that instant, two tokens in debt
+    let _ = limiter.request(&7).quota(QUOTA).force(); // as of that instant, two tokens in debt
     limiter.change(PerCallBucket::new(Quota::per_second(5).burst(1)));
     assert_eq!(retry(limiter.check(&7)), 300 * MS, "100 ms, and two tokens at the rate they were charged by");
     clock.advance(Duration::from_micros(300 * MS - 1));
@@ -111,8 +118,8 @@ fn reset_clears_a_due_wait_with_a_later_charge_on_top() {
     let (limiter, clock) = exhausted();
     let mut one = pending_wait(&limiter, 1); // 100 ms
     clock.advance(ms(150));
-    let _ = limiter.cost(1).force();
-    limiter.reset();
+    let _ = limiter.request().cost(1).force();
+    limiter.request().reset();
     assert!(limiter.check().is_allowed());
     assert!(poll_once(&mut one).expect("ready").is_ok());
 }
@@ -121,11 +128,12 @@ fn reset_clears_a_due_wait_with_a_later_charge_on_top() {
 #[test]
 fn reset_makes_no_waiter_wait_longer() {
     let (limiter, clock) = burst_of_five_used();
-    let _reservation = limiter.cost(5).reserve().expect("reserved for 500 ms");
-    limiter.cost(5).refund(); // as of that instant
-    let mut one: WaitFuture<'_> = Box::pin(async { limiter.cost(5).acquire_timeout(ms(500)).await });
+    let _reservation = limiter.request().cost(5).reserve().expect("reserved for 500 ms");
+    limiter.request().cost(5).refund(); // as of that instant
+    let mut one: WaitFuture<'_> =
+        Box::pin(async { limiter.request().cost(5).timeout(ms(500)).acquire().await });
     assert!(poll_once(&mut one).is_none());
-    limiter.reset();
+    limiter.request().reset();
     clock.advance(ms(500));
     assert!(poll_once(&mut one).expect("ready at the original instant").is_ok());
 }
@@ -133,7 +141,7 @@ fn reset_makes_no_waiter_wait_longer() {
 #[test]
 fn reservation_due_before_a_change_is_charged_by_the_old_quota() {
     let (limiter, clock) = exhausted();
-    limiter.reserve().expect("reserved for 100 ms").keep();
+    limiter.request().reserve().expect("reserved for 100 ms").keep();
     clock.advance(ms(150));
     limiter.change(TokenBucket::new(Quota::per_second(5).burst(1)));
     assert_eq!(
@@ -160,12 +168,12 @@ fn due_waiter_is_not_rescheduled_by_a_change() {
 fn waiter_behind_a_waiter_delayed_by_a_change_is_refused_as_too_long() {
     let (limiter, _clock) = burst_of_five_used();
     let _large = pending_wait(&limiter, 5); // 500 ms
-    limiter.cost(5).refund(); // as of that instant
-    let mut one: WaitFuture<'_> = Box::pin(limiter.acquire_timeout(ms(550)));
+    limiter.request().cost(5).refund(); // as of that instant
+    let mut one: WaitFuture<'_> = Box::pin(limiter.request().timeout(ms(550)).acquire());
     assert!(poll_once(&mut one).is_none(), "500 ms too");
     limiter.change(TokenBucket::new(Quota::per_second(5).burst(5))); // the large waiter passes after 1 s
-    let (wait, within) = (Wait::micros(1_000 * MS), Wait::micros(550 * MS));
-    assert_eq!(poll_once(&mut one), Some(Err(WaitRefused::TooLong { wait, within })));
+    let message = "the wait would be 1s, longer than the timeout of 550ms; retry after 1s";
+    assert_too_long(poll_once(&mut one), message);
 }
 
 // --- a long queue, where the waiters behind are updated later
@@ -187,8 +195,8 @@ fn waiter_dropped_from_a_long_queue_is_not_charged() {
 #[test]
 fn key_whose_long_queue_drained_makes_room_when_idle() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10).burst(1)).max_keys(1);
-    let limiter = limiter.on_full(OnFull::Refuse).with_clock(clock.clone());
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_second(10).burst(1)).max_keys(1);
+    let limiter = limiter.on_full(OnFull::Refuse).clock(clock.clone()).build();
     assert!(limiter.check(&1).is_allowed());
     let mut waits: Vec<WaitFuture<'_>> = Vec::new();
     for _ in 0..LONG {
@@ -207,10 +215,10 @@ fn key_whose_long_queue_drained_makes_room_when_idle() {
 #[test]
 fn no_waiter_moves_up_before_a_reservation_that_became_due() {
     let clock = ManualClock::new();
-    let limiter = Limiter::new(Quota::per_second(10).burst(10)).with_clock(clock.clone());
-    assert!(limiter.cost(10).check().is_allowed());
-    limiter.cost(10).reserve().expect("reserved for 1 s").keep();
-    limiter.cost(10).refund(); // as of that instant
+    let limiter = Limiter::builder(Quota::per_second(10).burst(10)).clock(clock.clone()).build();
+    assert!(limiter.request().cost(10).check().is_allowed());
+    limiter.request().cost(10).reserve().expect("reserved for 1 s").keep();
+    limiter.request().cost(10).refund(); // as of that instant
     let mut waits = long_queue(&limiter); // the first ten are ready at that instant, too
     clock.advance(ms(500));
     waits.pop();
@@ -222,17 +230,17 @@ fn no_waiter_moves_up_before_a_reservation_that_became_due() {
 #[test]
 fn reservation_that_finds_no_room_is_not_charged() {
     let clock = ManualClock::new();
-    let limiter = KeyedLimiter::<u64>::new(Quota::per_second(10).burst(2)).max_keys(1);
-    let limiter = limiter.on_full(OnFull::Refuse).with_clock(clock.clone());
-    assert!(limiter.cost(2).check(&1).is_allowed());
+    let limiter = KeyedLimiter::<u64>::builder(Quota::per_second(10).burst(2)).max_keys(1);
+    let limiter = limiter.on_full(OnFull::Refuse).clock(clock.clone()).build();
+    assert!(limiter.request(&1).cost(2).check().is_allowed());
     let mut wait: WaitFuture<'_> = Box::pin(limiter.acquire(&1));
     assert!(poll_once(&mut wait).is_none());
     clock.advance(Duration::from_secs(1)); // it is due but not polled, and its key is idle
-    assert!(limiter.cost(2).check(&2).is_allowed(), "key 2 takes the entry of key 1");
+    assert!(limiter.request(&2).cost(2).check().is_allowed(), "key 2 takes the entry of key 1");
     assert!(limiter.check(&1).is_allowed(), "key 1 still has a queue");
-    let refused = limiter.cost(2).reserve(&1).expect_err("no room");
-    assert!(matches!(refused, WaitRefused::TooManyKeys { .. }), "{refused:?}");
-    assert!(limiter.peek(&1).is_allowed(), "one of two is left");
+    let refused = limiter.request(&1).cost(2).reserve().expect_err("no room");
+    assert!(refused.is_closed(), "{refused:?}");
+    assert!(limiter.request(&1).peek().is_allowed(), "one of two is left");
 }
 
 // --- timers that fire too early
@@ -273,16 +281,16 @@ impl Sleep for Early {
 #[test]
 fn timer_that_fires_early_lets_no_waiter_pass_early() {
     let clock = Early::default();
-    let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(clock.clone());
+    let limiter = Limiter::builder(Quota::per_second(10).burst(1)).clock(clock.clone()).build();
     assert!(limiter.check().is_allowed());
     let mut wait: WaitFuture<'_> = Box::pin(limiter.acquire());
     let waited = poll_once(&mut wait).expect("sleeping advances this clock").expect("allowed");
     assert_eq!((waited.at(), clock.now()), (Micros::new(100 * MS), Micros::new(100 * MS)));
-    assert_eq!(limiter.acquire_blocking().expect("allowed").at(), Micros::new(200 * MS));
-    let reservation = limiter.reserve().expect("reserved");
+    assert_eq!(limiter.request().acquire_blocking().expect("allowed").at(), Micros::new(200 * MS));
+    let reservation = limiter.request().reserve().expect("reserved");
     let mut wait: WaitFuture<'_> = Box::pin(async { Ok(reservation.ready().await) });
     assert!(poll_once(&mut wait).is_some());
     assert_eq!(clock.now(), Micros::new(300 * MS));
-    let _ = limiter.reserve().expect("reserved").ready_blocking();
+    let _ = limiter.request().reserve().expect("reserved").ready_blocking();
     assert_eq!(clock.now(), Micros::new(400 * MS));
 }

@@ -18,10 +18,9 @@ use std::time::Duration;
 
 use oracle::{Bucket, CellCounts, Log, Oldest, Oracle, Verdict, Window};
 use random::Random;
-use tidegate::{
-    Algorithm, ClockKind, Decision, FixedWindow, KeyedLimiter, Limiter, ManualClock, Quota, SlidingLog,
-    SlidingWindow, TokenBucket, WaitRefused,
-};
+use tidegate::algorithm::{Algorithm, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
+use tidegate::clock::ClockKind;
+use tidegate::{AcquireError, Decision, KeyedLimiter, Limiter, ManualClock, Quota};
 
 const THREADS: usize = 6;
 const ROUNDS: u64 = 400;
@@ -38,12 +37,12 @@ type Admitted = (u64, u32, Decision);
 /// The same four operations, for a limiter and for a keyed limiter.
 trait Subject: Sync {
     fn check(&self, key: u64, cost: u32) -> Decision;
-    fn wait(&self, key: u64, cost: u32, within: Duration) -> Result<Decision, WaitRefused>;
+    fn wait(&self, key: u64, cost: u32, within: Duration) -> Result<Decision, AcquireError>;
     fn poll_and_drop(&self, key: u64, cost: u32) -> Option<Decision>;
     fn reserve(&self, key: u64, cost: u32, keeps: bool) -> Option<Decision>;
 }
 
-fn poll_once(wait: impl Future<Output = Result<Decision, WaitRefused>>) -> Option<Decision> {
+fn poll_once(wait: impl Future<Output = Result<Decision, AcquireError>>) -> Option<Decision> {
     match pin!(wait).poll(&mut Context::from_waker(Waker::noop())) {
         std::task::Poll::Ready(answer) => answer.ok(),
         std::task::Poll::Pending => None,
@@ -52,19 +51,19 @@ fn poll_once(wait: impl Future<Output = Result<Decision, WaitRefused>>) -> Optio
 
 impl<A: Algorithm + Send + Sync> Subject for Limiter<A, ManualClock> {
     fn check(&self, _: u64, cost: u32) -> Decision {
-        self.cost(cost).check()
+        self.request().cost(cost).check()
     }
 
-    fn wait(&self, _: u64, cost: u32, within: Duration) -> Result<Decision, WaitRefused> {
-        self.cost(cost).acquire_blocking_timeout(within)
+    fn wait(&self, _: u64, cost: u32, within: Duration) -> Result<Decision, AcquireError> {
+        self.request().cost(cost).timeout(within).acquire_blocking()
     }
 
     fn poll_and_drop(&self, _: u64, cost: u32) -> Option<Decision> {
-        poll_once(self.cost(cost).acquire())
+        poll_once(self.request().cost(cost).acquire())
     }
 
     fn reserve(&self, _: u64, cost: u32, keeps: bool) -> Option<Decision> {
-        let reservation = self.cost(cost).reserve().ok()?;
+        let reservation = self.request().cost(cost).reserve().ok()?;
         let decision = reservation.decision();
         if !keeps && reservation.wait().as_micros() > 0 {
             reservation.cancel();
@@ -77,19 +76,19 @@ impl<A: Algorithm + Send + Sync> Subject for Limiter<A, ManualClock> {
 
 impl<A: Algorithm + Send + Sync> Subject for KeyedLimiter<u64, A, ManualClock> {
     fn check(&self, key: u64, cost: u32) -> Decision {
-        self.cost(cost).check(&key)
+        self.request(&key).cost(cost).check()
     }
 
-    fn wait(&self, key: u64, cost: u32, within: Duration) -> Result<Decision, WaitRefused> {
-        self.cost(cost).acquire_blocking_timeout(&key, within)
+    fn wait(&self, key: u64, cost: u32, within: Duration) -> Result<Decision, AcquireError> {
+        self.request(&key).cost(cost).timeout(within).acquire_blocking()
     }
 
     fn poll_and_drop(&self, key: u64, cost: u32) -> Option<Decision> {
-        poll_once(self.cost(cost).acquire(&key))
+        poll_once(self.request(&key).cost(cost).acquire())
     }
 
     fn reserve(&self, key: u64, cost: u32, keeps: bool) -> Option<Decision> {
-        let reservation = self.cost(cost).reserve(&key).ok()?;
+        let reservation = self.request(&key).cost(cost).reserve().ok()?;
         let decision = reservation.decision();
         if !keeps && reservation.wait().as_micros() > 0 {
             reservation.cancel();
@@ -158,10 +157,10 @@ fn assert_threads_stay_within_limit<A: Algorithm + Clone + Send + Sync, O: Oracl
     oracle: O,
 ) {
     let clock = ManualClock::new();
-    let limiter = Limiter::with(algorithm.clone()).with_clock(clock.clone());
+    let limiter = Limiter::builder_with(algorithm.clone()).clock(clock.clone()).build();
     assert_within_limit(&oracle, run_threads(&limiter, &clock), 1);
     let clock = ManualClock::new();
-    let keyed = KeyedLimiter::<u64, A>::with(algorithm).max_keys(16).with_clock(clock.clone());
+    let keyed = KeyedLimiter::<u64, A>::builder_with(algorithm).max_keys(16).clock(clock.clone()).build();
     assert_within_limit(&oracle, run_threads(&keyed, &clock), KEYS);
 }
 

@@ -18,17 +18,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use random::Random;
+use tidegate::algorithm::{
+    Algorithm, FixedWindow, LeakyQueue, NginxQueue, SlidingLog, SlidingWindow, SteppedBucket, TokenBucket,
+};
+use tidegate::clock::{Clock, ClockKind, Micros};
 use tidegate::{
-    Algorithm, Clock, ClockKind, Decision, FixedWindow, KeyedLimiter, KeyedReservation, LeakyQueue, Limiter,
-    LimiterReservation, ManualClock, Micros, NginxQueue, Outcome, Quota, SlidingLog, SlidingWindow,
-    SteppedBucket, TokenBucket, Wait, WaitRefused,
+    AcquireError, Decision, KeyedLimiter, Limiter, ManualClock, Outcome, Quota, Reservation, Wait,
 };
 
 const STEPS: u32 = 400;
 const WALKS: u64 = 60;
 const KEY: u64 = 7;
 
-type Answer = Result<Decision, WaitRefused>;
+type Answer = Result<Decision, AcquireError>;
 type WaitFuture<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
 fn poll_once(wait: &mut WaitFuture<'_>) -> Option<Answer> {
@@ -195,7 +197,7 @@ impl<A: Algorithm> Ledger<A> {
 
 /// A reservation's number, and its reservations in the limiter and for the key.
 type ReservationPair<'a, A> =
-    (u64, LimiterReservation<'a, A, ManualClock>, KeyedReservation<'a, A, ManualClock>);
+    (u64, Reservation<'a, Limiter<A, ManualClock>>, Reservation<'a, KeyedLimiter<u64, A, ManualClock>>);
 
 fn pick(random: &mut Random, len: usize) -> usize {
     usize::try_from(random.below(len as u64)).expect("an index")
@@ -230,7 +232,8 @@ impl<A: Algorithm> Walk<'_, A> {
 
     fn check(&mut self, cost: u32) -> &'static str {
         let now = self.clock.now();
-        let (one, other) = (self.limiter.cost(cost).check(), self.keyed.cost(cost).check(&KEY));
+        let (one, other) =
+            (self.limiter.request().cost(cost).check(), self.keyed.request(&KEY).cost(cost).check());
         assert_eq!(one.outcome, other.outcome);
         assert_eq!(one.outcome, self.ledger.outcome(now, cost));
         if one.is_allowed() {
@@ -242,8 +245,8 @@ impl<A: Algorithm> Walk<'_, A> {
     fn reserve(&mut self, cost: u32) -> &'static str {
         let now = self.clock.now();
         let schedule = self.ledger.schedule(now, cost);
-        let one = self.limiter.cost(cost).reserve().expect("reserved");
-        let other = self.keyed.cost(cost).reserve(&KEY).expect("reserved");
+        let one = self.limiter.request().cost(cost).reserve().expect("reserved");
+        let other = self.keyed.request(&KEY).cost(cost).reserve().expect("reserved");
         assert_eq!((one.ready_at(), other.ready_at()), (schedule.1, schedule.1));
         if schedule.1 == now {
             self.ledger.act(self.next, Kind::Charged, cost, now);
@@ -256,8 +259,9 @@ impl<A: Algorithm> Walk<'_, A> {
 
     fn acquire(&mut self, cost: u32) -> &'static str {
         let (limiter, keyed, now) = (self.limiter, self.keyed, self.clock.now());
-        let mut one: WaitFuture<'_> = Box::pin(async move { limiter.cost(cost).acquire().await });
-        let mut other: WaitFuture<'_> = Box::pin(async move { keyed.cost(cost).acquire(&KEY).await });
+        let mut one: WaitFuture<'_> = Box::pin(async move { limiter.request().cost(cost).acquire().await });
+        let mut other: WaitFuture<'_> =
+            Box::pin(async move { keyed.request(&KEY).cost(cost).acquire().await });
         let schedule = self.ledger.schedule(now, cost);
         let outcome = poll_once(&mut one);
         assert_eq!(outcome, poll_once(&mut other));
@@ -293,14 +297,14 @@ impl<A: Algorithm> Walk<'_, A> {
     }
 
     fn force(&mut self, cost: u32) -> &'static str {
-        let _ = (self.limiter.cost(cost).force(), self.keyed.cost(cost).force(&KEY));
+        let _ = (self.limiter.request().cost(cost).force(), self.keyed.request(&KEY).cost(cost).force());
         self.ledger.act(self.next, Kind::Charged, cost, self.clock.now());
         "force"
     }
 
     fn refund(&mut self, cost: u32) -> &'static str {
-        self.limiter.cost(cost).refund();
-        self.keyed.cost(cost).refund(&KEY);
+        self.limiter.request().cost(cost).refund();
+        self.keyed.request(&KEY).cost(cost).refund();
         self.ledger.act(self.next, Kind::Refunded, cost, self.clock.now());
         "refund"
     }
@@ -344,9 +348,13 @@ impl<A: Algorithm> Walk<'_, A> {
         let now = self.clock.now();
         for cost in 0..=self.most + 2 {
             let expected = self.ledger.outcome(now, cost);
-            assert_eq!(self.limiter.cost(cost).peek().outcome, expected, "step {step}: {what}, cost {cost}");
             assert_eq!(
-                self.keyed.cost(cost).peek(&KEY).outcome,
+                self.limiter.request().cost(cost).peek().outcome,
+                expected,
+                "step {step}: {what}, cost {cost}"
+            );
+            assert_eq!(
+                self.keyed.request(&KEY).cost(cost).peek().outcome,
                 expected,
                 "step {step}: {what}, cost {cost}, keyed"
             );
@@ -358,8 +366,9 @@ fn walk<A: Algorithm + Clone>(algorithm: A, most: u32, seed: u64) {
     let mut random = Random::seeded(seed);
     let clock = ManualClock::new();
     clock.advance(Duration::from_micros(random.below(5_000_000)));
-    let limiter = Limiter::with(algorithm.clone()).with_clock(clock.clone());
-    let keyed = KeyedLimiter::<u64, A>::with(algorithm.clone()).max_keys(64).with_clock(clock.clone());
+    let limiter = Limiter::builder_with(algorithm.clone()).clock(clock.clone()).build();
+    let keyed =
+        KeyedLimiter::<u64, A>::builder_with(algorithm.clone()).max_keys(64).clock(clock.clone()).build();
     let ledger = Ledger { algorithm: algorithm.for_clock(ClockKind::Monotonic), entries: Vec::new() };
     let (waits, reserved) = (Vec::new(), Vec::new());
     let mut walk =

@@ -1,7 +1,8 @@
 //! # Limits on plain functions
 //!
-//! The limits stand where the work is done, whoever asks for it. They are by the day, so that what comes of them is the
-//! same each time. A handler is a function like any other; what it returns when it is refused is a response.
+//! The limits are on the functions that do the work, so they apply to every caller. They are per day, so that the
+//! results of a test do not depend on time. A handler is a function like any other; when it is refused, it returns a
+//! response.
 
 use axum::Router;
 use axum::extract::Path;
@@ -9,21 +10,21 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tidegate::attribute::Denied;
+use tidegate::attribute::CallDenied;
 use tidegate::{ConcurrencyLimiter, rate_limit};
 
-/// Sends a text message: so many to each number, and not too many to all of them together.
+/// Sends a text message. Limits the messages to each number, and all messages together.
 ///
 /// # Errors
 ///
-/// [`Denied`], with the limit that was reached.
+/// [`CallDenied`] with the limit that was reached.
 #[rate_limit("2/day", key = number)]
 #[rate_limit("4/day")]
-pub fn text(number: &str, message: &str) -> Result<usize, Denied> {
+pub fn text(number: &str, message: &str) -> Result<usize, CallDenied> {
     Ok(number.len() + message.len())
 }
 
-/// The weather. What is dear is done once a day for each city; otherwise there is something cheaper.
+/// Returns the weather. The expensive measurement runs once a day for each city; other calls get the climate.
 #[rate_limit(algorithm = sliding_log, limit = 1, per = "1 day", key = city, otherwise = climate)]
 #[must_use]
 pub fn weather(city: &str) -> String {
@@ -34,7 +35,7 @@ fn climate(city: &str) -> String {
     format!("{city} as usual")
 }
 
-/// A printer. It prints one page at a time, and none while it is being mended.
+/// A printer that prints one page at a time, and none while it is being repaired.
 #[derive(Debug)]
 pub struct Printer {
     trays: ConcurrencyLimiter,
@@ -52,24 +53,24 @@ impl Printer {
     ///
     /// # Errors
     ///
-    /// [`Denied`], if it is at work.
-    pub fn print(&self, page: u32) -> Result<u32, Denied> {
+    /// [`CallDenied`] if the printer is busy.
+    pub fn print(&self, page: u32) -> Result<u32, CallDenied> {
         Ok(page)
     }
 
-    /// Is mended, and tries to print meanwhile.
+    /// Repairs the printer, and tries to print meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Denied`], if it is at work.
-    pub fn mend(&self) -> Result<Result<u32, Denied>, Denied> {
-        Ok(self.print(2)) // which finds the only place taken, by the mending
+    /// [`CallDenied`] if the printer is busy.
+    pub fn repair(&self) -> Result<Result<u32, CallDenied>, CallDenied> {
+        Ok(self.print(2)) // is denied: the repair holds the only permit
     }
 }
 
 // === Over HTTP ===
 
-/// The functions, for whoever asks over HTTP.
+/// Returns a router that calls the functions.
 pub fn app() -> Router {
     Router::new()
         .route("/texts/{number}", post(send))
@@ -78,7 +79,7 @@ pub fn app() -> Router {
 }
 
 async fn send(Path(number): Path<String>, message: String) -> Result<String, TooOften> {
-    let letters = text(&number, &message)?; // which is limited itself
+    let letters = text(&number, &message)?; // the function has its own limits
     Ok(format!("{letters} letters sent"))
 }
 
@@ -89,10 +90,10 @@ async fn report(Path(name): Path<String>) -> Result<String, TooOften> {
 }
 
 /// A refusal, as a response.
-struct TooOften(Denied);
+struct TooOften(CallDenied);
 
-impl From<Denied> for TooOften {
-    fn from(denied: Denied) -> Self {
+impl From<CallDenied> for TooOften {
+    fn from(denied: CallDenied) -> Self {
         TooOften(denied)
     }
 }

@@ -1,8 +1,8 @@
 //! # An API with limits
 //!
-//! Notes, for those who are logged in. Three limits stand in front of them, all or nothing: what everybody may ask
-//! for together, what each user may, and how many are at work. Logging in has a limit of its own, by address, because
-//! nobody is known yet there.
+//! Notes, for users who are logged in. Three limits protect them, and a request is charged by all of them or none: a
+//! global rate, a rate for each user, and a limit on requests in progress. The login has a separate limit by client
+//! address, because its requests have no user yet.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -18,34 +18,34 @@ use tidegate::http::{ClientAddress, Expose, Fields, KeyPart, Limits, by};
 use tidegate::tower::{ConcurrencyLayer, RateLimitLayer};
 use tidegate::{KeyedLimiter, Policy, Quota};
 
-/// How much is allowed.
+/// The limits of the API.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// To everybody together.
-    pub everybody: Quota,
-    /// To each user.
+    /// For all users together.
+    pub global: Quota,
+    /// For each user.
     pub user: Quota,
-    /// To each address that logs in.
+    /// For the logins from each address.
     pub login: Quota,
-    /// At the same time.
-    pub at_work: u32,
+    /// The maximum number of requests in progress.
+    pub concurrency: u32,
 }
 
-/// What a small service can bear.
+/// Limits for a small service.
 pub const USUAL: Plan = Plan {
-    everybody: Quota::per_second(1_000),
+    global: Quota::per_second(1_000),
     user: Quota::per_minute(100).burst(20),
     login: Quota::per_minute(5),
-    at_work: 200,
+    concurrency: 200,
 };
 
-/// Somebody who is logged in.
+/// A user who is logged in.
 #[derive(Clone, Debug)]
 struct User {
     name: String,
 }
 
-/// The API. To be served with `into_make_service_with_connect_info::<SocketAddr>()`, which tells it who connects.
+/// Builds the API. Serve it with `into_make_service_with_connect_info::<SocketAddr>()`, which adds the client address.
 ///
 /// # Errors
 ///
@@ -54,24 +54,24 @@ pub fn app(plan: Plan) -> Result<Router, Box<dyn Error>> {
     let notes = Router::new()
         .route("/notes", get(list).post(add))
         .layer(ConcurrencyLayer::new(limits_on_notes(plan)?))
-        .layer(middleware::from_fn(authenticate)); // before the limits: only who is known is counted as somebody
+        .layer(middleware::from_fn(authenticate)); // outermost: the limits need the user
     let login = Router::new().route("/login", post(login)).layer(RateLimitLayer::new(limits_on_login(plan)?));
     Ok(notes.merge(login))
 }
 
 fn limits_on_notes(plan: Plan) -> Result<Limits, Box<dyn Error>> {
     let policy = Policy::builder()
-        .rule("everybody", plan.everybody)
+        .rule("global", plan.global)
         .rule("user", plan.user)
-        .concurrency("at work", plan.at_work)
+        .concurrency("concurrency", plan.concurrency)
         .build()?;
-    let limits = Limits::over(policy)
-        .rule("everybody", by::global())
+    let limits = Limits::builder(policy)
+        .rule("global", by::global())
         .expose(Expose::RetryAfterOnly)
         .rule("user", by::extension(|user: &User| &user.name).or_refuse())
         .quota(plan.user)
         .cost(|head| if head.method == "POST" { 5 } else { 1 })
-        .rule("at work", by::global())
+        .rule("concurrency", by::global())
         .expose(Expose::RetryAfterOnly)
         .fields(Fields::Draft11)
         .build()?;
@@ -81,13 +81,13 @@ fn limits_on_notes(plan: Plan) -> Result<Limits, Box<dyn Error>> {
 fn limits_on_login(plan: Plan) -> Result<Limits, Box<dyn Error>> {
     let client = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
     let limiter = KeyedLimiter::<str>::new(plan.login);
-    Ok(Limits::over(limiter).rule("login", by::address(client)).expose(Expose::RetryAfterOnly).build()?)
+    Ok(Limits::builder(limiter).rule("login", by::address(client)).expose(Expose::RetryAfterOnly).build()?)
 }
 
-/// Knows whoever says `Authorization: Bearer <name>`. A real one checks that.
+/// Takes the user from `Authorization: Bearer <name>`. A real service verifies the token.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
-    let said = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let name = said.and_then(|said| said.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
+    let credentials = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let name = credentials.and_then(|value| value.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
     let user = User { name: name.to_owned() };
     request.extensions_mut().insert(user);
     Ok(next.run(request).await)

@@ -1,8 +1,8 @@
-//! # A client that keeps to the limits of those it calls
+//! # A client that keeps to the rate limits of a server
 //!
-//! A partner lets us send 30 requests a second. The calls of this client leave one after the other at that pace,
-//! however many tasks make them, and wait up to ten seconds for it. When the partner asks for more time, with
-//! `Retry-After`, all of them wait.
+//! A partner allows 30 requests per second. This client sends its requests evenly at that rate, whatever the number of
+//! tasks; a request waits at most ten seconds for its turn. When a response of the partner has `Retry-After`, all
+//! requests wait that long.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use tidegate::tower::{Outbound, OutboundLayer};
 use tidegate::{KeyedLimiter, Quota};
 use tower_layer::Layer;
 
-/// What the partner allows. A burst of one: the calls are spread evenly.
+/// The rate that the partner allows. The burst is 1, so requests are spread evenly.
 pub const PARTNER: Quota = Quota::per_second(30).burst(1);
 
-/// A client of hyper's.
+/// The client of hyper.
 pub type Plain = Client<HttpConnector, Empty<Bytes>>;
 
-/// A client without limits.
+/// Returns a client without limits.
 #[must_use]
 pub fn plain() -> Plain {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// The client, with this quota for each host.
+/// Returns a client with this quota for each host.
 ///
 /// # Errors
 ///
 /// If the limits cannot be built.
 pub fn client(quota: Quota) -> Result<Outbound<Plain>, Box<dyn Error>> {
-    let limits = Limits::over(KeyedLimiter::<str>::new(quota))
+    let limits = Limits::builder(KeyedLimiter::<str>::new(quota))
         .rule("partner", by::host().or_share())
         .wait_at_most(Duration::from_secs(10))
         .build()?;

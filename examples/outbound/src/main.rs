@@ -1,4 +1,4 @@
-//! Calls an address a hundred times, at the partner's pace.
+//! Sends a hundred requests to an address, at the rate that the partner allows.
 
 use std::env;
 use std::error::Error;

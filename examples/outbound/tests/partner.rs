@@ -1,4 +1,4 @@
-//! A partner on a real socket that lets 30 a second pass, and what it sees of us with and without limits.
+//! Calls a partner on a real socket that allows 30 requests per second, with and without a limit in the client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tower_service::Service;
 
 async fn partner(quota: Quota) -> SocketAddr {
-    let limits = Limits::on(Limiter::new(quota), by::global()).unwrap();
+    let limits = Limits::single(Limiter::new(quota), by::global()).unwrap();
     let app = Router::new().route("/", get(|| async { "welcome" })).layer(RateLimitLayer::new(limits));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -28,7 +28,7 @@ fn request(partner: SocketAddr) -> Request<Empty<Bytes>> {
     Request::get(format!("http://{partner}/")).body(Empty::new()).unwrap()
 }
 
-/// How many of so many calls at once the partner refuses.
+/// Makes calls at the same time, and returns how many of them the partner refuses.
 async fn refused<F>(calls: usize, call: impl Fn() -> F) -> usize
 where
     F: Future<Output = StatusCode> + Send + 'static,
@@ -42,14 +42,14 @@ where
 }
 
 #[tokio::test]
-async fn a_partner_that_allows_30_a_second_has_nothing_to_refuse() {
+async fn a_limited_client_is_never_refused() {
     let careless = partner(Quota::per_second(30)).await;
     let without = plain();
     let refused_without = refused(200, || {
         let call = without.request(request(careless));
         async { call.await.unwrap().status() }
     });
-    assert!(refused_without.await > 0, "or it would show nothing that none is refused below");
+    assert!(refused_without.await > 0, "the partner refuses a client without a limit");
 
     let spared = partner(Quota::per_second(30)).await;
     let with = client(PARTNER).unwrap();
@@ -61,11 +61,15 @@ async fn a_partner_that_allows_30_a_second_has_nothing_to_refuse() {
 }
 
 #[tokio::test]
-async fn a_partner_that_asks_for_time_is_given_it() {
+async fn retry_after_of_the_partner_is_obeyed() {
     let strict = partner(Quota::every(Duration::from_secs(2))).await;
     let mut client = client(Quota::per_second(1_000)).unwrap();
     let mut call = async || client.call(request(strict)).await.unwrap().status();
     assert_eq!(call().await, StatusCode::OK);
-    assert_eq!(call().await, StatusCode::TOO_MANY_REQUESTS, "we know its limit only by being told");
-    assert_eq!(call().await, StatusCode::OK, "it has been waited for");
+    assert_eq!(
+        call().await,
+        StatusCode::TOO_MANY_REQUESTS,
+        "the client learns of the limit by this response"
+    );
+    assert_eq!(call().await, StatusCode::OK, "the client has waited");
 }

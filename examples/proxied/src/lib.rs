@@ -1,8 +1,8 @@
-//! # A service behind a proxy that only passes on bytes
+//! # A service behind a TCP proxy
 //!
-//! HAProxy in TCP mode, or a load balancer of a cloud, cannot add a header to a request. It announces the client at the
-//! beginning of the connection, by the PROXY protocol. [`Proxied`] is a listener for axum that reads that, and so the
-//! limit is by the client's address and not by the proxy's.
+//! HAProxy in TCP mode, or a load balancer in a cloud, cannot add a header to an HTTP request. It sends the address of
+//! the client at the beginning of the connection, in the PROXY protocol. [`Proxied`] is a listener for axum that reads
+//! this address, so the limit is by the address of the client and not by that of the proxy.
 
 use std::error::Error;
 use std::io;
@@ -20,20 +20,20 @@ use tidegate::{KeyedLimiter, Quota};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// Of so many connections the header is read at the same time.
-const MOST: usize = 1_024;
+/// The maximum number of connections whose PROXY header is being read.
+const MAX_READING: usize = 1_024;
 
-/// Connections from proxies, with the addresses of the clients.
+/// A listener for connections from proxies, with the addresses of the clients.
 #[derive(Debug)]
 pub struct Proxied {
     listener: TcpListener,
     protocol: ProxyProtocol,
-    /// Those whose header is being read. Nobody waits for the slowest of them.
+    /// The connections whose header is being read, concurrently: a slow one does not delay the others.
     reading: JoinSet<Option<(TcpStream, SocketAddr)>>,
 }
 
 impl Proxied {
-    /// The connections of a listener, each of which has to begin with a header.
+    /// Wraps a listener. Every connection must begin with a PROXY header.
     #[must_use]
     pub fn new(listener: TcpListener, protocol: ProxyProtocol) -> Self {
         Proxied { listener, protocol, reading: JoinSet::new() }
@@ -44,8 +44,8 @@ impl Proxied {
         self.reading.spawn(async move {
             match protocol.accept(&mut stream, peer).await {
                 Ok(client) => Some((stream, client)),
-                Err(why) => {
-                    eprintln!("closing a connection from {peer}: {why}");
+                Err(error) => {
+                    eprintln!("closing a connection from {peer}: {error}");
                     None
                 }
             }
@@ -60,9 +60,9 @@ impl Listener for Proxied {
     async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             tokio::select! {
-                accepted = self.listener.accept(), if self.reading.len() < MOST => match accepted {
+                accepted = self.listener.accept(), if self.reading.len() < MAX_READING => match accepted {
                     Ok((stream, peer)) => self.read(stream, peer),
-                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await, // no file descriptors left, mostly
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await, // usually, no file descriptors are left
                 },
                 Some(Ok(Some(connection))) = self.reading.join_next() => return connection,
             }
@@ -74,14 +74,14 @@ impl Listener for Proxied {
     }
 }
 
-/// Tells everybody their address, but not too often.
+/// Builds a service that returns the address of the client, with this quota for each address.
 ///
 /// # Errors
 ///
 /// If the limits cannot be built.
 pub fn app(quota: Quota) -> Result<Router, Box<dyn Error>> {
     let client = ClientAddress::from_socket(|ConnectInfo(address): &ConnectInfo<SocketAddr>| *address);
-    let limits = Limits::on(KeyedLimiter::<str>::new(quota), by::address(client))?;
+    let limits = Limits::single(KeyedLimiter::<str>::new(quota), by::address(client))?;
     let router = Router::new()
         .route("/", get(|ConnectInfo(client): ConnectInfo<SocketAddr>| async move { client.to_string() }));
     Ok(router.layer(RateLimitLayer::new(limits)))

@@ -1,4 +1,4 @@
-//! Greeting, as its protocol would be generated.
+//! The messages, server and client of the greeter, as a protobuf compiler would generate them.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -14,23 +14,23 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-/// Who is to be greeted.
+/// The request: a name to greet.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Name {
-    /// Their name.
+    /// The name.
     #[prost(string, tag = "1")]
     pub name: String,
 }
 
-/// What is said to them.
+/// The response: a greeting.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Greeting {
-    /// The words.
+    /// The text of the greeting.
     #[prost(string, tag = "1")]
     pub words: String,
 }
 
-/// Greets whoever asks.
+/// The service.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Greeter;
 
@@ -70,27 +70,27 @@ impl Service<Request<Body>> for Greeter {
     }
 }
 
-/// Asks to be greeted.
+/// A client of the service.
 #[derive(Clone, Debug)]
 pub struct GreeterClient(tonic::client::Grpc<Channel>);
 
 impl GreeterClient {
-    /// Over this channel.
+    /// Creates a client that uses this channel.
     #[must_use]
     pub fn new(channel: Channel) -> Self {
         GreeterClient(tonic::client::Grpc::new(channel))
     }
 
-    /// Asks for a greeting, as this caller.
+    /// Requests a greeting, as this caller.
     ///
     /// # Errors
     ///
-    /// The status, if there is none.
+    /// The status of a failed call.
     pub async fn greet(&mut self, caller: &'static str, name: &str) -> Result<String, Status> {
         let mut request = tonic::Request::new(Name { name: name.to_owned() });
         request
             .metadata_mut()
-            .insert("x-caller", caller.parse().map_err(|_| Status::internal("no such caller"))?);
+            .insert("x-caller", caller.parse().map_err(|_| Status::internal("invalid caller"))?);
         self.0.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
         let codec = ProstCodec::<Name, Greeting>::default();
         let greeting = self.0.unary(request, PathAndQuery::from_static(GREET), codec).await?;

@@ -1,10 +1,10 @@
-//! # A service of gRPC with a limit for each caller
+//! # A gRPC service with a limit for each caller
 //!
-//! Callers say who they are in `x-caller`, and each may greet so often. Who is refused gets `RESOURCE_EXHAUSTED`, and
-//! in how many milliseconds to try again.
+//! Callers identify themselves in the metadata `x-caller`, and each has its own limit. A refused call gets the status
+//! `RESOURCE_EXHAUSTED` and the number of milliseconds after which to retry.
 //!
-//! The service is written by hand, so that the example needs no compiler of protocols: what is in `greeter` is usually
-//! generated.
+//! The code in `greeter` is usually generated. It is written by hand here, so that the example needs no protobuf
+//! compiler.
 
 mod greeter;
 
@@ -21,13 +21,13 @@ use tonic::transport::Server;
 
 pub use greeter::{Greeter, GreeterClient, Greeting, Name};
 
-/// Serves on this listener, with this quota for each caller, until it is dropped.
+/// Serves on this listener, with this quota for each caller, until the future is dropped.
 ///
 /// # Errors
 ///
 /// If the limits cannot be built, or the listener fails.
 pub async fn serve(listener: TcpListener, quota: Quota) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let limits = Limits::on(KeyedLimiter::<str>::new(quota), by::header("x-caller").or_refuse())?;
+    let limits = Limits::single(KeyedLimiter::<str>::new(quota), by::header("x-caller").or_refuse())?;
     let layer = RateLimitLayer::with_body(limits, |bytes| Body::new(Full::from(bytes)));
     let server = Server::builder().layer(layer).add_service(Greeter);
     server.serve_with_incoming(TcpListenerStream::new(listener)).await?;

@@ -1,4 +1,4 @@
-//! Greeting over a real socket, until the limit says no.
+//! Calls the service over a real socket until the limit is reached.
 
 use example_tonic_service::{GreeterClient, serve};
 use tidegate::Quota;
@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 #[tokio::test]
-async fn callers_have_limits_of_their_own_and_are_told_when_to_retry() {
+async fn callers_have_limits_of_their_own_and_learn_when_to_retry() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(serve(listener, Quota::per_hour(2)));
@@ -22,9 +22,5 @@ async fn callers_have_limits_of_their_own_and_are_told_when_to_retry() {
         refused.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap().parse().unwrap();
     assert!((1..=1_800_000).contains(&pushback), "{pushback}");
     assert_eq!(client.greet("carol", "Bob").await.unwrap(), "Good day, Bob!", "over the same connection");
-    assert_eq!(
-        client.greet("", "Bob").await.unwrap_err().code(),
-        Code::InvalidArgument,
-        "nobody in particular"
-    );
+    assert_eq!(client.greet("", "Bob").await.unwrap_err().code(), Code::InvalidArgument, "no caller");
 }

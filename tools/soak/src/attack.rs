@@ -1,12 +1,13 @@
-//! # Attack: one service, floods and slow clients, and innocent clients that are measured
+//! # Attack: floods and slow clients, and the latency of well-behaved clients
 //!
 //! ```text
 //!   soak --program target/debug/tidegate --attack [--minutes 2]
 //! ```
 //!
-//! One attack after the other, each for the same time. Meanwhile innocent clients ask by every protocol, on a connection that they
-//! keep and on a new one each time, a few times a second. For each attack a line: the 99th percentile and the worst latency of
-//! all innocents, the protocol of the worst, the peak of memory, and the file descriptors that are left open afterwards.
+//! Runs one attack after the other against one service, each for the same time. Meanwhile innocent clients send a few
+//! requests per second over every protocol, on a kept connection and on new ones. The report has a line for each attack:
+//! the 99th percentile and the maximum of the latency of all innocent clients, the protocol of the maximum, the peak of
+//! memory, and the number of file descriptors that stay open afterwards.
 
 use std::error::Error;
 use std::fs;
@@ -24,7 +25,7 @@ use socket2::SockRef;
 use crate::latency::Latency;
 use crate::support::{port, until};
 
-/// The service, and where its listeners are.
+/// The service and the addresses of its listeners.
 struct Target {
     child: Child,
     http: SocketAddr,
@@ -34,14 +35,14 @@ struct Target {
     _folder: tempfile::TempDir,
 }
 
-/// What attackers do on one connection, again and again, until they are told to stop.
+/// The action of an attacker on one connection, repeated until `stop` is set.
 struct Attack {
     name: &'static str,
     connections: usize,
     act: fn(&Target, usize, &AtomicBool) -> io::Result<()>,
 }
 
-/// An innocent client: how it is called, and how it asks once.
+/// One request of an innocent client, on its kept connection or on a new one.
 type Asks = fn(&Target, &mut Option<TcpStream>) -> io::Result<()>;
 
 const ATTACKS: [Attack; 9] = [
@@ -76,7 +77,7 @@ const INNOCENTS: [(&str, Asks, bool); 8] = [
 const RULES: &str = "rules:\n  - {name: user, key: user, missing: shared, quota: 1000000/s}\n  \
                      - {name: jobs, match: {job: '*'}, key: job, quota: 1000000 at once}\n";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// An innocent client asks, and then waits so long.
+/// The pause of an innocent client between two requests.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs all attacks and prints a table.
@@ -131,7 +132,7 @@ pub(crate) fn run(program: &Path, minutes: f64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What innocent clients have seen.
+/// The latencies and failures of the innocent clients.
 #[derive(Default)]
 struct Seen {
     latency: Latency,
@@ -189,7 +190,7 @@ impl Target {
         Ok(Target { child, http, resp, grpc, admin, _folder: folder })
     }
 
-    /// Kilobytes.
+    /// Returns the resident memory in kilobytes.
     fn memory(&self) -> io::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
@@ -218,7 +219,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 // === innocent clients ===
 
-/// Sends this on the connection that is kept, or on a new one, and reads until the answer ends so.
+/// Sends a request on the kept connection or on a new one, and reads until the response ends with `end`.
 fn exchange(address: SocketAddr, kept: &mut Option<TcpStream>, bytes: &[u8], end: &[u8]) -> io::Result<()> {
     let mut stream = match kept.take() {
         Some(stream) => stream,
@@ -392,8 +393,7 @@ fn slow_head(target: &Target, _: usize, stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes with a reset: a client that closes in order keeps its port for a minute, and without free ports the innocent clients
-/// would wait for their own machine.
+/// Closes with a reset. An orderly close keeps the port for a minute, and the innocent clients would run out of ports.
 fn connect_and_close(target: &Target, _: usize, _: &AtomicBool) -> io::Result<()> {
     for _ in 0..50 {
         SockRef::from(&connect(target.resp)?).set_linger(Some(Duration::ZERO))?;

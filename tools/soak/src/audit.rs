@@ -23,7 +23,7 @@ use crate::latency::Latency;
 use crate::load::{Collected, Record};
 use crate::rules::{Limit, NODES, RULES, Rule};
 
-/// All checks, and what they have found.
+/// All checks and their findings.
 #[derive(Debug)]
 pub(crate) struct Audit {
     /// How far the wall clock is ahead of the soak's.
@@ -93,13 +93,13 @@ struct Success {
     sent: Nanos,
 }
 
-/// After a fault, and after a reply that the store did not decide, a charge may still be on its way for so long.
+/// How long a charge may still be in flight after a fault, and after a reply that the store did not decide.
 const AFTERMATH: Nanos = 500 * MILLISECOND;
-/// After a reload, requests are decided by two sets of connections for so long at most.
+/// How long two sets of connections may decide requests after a reload.
 const RELOADING: Nanos = SECOND;
-/// Any interval of so many periods is checked.
+/// The longest interval that is checked, in periods.
 const PERIODS: [i64; 4] = [1, 2, 4, 8];
-/// Redis's clock counts microseconds, and its pace may differ from the soak's a little.
+/// The clock of Redis counts microseconds, and its rate may differ slightly from the clock of the soak.
 const PERIOD_SLACK: Nanos = MILLISECOND;
 /// Longer than any request takes.
 const REMEMBERED: Nanos = 20 * SECOND;
@@ -120,7 +120,7 @@ impl Audit {
         }
     }
 
-    /// Checks what was recorded, given all faults that began before it was collected.
+    /// Checks the records, given all faults that began before they were collected.
     pub(crate) fn round(&mut self, collected: Collected, faults: &[Entry]) {
         self.error_count += collected.errors.len();
         let room = ERRORS_KEPT.saturating_sub(self.errors.len());
@@ -229,7 +229,7 @@ impl KeyAudit {
         }
     }
 
-    /// The most that was used of the burst of one data loss.
+    /// Returns the largest part of the burst that was used after one data loss.
     pub(crate) fn used_of_loss(&self) -> i64 {
         let used = match (&self.of_loss, &self.store) {
             (Some(check), _) => check.worst().map_or(0, |worst| worst.excess()),
@@ -319,7 +319,7 @@ impl Successes {
         known.checked_sub(1).map_or(0, |index| self.0[index].sent)
     }
 
-    /// Keeps what decisions sent at or after the watermark need.
+    /// Drops records that no decision sent at or after the watermark needs.
     fn forget_before(&mut self, watermark: Nanos) {
         let known = self.0.partition_point(|success| success.received <= watermark - REMEMBERED);
         self.0.drain(..known.saturating_sub(1));
@@ -345,7 +345,7 @@ fn blackout(from: Nanos, to: Nanos) -> Blackout {
     Blackout { from, to: to.saturating_add(AFTERMATH) }
 }
 
-/// A request that the store did not answer may have been charged all the same.
+/// A request without a reply of the store may have been charged nevertheless.
 fn uncertain(record: &Record) -> Option<Blackout> {
     let is_certain = record.reply.is_some_and(|reply| reply.source == Source::Strict);
     (!is_certain).then(|| blackout(record.sent, record.received))

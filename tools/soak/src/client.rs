@@ -1,4 +1,4 @@
-//! A client that knows one command, `TG.CHECK`, and sends several at once.
+//! A client for one command, `TG.CHECK`, with pipelining.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ pub(crate) const SOURCES: [(&str, Source); 5] = [
     ("closed", Source::Closed),
 ];
 
-/// The answer to a check.
+/// The reply to a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) is_allowed: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Client {
     requests: Vec<u8>,
 }
 
-/// Longer than any fault lasts, so a reply that takes longer is lost.
+/// Longer than any fault: a reply that takes longer is lost.
 const TIMEOUT: Duration = Duration::from_secs(8);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -67,7 +67,7 @@ impl Client {
         sent
     }
 
-    /// The next reply; the inner error is the service's, after which the connection goes on.
+    /// Returns the next reply. The inner error is an error reply; the connection is still usable after it.
     pub(crate) fn receive(&mut self) -> io::Result<Result<Reply, String>> {
         match self.value()? {
             Value::Array(values) => Ok(reply(&values).ok_or_else(|| format!("not a decision: {values:?}"))),

@@ -1,4 +1,4 @@
-//! Faults, one after the other and some at the same time, with pauses in which everything recovers.
+//! Injects faults, some of them at the same time, with pauses for recovery.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::rules::{NODES, RULES};
 use crate::stage::Stage;
 use crate::support::Mode;
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Redis is killed, and started again with its data.
@@ -52,12 +52,12 @@ pub(crate) enum Fault {
     ReloadAll,
 }
 
-/// A fault, and when it was there.
+/// A fault and its interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) fault: Fault,
     pub(crate) from: Nanos,
-    /// When it had begun for certain; `Nanos::MAX` until then. Data that it loses is lost between `from` and this.
+    /// The instant by which it had certainly begun; `Nanos::MAX` until then. Data is lost between `from` and this.
     pub(crate) begun: Nanos,
     /// `Nanos::MAX` until it is over.
     pub(crate) to: Nanos,
@@ -75,7 +75,7 @@ impl Fault {
         self.node().is_none() && self != Fault::ReloadAll
     }
 
-    /// The only service it is about.
+    /// The only service that is affected, if it is one.
     pub(crate) fn node(self) -> Option<usize> {
         match self {
             Fault::KillService { node } | Fault::PauseService { node } | Fault::ReloadService { node } => {
@@ -89,12 +89,12 @@ impl Fault {
         self == Fault::ReloadAll || self == Fault::ReloadService { node }
     }
 
-    /// Whether Redis loses what it knows of this rule.
+    /// Whether Redis loses the states of this rule.
     pub(crate) fn loses(self, rule: usize) -> bool {
         matches!(self, Fault::EmptyRedis | Fault::Flush) || self == Fault::Evict { rule }
     }
 
-    /// What it is called in the summary.
+    /// The name in the summary.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Fault::KillRedis => "Redis killed, restarted with data",
@@ -187,7 +187,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Whether it is over as soon as it has begun.
+    /// Whether the fault has no duration.
     fn is_instant(self) -> bool {
         matches!(
             self,
@@ -218,7 +218,7 @@ impl FaultLog {
         FaultLog { clock, entries: Mutex::new(Vec::new()) }
     }
 
-    /// Notes that a fault is about to begin.
+    /// Records that a fault is about to begin.
     fn begin(&self, fault: Fault) -> usize {
         let mut entries = self.lock();
         entries.push(Entry { fault, from: self.clock.now(), begun: Nanos::MAX, to: Nanos::MAX });
@@ -244,7 +244,7 @@ impl FaultLog {
     }
 }
 
-/// When Redis lost the keys of a rule.
+/// Returns the times at which Redis lost the keys of a rule.
 ///
 /// Tokens that were leased before a loss may still be spent after it, until their lease is over.
 pub(crate) fn losses_of(rule: usize, entries: &[Entry]) -> Vec<DataLoss> {
@@ -268,7 +268,7 @@ const SURGE: Range<Duration> = Duration::from_millis(200)..Duration::from_millis
 ///
 /// # Errors
 ///
-/// If a fault cannot be injected or undone, or if a service ended without being killed.
+/// If a fault cannot be injected or undone, or if a service exited without being killed.
 pub(crate) fn inject(
     seed: u64,
     stage: &mut Stage,
@@ -326,13 +326,13 @@ fn check_services(stage: &mut Stage) -> io::Result<()> {
     match stage.nodes.iter_mut().position(|node| !node.is_alive()) {
         Some(node) => {
             let log = stage.nodes[node].log();
-            Err(io::Error::other(format!("service {node} ended by itself; the end of its log:\n{log}")))
+            Err(io::Error::other(format!("service {node} exited unexpectedly; the end of its log:\n{log}")))
         }
         None => Ok(()),
     }
 }
 
-/// Waits, in short steps, so that the end is not missed for long.
+/// Sleeps in short steps, so that the end of the run is noticed soon.
 fn wait(pause: Duration, is_over: impl Fn() -> bool) {
     let step = Duration::from_millis(100);
     let mut left = pause;

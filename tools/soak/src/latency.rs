@@ -1,4 +1,4 @@
-//! How long decisions took: counts by length, sixteen for each doubling.
+//! A histogram of latencies, with sixteen buckets for each doubling.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Latency {
         Duration::from_nanos(self.worst.unsigned_abs())
     }
 
-    /// A length that so many of a hundred did not exceed, at most a sixteenth too large.
+    /// Returns this percentile, at most a sixteenth too large.
     pub(crate) fn percentile(&self, percent: u64) -> Duration {
         let rank = (self.count() * percent).div_ceil(100);
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Asks the services, and records every reply with its time bounds.
+//! Sends requests to the services, and records every reply with its time bounds.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::client::{Client, Reply};
 use crate::random::Random;
 use crate::rules::{NODES, RULES};
 
-/// A request and what came of it.
+/// A request and its reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) node: usize,
@@ -19,17 +19,17 @@ pub(crate) struct Record {
     pub(crate) cost: i64,
     pub(crate) sent: Nanos,
     pub(crate) received: Nanos,
-    /// Nothing if the reply was lost, or was an error.
+    /// `None` if the reply was lost, or was an error.
     pub(crate) reply: Option<Reply>,
 }
 
-/// Everything that all connections have recorded since it was last collected.
+/// The records of all connections since the last collection.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) records: Vec<Record>,
     /// No later record was sent before this.
     pub(crate) watermark: Nanos,
-    /// Messages of errors that services answered with.
+    /// The messages of error replies.
     pub(crate) errors: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Clock {
     }
 }
 
-/// How much is asked for, of all rules.
+/// The demand for all rules, in percent of the usual demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Demand(Arc<AtomicU32>);
 
@@ -78,7 +78,7 @@ pub(crate) struct Load {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What one connection has recorded.
+/// The records of one connection.
 #[derive(Debug, Default)]
 struct Log {
     records: Vec<Record>,
@@ -87,11 +87,11 @@ struct Log {
     outstanding: Option<Nanos>,
 }
 
-/// To each service.
+/// The number of connections to each service.
 const CONNECTIONS: usize = 6;
-/// Every second connection sends up to so many requests at once.
+/// The number of requests that every second connection pipelines at most.
 const PIPELINE: usize = 12;
-/// How long demand for a rule stays as it is.
+/// The time for which the demand for a rule is constant.
 const PHASE: Nanos = 3 * SECOND / 2;
 /// Seconds after which a change of demand is noticed at the latest.
 const STEP: f64 = 0.02;
@@ -122,7 +122,7 @@ impl Load {
         Load { clock, stop, logs, threads }
     }
 
-    /// Takes what was recorded since the last time.
+    /// Takes the records since the last call.
     pub(crate) fn collect(&self) -> Collected {
         let mut collected = Collected { watermark: self.clock.now(), ..Collected::default() };
         for log in &self.logs {
@@ -135,7 +135,7 @@ impl Load {
         collected
     }
 
-    /// Sends nothing more, and waits for the replies that are on their way.
+    /// Stops sending, and waits for the outstanding replies.
     pub(crate) fn stop(mut self) -> Collected {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -156,7 +156,7 @@ struct Connection {
     pipeline: usize,
 }
 
-/// A request that is to be sent.
+/// A request to send.
 struct Request {
     rule: usize,
     key: usize,
@@ -206,13 +206,13 @@ impl Connection {
         Request { rule, key: self.random.weighted(&keys), cost: i64::try_from(cost).unwrap_or(1) }
     }
 
-    /// Demand for a rule rests now and then, so that its limit refills, and comes back with force.
+    /// The demand for a rule pauses now and then, so that its limit refills, and then surges.
     fn wave(&self, phase: Nanos, rule: usize) -> f64 {
         let stream = phase.unsigned_abs() * RULES.len() as u64 + rule as u64;
         [0.02, 0.3, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0][Random::new(self.seed, stream).below(8)]
     }
 
-    /// Sends requests and records what comes of each. Returns whether the connection can be used again.
+    /// Sends requests and records their replies. Returns whether the connection is still usable.
     fn ask(&mut self, client: &mut Client, requests: &[Request]) -> bool {
         for Request { rule, key, cost } in requests {
             client.add_check(RULES[*rule].name, &format!("key-{key}"), *cost);

@@ -6,8 +6,8 @@
 //!
 //! With `--attack`, floods and slow clients instead: see [`attack`].
 //!
-//! Four services share one Redis, behind a proxy that can fail. Clients ask them all the time, at about twice the pace
-//! that the limits admit, while faults come and go. Every decision is checked against the contract of its rule, in the
+//! Four services share one Redis, behind a proxy that can fail. Clients send requests all the time, at about twice the
+//! rate that the limits admit, while faults come and go. Every decision is checked against the contract of its rule, in the
 //! worst of all intervals. The exit code is 1 if anything was admitted beyond the contract and its stated allowances.
 //!
 //! ```text
@@ -48,7 +48,7 @@ use load::{Clock, Demand, Load};
 use report::Findings;
 use stage::Stage;
 
-/// What the command line says.
+/// The options of the command line.
 struct Options {
     program: PathBuf,
     minutes: f64,
@@ -60,7 +60,7 @@ struct Options {
 const USAGE: &str = "usage: soak --program PATH [--minutes N] [--seed N] [--attack]";
 const ROUND: Duration = Duration::from_secs(1);
 const PROGRESS: Nanos = 10 * SECOND;
-/// Without faults, at the end.
+/// The time without faults at the end.
 const CALM: Nanos = 2 * SECOND;
 
 fn main() -> ExitCode {

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator of its own for each `stream` of one seed.
+    /// Creates the generator of one `stream` of a seed. Streams are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut random = Random(seed ^ stream.wrapping_mul(0xD134_2543_DE82_EF95));
         random.next();
@@ -27,13 +27,13 @@ impl Random {
         usize::try_from(self.next() % end).unwrap_or(0)
     }
 
-    /// A length between two; short ones are as likely as long ones, on a logarithmic scale.
+    /// Returns a duration in this range, evenly distributed on a logarithmic scale.
     pub(crate) fn between(&mut self, range: Range<Duration>) -> Duration {
         let (low, high) = (range.start.as_secs_f64().ln(), range.end.as_secs_f64().ln());
         Duration::from_secs_f64((low + (high - low) * self.fraction()).exp())
     }
 
-    /// True once in so many times.
+    /// Returns `true` with a probability of 1 in `times`.
     pub(crate) fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! What is printed: progress, findings as they are made, and the summary.
+//! Prints progress, findings as they are made, and the summary.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,9 +30,9 @@ pub(crate) struct Findings {
     printed: usize,
 }
 
-/// More findings than this are only counted.
+/// The maximum number of findings that are printed; more are only counted.
 const PRINTED: usize = 40;
-/// Faults up to so long before a finding are told with it.
+/// Faults that ended at most this long before a finding are printed with it.
 const RELATED: Nanos = 6 * SECOND;
 
 impl Findings {
@@ -101,7 +101,7 @@ fn related(worst: Worst, faults: &[Entry]) -> String {
     text
 }
 
-/// One line, now and then.
+/// Prints a line of progress.
 pub(crate) fn progress(now: Nanos, audit: &Audit, faults: &[Entry], findings: &Findings) {
     let last = faults.last().map_or("none".into(), |entry| entry.fault.to_string());
     println!(
@@ -113,12 +113,12 @@ pub(crate) fn progress(now: Nanos, audit: &Audit, faults: &[Entry], findings: &F
     );
 }
 
-/// Decisions that were checked.
+/// Returns the number of decisions that were checked.
 fn decisions(audit: &Audit) -> u64 {
     audit.counts.iter().map(|counts| counts.allowed.iter().chain(&counts.refused).sum::<u64>()).sum()
 }
 
-/// The tables at the end, and the last line.
+/// Prints the tables at the end, and the last line.
 pub(crate) fn summary(ran: Nanos, drift: Nanos, audit: &Audit, faults: &[Entry], findings: &Findings) {
     println!();
     sources(audit);

@@ -1,4 +1,4 @@
-//! The rules under test: as the services read them, and as the checks do.
+//! The rules under test, for the configuration of the services and for the checks.
 
 use std::fmt::Write;
 
@@ -6,13 +6,13 @@ use crate::check::curve::{Curve, Supply};
 use crate::check::share::Share;
 use crate::check::{MILLISECOND, Nanos, SECOND};
 
-/// How many services share the limits.
+/// The number of services that share the limits.
 pub(crate) const NODES: usize = 4;
 const NODES_IN_ALL: i64 = 4;
-/// What the wall clock may be off from where the soak takes it to be.
+/// The error of the assumed offset of the wall clock.
 pub(crate) const WALL_SLACK: Nanos = MILLISECOND;
 
-/// A rule, the demand for it, and what it promises.
+/// A rule, the demand for it, and its contract.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
@@ -20,9 +20,9 @@ pub(crate) struct Rule {
     /// How long a grant lasts, if the rule is leased.
     pub(crate) lease: Option<Nanos>,
     pub(crate) on_outage: &'static str,
-    /// How many keys; the first is asked for most often, the n-th 1/n times as often.
+    /// The number of keys. The first is requested most often, the n-th 1/n times as often.
     pub(crate) keys: usize,
-    /// Requests a second for all services together.
+    /// Requests per second to all services together.
     pub(crate) demand: f64,
     /// Costs are from 1 to this.
     pub(crate) max_cost: usize,
@@ -80,12 +80,12 @@ impl Rule {
         Rule { on_outage: "closed", ..self }
     }
 
-    /// How long after it was granted a token may be spent at most; nothing for strict rules.
+    /// The longest time between the grant of a token and its use; 0 for strict rules.
     pub(crate) fn longest_grant(&self) -> Nanos {
         self.lease.unwrap_or(0)
     }
 
-    /// A node's share in an outage. Of a leased bucket an eighth of the burst, or one for each node, is kept for the shares.
+    /// The share of a node in an outage. A leased bucket reserves an eighth of its burst, or one token per node, for shares.
     pub(crate) fn share(&self) -> Share {
         let (tokens, seconds) = match self.limit {
             Limit::Bucket { tokens, .. } => (tokens, 1),
@@ -112,7 +112,7 @@ impl Rule {
 }
 
 impl Limit {
-    /// As a configuration has it.
+    /// Formats the quota for the configuration.
     pub(crate) fn quota(&self) -> String {
         match self {
             Limit::Bucket { algorithm, tokens, burst } => format!("{algorithm} {tokens}/s burst {burst}"),
@@ -126,8 +126,8 @@ impl Limit {
 
     /// The supply curve, if the contract is one. The wall clock is `wall` ahead of the soak's.
     ///
-    /// A bucket has a slack of one token: the pace of Redis's clock may differ from that of the soak's by less than a
-    /// token in the time of a run.
+    /// A bucket has a slack of one token: the clocks of Redis and of the soak may drift apart by less than a token during a
+    /// run.
     pub(crate) fn curve(&self, wall: Nanos) -> Option<Curve> {
         match *self {
             Limit::Bucket { tokens, burst, .. } => {

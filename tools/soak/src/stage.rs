@@ -1,4 +1,4 @@
-//! What is under test: a Redis behind a failing network, and the services that share it.
+//! The system under test: a Redis behind a failing network, and the services that share it.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use crate::rules::{NODES, configuration};
 use crate::support::process::Process;
 use crate::support::{Kind, Proxy, Server, port, until};
 
-/// Everything that is started, and ends with it.
+/// All processes of a run. They end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) redis: Server,
@@ -31,8 +31,8 @@ pub(crate) struct Node {
     process: Process,
 }
 
-/// Redis writes every change to its file before it replies, so that a killed server has lost nothing; it leaves it to
-/// the system when the file reaches the disk, for the system goes on.
+/// Redis writes every change to its file before it replies, so a killed server loses nothing. It does not wait for the
+/// disk, because the operating system keeps running.
 const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "no"];
 const DATA_FOLDER: &str = "appendonlydir";
 
@@ -48,7 +48,7 @@ impl Stage {
         std::array::from_fn(|node| self.nodes[node].port)
     }
 
-    /// Removes what a killed Redis has written.
+    /// Removes the data of a killed Redis.
     pub(crate) fn remove_data(&self) -> io::Result<()> {
         fs::remove_dir_all(self.redis.folder().join(DATA_FOLDER))
     }
@@ -102,7 +102,7 @@ impl Node {
         self.process.is_alive()
     }
 
-    /// Changes the configuration file and tells the service.
+    /// Changes the configuration file and signals the service.
     pub(crate) fn reload(&mut self) -> io::Result<()> {
         self.revision += 1;
         let (path, next) = (self.folder.path().join("tidegate.yaml"), self.folder.path().join("next"));
@@ -113,7 +113,7 @@ impl Node {
         if status.success() { Ok(()) } else { Err(io::Error::other("the service cannot be sent SIGHUP")) }
     }
 
-    /// The end of what the service has logged.
+    /// Returns the last lines of the log of the service.
     pub(crate) fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

@@ -25,7 +25,7 @@
 use core::time::Duration;
 
 use super::{parts_at, read, write};
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, WordsMut};
 
 /// Pacing that stores idle time and lets later requests catch up with it.
@@ -40,7 +40,7 @@ use crate::{Micros, Quota, WordsMut};
 /// assert_eq!(pacing.reserve(&mut state, after_a_rest, 3)?.wait(), Wait::micros(0));
 /// assert_eq!(pacing.reserve(&mut state, after_a_rest, 10)?.wait(), Wait::micros(0)); // 7 were stored
 /// assert_eq!(pacing.reserve(&mut state, after_a_rest, 1)?.wait(), Wait::micros(3_000_000));
-/// # Ok::<(), tidegate_core::TooLong>(())
+/// # Ok::<(), tidegate_core::Wait>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursty {

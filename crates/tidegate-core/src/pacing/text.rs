@@ -12,7 +12,7 @@ use super::{Bursty, Pacing, WarmUp};
 use crate::InvalidQuota;
 use crate::quota::Reader;
 
-const AFTER_PACE: &str = "'max_burst' or 'warm_up' and a length of time, or nothing more";
+const AFTER_PACE: &str = "'max_burst' or 'warm_up' and a duration, or nothing more";
 const AFTER_WARM_UP: &str = "'cold_factor' and a number, or nothing more";
 const NOTHING: &str = "nothing more";
 

@@ -41,7 +41,7 @@
 use core::time::Duration;
 
 use super::{parts_at, read, write};
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 use crate::{Micros, Quota, WordsMut};
 
 /// Pacing that starts cold after idle time, and warms up within `warm_up` of steady work.
@@ -58,7 +58,7 @@ use crate::{Micros, Quota, WordsMut};
 ///     *wait = reserved.wait().as_micros() / 1_000;
 /// }
 /// assert_eq!(waits, [0, 520, 360, 220, 200, 200]); // ms
-/// # Ok::<(), tidegate_core::TooLong>(())
+/// # Ok::<(), tidegate_core::Wait>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WarmUp {

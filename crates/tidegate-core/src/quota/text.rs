@@ -1,9 +1,9 @@
 //! # Text form of a quota
 //!
-//! `100/s`, `5/min burst 10`, `1 per 200ms`, `300 per 20s`, `1000/day`, `20 per 1min 30s`:
+//! `100/s`, `5/min burst 10`, `1 per 200ms`, `300 per 20s`, `1000/day`, `20 per 1min 30s`, `unlimited`:
 //!
 //! ```text
-//!   quota  = count ( "/" | "per" ) period [ "burst" count ]
+//!   quota  = count ( "/" | "per" ) period [ "burst" count ] | "unlimited"
 //!   period = unit | ( number unit )…
 //!   count  = digits, with "_" allowed between them for readability
 //! ```
@@ -14,12 +14,14 @@ use core::time::Duration;
 
 use super::gcd;
 use crate::Quota;
-use crate::invalid::{InvalidQuota, Reason};
+use crate::invalid_quota::{InvalidQuota, Reason};
 
 const COUNT: &str = "a number, as in 100/s";
 const SLASH: &str = "'/' or 'per', as in 100/s";
 const UNIT: &str = "a unit of time: us, ms, s, min, h, day or week";
-const REST: &str = "'burst' and a number, or nothing more";
+const AFTER_UNLIMITED: &str = "nothing more: 'unlimited' has no period and no burst";
+const AFTER_PERIOD: &str = "'burst' and a number, or nothing more";
+const AFTER_BURST: &str = "nothing more";
 
 /// Every spelling of a unit, and its length in nanoseconds.
 ///
@@ -55,6 +57,8 @@ const UNITS: [(&str, u64); 29] = [
     ("microseconds", 1_000),
     ("ns", 1),
 ];
+/// The text of [`Quota::unlimited`].
+pub(crate) const UNLIMITED: &str = "unlimited";
 const SECOND: u64 = 1_000_000_000;
 
 impl FromStr for Quota {
@@ -63,7 +67,7 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, InvalidQuota> {
         let mut reader = Reader::new(text);
         let quota = reader.quota()?;
-        reader.end(REST)?;
+        reader.end_after(quota)?;
         Ok(quota)
     }
 }
@@ -73,28 +77,44 @@ impl FromStr for Quota {
 pub(crate) struct Reader<'a> {
     text: &'a str,
     at: usize,
+    has_burst: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader { text, at: 0, has_burst: false };
         reader.skip_blanks();
         reader
     }
 
     /// Parses a whole quota, and the blanks after it.
     pub(crate) fn quota(&mut self) -> Result<Quota, InvalidQuota> {
+        if self.word(UNLIMITED) {
+            return self.unlimited();
+        }
         let start = self.at;
         let (limit, period) = self.limit_and_period()?;
-        let burst = if self.word("burst") { self.count()? } else { limit };
+        self.has_burst = self.word("burst");
+        let burst = if self.has_burst { self.count()? } else { limit };
         self.checked(start, limit, period, burst)
     }
 
     /// Parses a quota without a burst, for rules that use only the pace.
     pub(crate) fn pace(&mut self) -> Result<Quota, InvalidQuota> {
+        if self.word(UNLIMITED) {
+            return self.unlimited();
+        }
         let start = self.at;
         let (limit, period) = self.limit_and_period()?;
         self.checked(start, limit, period, 1)
+    }
+
+    /// The unlimited quota, unless a part of a finite quota follows.
+    fn unlimited(&self) -> Result<Quota, InvalidQuota> {
+        if self.rest().starts_with('/') || self.at_word("per") || self.at_word("burst") {
+            return Err(self.expected(AFTER_UNLIMITED));
+        }
+        Ok(Quota::unlimited())
     }
 
     fn limit_and_period(&mut self) -> Result<(u64, Duration), InvalidQuota> {
@@ -203,6 +223,11 @@ impl<'a> Reader<'a> {
         false
     }
 
+    /// Whether `word` is the next whole word.
+    pub(crate) fn at_word(&self, word: &str) -> bool {
+        Reader { ..*self }.word(word)
+    }
+
     fn symbol(&mut self, symbol: char) -> bool {
         let there = self.rest().starts_with(symbol);
         if there {
@@ -210,6 +235,20 @@ impl<'a> Reader<'a> {
             self.skip_blanks();
         }
         there
+    }
+
+    /// Fails unless the text ends after `quota`.
+    pub(crate) fn end_after(&self, quota: Quota) -> Result<(), InvalidQuota> {
+        self.end(match quota.is_unlimited() {
+            true => AFTER_UNLIMITED,
+            false if self.has_burst => AFTER_BURST,
+            false => AFTER_PERIOD,
+        })
+    }
+
+    /// Whether the quota that was parsed last has a burst.
+    pub(crate) fn has_burst(&self) -> bool {
+        self.has_burst
     }
 
     pub(crate) fn end(&self, otherwise: &'static str) -> Result<(), InvalidQuota> {
@@ -251,6 +290,9 @@ impl<'a> Reader<'a> {
 }
 
 pub(super) fn write_quota(quota: &Quota, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if *quota == Quota::unlimited() {
+        return f.write_str(UNLIMITED);
+    }
     write!(f, "{}", quota.limit())?;
     let nanos = quota.period().as_nanos();
     match UNITS.iter().find(|&&(_, unit)| u128::from(unit) == nanos) {
@@ -305,9 +347,16 @@ mod tests {
 
     #[test]
     fn the_display_of_a_quota_parses_back() {
-        for text in
-            ["100/s", "5/min burst 10", "1 per 200ms", "300 per 20s", "1000/day", "2/week", "9 per 1500ns"]
-        {
+        for text in [
+            "100/s",
+            "5/min burst 10",
+            "1 per 200ms",
+            "300 per 20s",
+            "1000/day",
+            "2/week",
+            "9 per 1500ns",
+            "unlimited",
+        ] {
             assert_eq!(quota(text).to_string(), text);
         }
     }
@@ -330,11 +379,24 @@ mod tests {
             ),
             ("5/s bursts 3", "at character 5: found 'b', expected 'burst' and a number, or nothing more"),
             ("5/s burst", "at character 10: the text ends, expected a number, as in 100/s"),
-            ("5/s burst 3 4", "at character 13: found '4', expected 'burst' and a number, or nothing more"),
+            ("5/s burst 3 4", "at character 13: found '4', expected nothing more"),
             ("0/s", "at character 1: a limit of 0 lets nothing pass; use 1 or more"),
             ("5 per 0s", "at character 1: a period of zero has no pace; use 1us or more"),
             ("5/s burst 0", "at character 1: a burst of 0 lets nothing pass; use 1 or more"),
             ("99999999999999999999/s", "at character 1: the number is too large"),
+            (
+                "unlimited burst 5",
+                "at character 11: found 'b', expected nothing more: 'unlimited' has no period and no burst",
+            ),
+            (
+                "unlimited/s",
+                "at character 10: found '/', expected nothing more: 'unlimited' has no period and no burst",
+            ),
+            (
+                "unlimited 5",
+                "at character 11: found '5', expected nothing more: 'unlimited' has no period and no burst",
+            ),
+            ("unlimitedly", "at character 1: found 'u', expected a number, as in 100/s"),
             ("µ/s", "at character 1: found 'µ', expected a number, as in 100/s"),
         ];
         for (text, sentence) in table {

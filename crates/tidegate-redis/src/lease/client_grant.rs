@@ -9,15 +9,16 @@
 
 use std::time::Duration;
 
-use tidegate::{InvalidRequest, Micros, Part};
-use tidegate_core::Decision;
+use tidegate::Decision;
+use tidegate::clock::Micros;
+use tidegate::gate::Part;
 
-use super::refill::granted;
+use super::refill::grant_from_reply;
 use super::{CannotLease, Lease};
 use crate::error::Error;
 use crate::gate::RedisGate;
 use crate::lease::LeaseTerms;
-use crate::wire::{Line, Terms, Verb};
+use crate::wire::{CostExtra, Operation, RuleArgs};
 
 /// Tokens granted to a client, which spends them on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +26,13 @@ use crate::wire::{Line, Terms, Verb};
 pub struct Granted {
     /// The number of tokens, which may be 0.
     pub amount: u32,
-    /// If nothing was granted: when to ask again.
+    /// If nothing was granted: how long to wait before the next request.
     pub wait: Duration,
     /// How long the tokens may be spent, counted from when the request was *sent*.
     ///
     /// Measure it with a clock that does not stop while the machine is suspended. It is already a little less than the
     /// lifetime in Redis, because clocks differ in pace.
-    pub lasts: Duration,
+    pub ttl: Duration,
     /// Identifies the grant for its return.
     pub receipt: Receipt,
     /// The state of the rule after the grant.
@@ -48,7 +49,7 @@ pub enum Receipt {
 }
 
 impl RedisGate {
-    /// Grants up to the cost of the part, to be spent without further requests.
+    /// Grants a client up to the cost of the part, to be spent without further requests.
     ///
     /// The rule must be a token bucket or a fixed window. `id` must be globally unique; a random id will do. It does
     /// not matter whether the rule is [leased](crate::Builder::lease) here.
@@ -57,34 +58,29 @@ impl RedisGate {
     ///
     /// # Errors
     ///
-    /// [`CannotLease`] if there is no such rule or it is of another kind; the inner error says why Redis did not
-    /// decide.
-    pub async fn grant(
-        &self,
-        part: Part<'_>,
-        id: [u8; 16],
-        lease: Lease,
-    ) -> Result<Result<Granted, Error>, CannotLease> {
-        let terms = self.deal_of(&part, lease)?;
+    /// [`Error`] if the rule does not exist or [cannot be leased](Error::cannot_lease), or Redis did not decide.
+    pub async fn grant(&self, part: Part<'_>, id: [u8; 16], lease: Lease) -> Result<Granted, Error> {
+        let terms = self.lease_terms_for(&part, lease)?;
         let shared = &self.shared;
-        let answer = if terms.is_window {
-            let line = self.line_of(&part, Terms::Plain);
-            shared.ask(Verb::Take, &[line], None, shared.deadline).await
+        let reply = if terms.is_window {
+            let rule = self.rule_args(&part, CostExtra::None);
+            shared.call_rules(Operation::Take, &[rule], None, shared.deadline).await
         } else {
-            let line = self.line_of(&part, Terms::Lease { stock: terms.stock, ttl: terms.ttl, ahead: 0 });
-            shared.ask(Verb::Lease, &[line], Some(&id), shared.deadline).await
+            let rule =
+                self.rule_args(&part, CostExtra::Lease { stock: terms.stock, ttl: terms.ttl, reserve: 0 });
+            shared.call_rules(Operation::Lease, &[rule], Some(&id), shared.deadline).await
         };
-        Ok(answer.map(|reply| {
-            let grant = granted(&reply, &terms, terms.ttl, id);
-            let lasts = grant.lasts - grant.lasts / 64;
+        reply.map(|reply| {
+            let grant = grant_from_reply(&reply, &terms, terms.ttl, id);
+            let ttl = grant.ttl - grant.ttl / 64;
             Granted {
                 amount: grant.amount,
                 wait: Duration::from_micros(if grant.amount == 0 { grant.wait } else { 0 }),
-                lasts: Duration::from_micros(if grant.amount == 0 { 0 } else { lasts }),
+                ttl: Duration::from_micros(if grant.amount == 0 { 0 } else { ttl }),
                 receipt: if terms.is_window { Receipt::Window(grant.ends) } else { Receipt::Bucket(id) },
                 decision: reply.decisions[0].of_rule(part.rule),
             }
-        }))
+        })
     }
 
     /// Takes back the unspent tokens of a grant, and returns the state of the rule after that.
@@ -95,42 +91,50 @@ impl RedisGate {
     /// # Errors
     ///
     /// As [`grant`](RedisGate::grant).
-    pub async fn take_back(
-        &self,
-        part: Part<'_>,
-        receipt: Receipt,
-    ) -> Result<Result<Decision, Error>, CannotLease> {
-        let terms = self.deal_of(&part, Lease::on())?;
+    pub async fn return_grant(&self, part: Part<'_>, receipt: Receipt) -> Result<Decision, Error> {
+        let terms = self.lease_terms_for(&part, Lease::new())?;
         let shared = &self.shared;
         let within = shared.deadline;
-        let answer = match (receipt, terms.is_window) {
+        let reply = match (receipt, terms.is_window) {
             (Receipt::Bucket(id), false) => {
-                shared.ask(Verb::Return, &[self.line_of(&part, Terms::Plain)], Some(&id), within).await
+                shared
+                    .call_rules(
+                        Operation::Return,
+                        &[self.rule_args(&part, CostExtra::None)],
+                        Some(&id),
+                        within,
+                    )
+                    .await
             }
             (Receipt::Window(ends), true) => {
-                shared.ask(Verb::GiveBack, &[self.line_of(&part, Terms::Til(ends))], None, within).await
+                shared
+                    .call_rules(
+                        Operation::Rollback,
+                        &[self.rule_args(&part, CostExtra::ChargeEnds(ends))],
+                        None,
+                        within,
+                    )
+                    .await
             }
-            _ => return Err(CannotLease("a grant of another rule; name the rule that it is of".into())),
+            _ => {
+                let message =
+                    "the receipt is for a rule of another kind; use the rule that the grant is from";
+                return Err(CannotLease(message.into()).into());
+            }
         };
-        Ok(answer.map(|reply| reply.decisions[0].of_rule(part.rule)))
+        reply.map(|reply| reply.decisions[0].of_rule(part.rule))
     }
 
-    fn deal_of(&self, part: &Part<'_>, lease: Lease) -> Result<LeaseTerms, CannotLease> {
+    fn lease_terms_for(&self, part: &Part<'_>, lease: Lease) -> Result<LeaseTerms, Error> {
         self.shared.validate(&[*part])?;
         let spec = self.shared.spec(part);
-        lease.validate(&spec.name, spec.described.letter())?;
-        Ok(lease.any_terms(spec.described.letter(), spec.described.limit(), self.shared.nodes))
+        lease.validate(&spec.name, spec.encoded.letter())?;
+        Ok(lease.any_terms(spec.encoded.letter(), spec.encoded.limit(), self.shared.nodes))
     }
 
-    fn line_of(&self, part: &Part<'_>, terms: Terms) -> Line<'_> {
+    fn rule_args(&self, part: &Part<'_>, extra: CostExtra) -> RuleArgs<'_> {
         let spec = self.shared.spec(part);
         let key = self.shared.keys.name(&spec.name, part.key.bytes());
-        Line { key, cost: part.cost, terms, rule: &spec.described }
-    }
-}
-
-impl From<InvalidRequest> for CannotLease {
-    fn from(invalid: InvalidRequest) -> Self {
-        CannotLease(invalid.to_string())
+        RuleArgs { key, cost: part.cost, extra, rule: &spec.encoded }
     }
 }

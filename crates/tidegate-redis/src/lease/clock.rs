@@ -4,7 +4,7 @@
 //! still during that time, so the program would go on to spend tokens that belong to other nodes by then.
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate::{Clock, ClockKind, Micros};
+use tidegate::clock::{Clock, ClockKind, Micros};
 
 /// Microseconds since boot, including the time in which the machine was suspended.
 #[derive(Clone, Copy, Debug, Default)]

@@ -28,7 +28,7 @@
 //! is spent at the last moment would count as the charge of a reservation. The random walk against the script
 //! found that case, and the exhaustive search covers it.
 
-use tidegate::Micros;
+use tidegate::clock::Micros;
 
 /// Granted tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) struct Grant {
     pub(crate) id: [u8; 16],
     left: u32,
     /// How many tokens were moved to the token cache; they are not in `left`.
-    out: u32,
+    cached: u32,
     until: Micros,
     /// The most tokens that can be unspent according to Redis.
     reported: u32,
@@ -66,17 +66,17 @@ pub(crate) struct GrantReply {
     pub(crate) is_out_of_stock: bool,
     /// Microseconds until the reservation can be claimed.
     ///
-    /// If nothing was granted or reserved: until it is worthwhile to ask again.
+    /// If nothing was granted or reserved: until a retry is worthwhile.
     pub(crate) wait: u64,
     /// For how many microseconds a grant may be spent.
-    pub(crate) lasts: u64,
+    pub(crate) ttl: u64,
     pub(crate) ends: Micros,
 }
 
 impl GrantReply {
-    /// How long a grant lasts here: less than in Redis, because clocks may differ in pace.
-    fn lasts_here(&self) -> u64 {
-        self.lasts - self.lasts / 64
+    /// How long a grant may be spent here: less than in Redis, because clocks may differ in pace.
+    fn local_ttl(&self) -> u64 {
+        self.ttl - self.ttl / 64
     }
 
     pub(crate) fn grant(&self, sent: Micros) -> Option<Grant> {
@@ -88,12 +88,19 @@ impl GrantReply {
     }
 
     fn grant_of(&self, id: [u8; 16], amount: u32, sent: Micros) -> Option<Grant> {
-        let until = sent.plus(self.lasts_here());
-        (amount > 0).then_some(Grant { id, left: amount, out: 0, until, reported: amount, ends: self.ends })
+        let until = sent.plus(self.local_ttl());
+        (amount > 0).then_some(Grant {
+            id,
+            left: amount,
+            cached: 0,
+            until,
+            reported: amount,
+            ends: self.ends,
+        })
     }
 
     pub(crate) fn reservation(&self, sent: Micros, received: Micros) -> Option<Reservation> {
-        let (from, until) = (received.plus(self.wait), sent.plus(self.wait).plus(self.lasts_here()));
+        let (from, until) = (received.plus(self.wait), sent.plus(self.wait).plus(self.local_ttl()));
         (self.reserved > 0).then_some(Reservation { id: self.id, amount: self.reserved, from, until })
     }
 }
@@ -105,15 +112,15 @@ impl Grant {
     }
 
     /// Moves up to `most` tokens to the token cache. Returns how many, and when they expire.
-    pub(crate) fn lay_out(&mut self, most: u32) -> (u32, Micros) {
-        self.out = self.left.min(most);
-        self.left -= self.out;
-        (self.out, self.until)
+    pub(crate) fn move_to_cache(&mut self, most: u32) -> (u32, Micros) {
+        self.cached = self.left.min(most);
+        self.left -= self.cached;
+        (self.cached, self.until)
     }
 
     /// Takes back what is left in the token cache, if its tokens are from this grant.
-    pub(crate) fn collect(&mut self, left: u32) {
-        if std::mem::take(&mut self.out) > 0 {
+    pub(crate) fn move_from_cache(&mut self, left: u32) {
+        if std::mem::take(&mut self.cached) > 0 {
             self.left += left;
         }
     }

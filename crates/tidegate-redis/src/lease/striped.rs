@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[derive(Debug, Default)]
-pub(crate) struct Striped([Stripe; STRIPES]);
+pub(crate) struct StripedCounter([Stripe; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -15,16 +15,16 @@ struct Stripe(AtomicU64);
 const STRIPES: usize = 16;
 
 thread_local! {
-    static MINE: usize = {
+    static STRIPE: usize = {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES
     };
 }
 
-impl Striped {
+impl StripedCounter {
     #[inline]
     pub(crate) fn add(&self, number: u64) {
-        self.0[MINE.with(|mine| *mine)].0.fetch_add(number, Ordering::Relaxed);
+        self.0[STRIPE.with(|stripe| *stripe)].0.fetch_add(number, Ordering::Relaxed);
     }
 
     pub(crate) fn sum(&self) -> u64 {

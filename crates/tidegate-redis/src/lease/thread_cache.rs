@@ -10,8 +10,8 @@ use super::token_cache::TokenCache;
 
 /// Identifies an account. The hash of the key is secret, and differs for each instance of `Accounts`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Name<'a> {
-    pub(crate) house: u64,
+pub(crate) struct AccountId<'a> {
+    pub(crate) instance: u64,
     pub(crate) hash: u64,
     pub(crate) rule: usize,
     pub(crate) key: &'a [u8],
@@ -19,8 +19,8 @@ pub(crate) struct Name<'a> {
 
 /// A token cache, and the account that it belongs to.
 #[derive(Debug)]
-pub(crate) struct Owned {
-    house: u64,
+pub(crate) struct AccountCache {
+    instance: u64,
     pub(crate) hash: u64,
     pub(crate) rule: usize,
     pub(crate) key: Box<[u8]>,
@@ -30,28 +30,29 @@ pub(crate) struct Owned {
 const SLOTS: usize = 32;
 
 thread_local! {
-    static THREAD_CACHE: RefCell<[Option<Arc<Owned>>; SLOTS]> = const { RefCell::new([const { None }; SLOTS]) };
+    static THREAD_CACHE: RefCell<[Option<Arc<AccountCache>>; SLOTS]> = const { RefCell::new([const { None }; SLOTS]) };
 }
 
 /// Takes `cost` from a token cache of this thread, as [`TokenCache::spend`] does.
 #[inline]
-pub(crate) fn spend(house: u64, rule: usize, key: &[u8], cost: u32, now: u64) -> Option<(u32, u64)> {
+pub(crate) fn spend(instance: u64, rule: usize, key: &[u8], cost: u32, now: u64) -> Option<(u32, u64)> {
     THREAD_CACHE.with_borrow(|thread_cache| {
-        let owned = thread_cache[pocket(rule, key)].as_ref();
-        let owned = owned.filter(|owned| owned.house == house && owned.rule == rule && *owned.key == *key)?;
-        owned.token_cache.spend(cost, now)
+        let cache = thread_cache[slot(rule, key)].as_ref();
+        let cache =
+            cache.filter(|cache| cache.instance == instance && cache.rule == rule && *cache.key == *key)?;
+        cache.token_cache.spend(cost, now)
     })
 }
 
 /// Adds a token cache to the cache of this thread, replacing another one.
-pub(crate) fn keep(owned: &Arc<Owned>) {
+pub(crate) fn insert(cache: &Arc<AccountCache>) {
     THREAD_CACHE
-        .with_borrow_mut(|thread_cache| thread_cache[pocket(owned.rule, &owned.key)] = Some(owned.clone()));
+        .with_borrow_mut(|thread_cache| thread_cache[slot(cache.rule, &cache.key)] = Some(cache.clone()));
 }
 
 /// Chooses a slot by a fast hash of both ends of the key. A crafted collision only causes thread-cache misses.
 #[inline]
-fn pocket(rule: usize, key: &[u8]) -> usize {
+fn slot(rule: usize, key: &[u8]) -> usize {
     let (mut first, mut last, eight) = ([0; 8], [0; 8], key.len().min(8));
     first[..eight].copy_from_slice(&key[..eight]);
     last[..eight].copy_from_slice(&key[key.len() - eight..]);
@@ -60,14 +61,14 @@ fn pocket(rule: usize, key: &[u8]) -> usize {
     usize::try_from(mixed >> 32).unwrap_or(0) % SLOTS
 }
 
-impl Owned {
-    pub(crate) fn new(name: Name<'_>) -> Self {
-        let Name { house, hash, rule, key } = name;
-        Owned { house, hash, rule, key: key.into(), token_cache: TokenCache::new() }
+impl AccountCache {
+    pub(crate) fn new(id: AccountId<'_>) -> Self {
+        let AccountId { instance, hash, rule, key } = id;
+        AccountCache { instance, hash, rule, key: key.into(), token_cache: TokenCache::new() }
     }
 
     #[inline]
-    pub(crate) fn is_of(&self, name: Name<'_>) -> bool {
-        self.hash == name.hash && self.house == name.house && self.rule == name.rule && *self.key == *name.key
+    pub(crate) fn has_id(&self, id: AccountId<'_>) -> bool {
+        self.hash == id.hash && self.instance == id.instance && self.rule == id.rule && *self.key == *id.key
     }
 }

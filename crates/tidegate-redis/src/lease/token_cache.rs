@@ -1,26 +1,26 @@
 //! # Token cache: tokens that are spent without a lock
 //!
 //! The tokens of the current grant that are ready to be spent are in a token cache, and a request takes them with one
-//! compare-and-swap of one word. Only a thread that holds the lock of the shard fills and empties the cache. The word
-//! contains the number of the filling, so that no thread takes tokens of one filling after checking the expiry of
-//! another:
+//! compare-and-swap of one word. Only a thread that holds the shard's lock fills and empties the cache. The word
+//! contains a generation, so that no thread takes tokens of one generation after checking the expiry of another:
 //!
 //! ```text
 //!   spend:   read word ── read until ── exchange word, if it is still the same
 //!                             ▲
-//!   shard:   empty (next filling, 0 tokens) ── write until ── fill
+//!   shard:   empty (next generation, 0 tokens) ── write until ── fill
 //! ```
 //!
-//! Several grants, a request in flight and a few instants must change together, so an account is behind a
-//! lock. On a hot key two threads that contended for that lock decided no faster than one. But nearly every
-//! decision only takes one token of one grant, and that needs one word. A thread that locks the account first
+//! Several grants, a request in flight and a few instants must change together, so an account is behind
+//! the shard's lock. On a hot key two threads that contended for that lock decided no faster than one. But nearly every
+//! decision only takes one token of one grant, and that needs one word. A thread that takes the shard's lock first
 //! takes the tokens out of the cache and puts them back at the end, so everything else stays as simple as a
 //! lock makes it. The cache contains only what can be spent before the next grant has to be requested; a
-//! thread that finds it empty locks the account and does what is due.
+//! thread that finds it empty takes the shard's lock and does what is due.
 //!
-//! Without the number of the filling, a thread that has read the expiry of one grant could take a token of
-//! the next, which expires sooner. A model of all interleavings finds that. Together with the thread-local
-//! cache and the striped counters, one cache line moves between processors on a hot key, and not five.
+//! Without the generation, a thread that has read the expiry of one grant could take a token of
+//! the next, which expires sooner. The loom model (`src/loom/token_cache.rs` of `tidegate`) finds that. Together
+//! with the thread-local cache and the striped counters, one cache line moves between processors on a hot key,
+//! and not five.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,37 +33,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct TokenCache {
-    /// The number of the filling in the upper 32 bits, and the tokens in the lower 32 bits.
+    /// The generation in the upper 32 bits, and the tokens in the lower 32 bits.
     ///
-    /// The number wraps around: a thread that is suspended for 2³² fillings in the middle of an exchange may take one
-    /// filling for another.
+    /// The generation wraps around: a thread that is suspended for 2³² generations in the middle of an exchange may take
+    /// one for another.
     word: AtomicU64,
     until: AtomicU64,
-    beside: AtomicU32,
-    whole_at: AtomicU64,
+    uncached: AtomicU32,
+    full_at: AtomicU64,
     spent_at: AtomicU64,
 }
 
-/// The content of a filling; instants are in microseconds.
+/// The content of a filled cache; instants are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refilling {
+pub(crate) struct CacheContent {
     pub(crate) tokens: u32,
     /// When the tokens expire: they may not be spent from then on.
     pub(crate) until: u64,
-    /// How many more tokens are ready, but not in the cache.
-    pub(crate) beside: u32,
+    /// How many more tokens can be spent, but are not in the cache.
+    pub(crate) uncached: u32,
     /// When, as far as is known, the whole limit is available again.
-    pub(crate) whole_at: u64,
+    pub(crate) full_at: u64,
 }
 
 impl TokenCache {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        let beside = AtomicU32::new(0);
-        TokenCache { word: zero(), until: zero(), beside, whole_at: zero(), spent_at: zero() }
+        let uncached = AtomicU32::new(0);
+        TokenCache { word: zero(), until: zero(), uncached, full_at: zero(), spent_at: zero() }
     }
 
-    /// Takes `cost` tokens if there are enough.
+    /// Takes `cost` tokens if there are enough and they have not expired.
     ///
     /// Returns how many ready tokens are left, and when the whole limit is available again.
     #[inline]
@@ -79,31 +79,31 @@ impl TokenCache {
             if now >= self.until.load(Ordering::Acquire) {
                 return None;
             }
-            let told = (left + self.beside.load(Ordering::Relaxed), self.whole_at.load(Ordering::Relaxed));
-            let less = word - u64::from(cost);
-            match self.word.compare_exchange_weak(word, less, Ordering::AcqRel, Ordering::Acquire) {
+            let result = (left + self.uncached.load(Ordering::Relaxed), self.full_at.load(Ordering::Relaxed));
+            let rest = word - u64::from(cost);
+            match self.word.compare_exchange_weak(word, rest, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.spent_at.store(now, Ordering::Relaxed);
-                    return Some(told);
+                    return Some(result);
                 }
                 Err(other) => word = other,
             }
         }
     }
 
-    /// Takes all tokens out, and returns how many. Requires the lock of the shard.
+    /// Takes all tokens out, and returns how many. Requires the shard's lock.
     pub(crate) fn empty(&self) -> u32 {
         let next = |word: u64| Some((word >> 32).wrapping_add(1) << 32);
         let word = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         word.map_or(0, tokens)
     }
 
-    /// Fills an empty cache. Requires the lock of the shard.
-    pub(crate) fn fill(&self, filling: Refilling) {
-        self.until.store(filling.until, Ordering::Release);
-        self.beside.store(filling.beside, Ordering::Relaxed);
-        self.whole_at.store(filling.whole_at, Ordering::Relaxed);
-        self.word.fetch_add(filling.tokens.into(), Ordering::Release);
+    /// Fills an empty cache. Requires the shard's lock.
+    pub(crate) fn fill(&self, content: CacheContent) {
+        self.until.store(content.until, Ordering::Release);
+        self.uncached.store(content.uncached, Ordering::Relaxed);
+        self.full_at.store(content.full_at, Ordering::Relaxed);
+        self.word.fetch_add(content.tokens.into(), Ordering::Release);
     }
 
     /// Returns when tokens were last taken.

@@ -7,9 +7,9 @@
 --                       had to be corrected, because the clock stepped back or the rule changed: then even a refusal writes it
 --   peek(rule, cost)    outcome, remaining, wait, reset, as if the cost were charged; changes nothing
 --   force(rule, cost)   charges the cost, whether it fits or not, and returns the same four
---   refund(rule, cost)  gives the cost back; returns whether anything was charged: if not, nothing is written
---   rollback(rule, cost, charge_ends)  gives back what a charge still counts for that stops counting at `charge_ends`.
---                       An algorithm without it gives all of it back
+--   refund(rule, cost)  refunds the cost; returns whether anything was charged: if not, nothing is written
+--   rollback(rule, cost, charge_ends)  refunds what still counts of a charge that stops counting at `charge_ends`.
+--                       An algorithm without it refunds all of it
 --   store(rule)         the value, and the instant from which it makes no difference (idle_at); nothing for an unused key
 --   max_cost(rule)      the largest cost that can ever be allowed
 --   used(value)         what the value counts as used, for another algorithm that takes over the key

@@ -67,7 +67,7 @@ local function token_bucket()
     return until_then > 0 and wait >= until_then and wait + until_then or wait
   end
 
-  -- What may be owed at max_cost: a full bucket, but nothing beyond the last instant.
+  -- What may be owed at most: a full bucket, but nothing beyond the last instant.
   local function max_owed(rule)
     return math.min(rule.full, (END - now) * rule.q)
   end
@@ -151,30 +151,32 @@ local function token_bucket()
     end
   end
 
-  -- What is owed in units of 1/q microsecond, at max_cost up to the last instant.
+  -- What is owed in units of 1/q microsecond, at most up to the last instant.
   local function owed(rule)
     return math.min(rule.used * rule.p - rule.elapsed, (END - now) * rule.q)
   end
 
-  -- How long until no more than `bound` is owed if `owes` is owed now, in units of 1/q microsecond. The bucket does not refill
-  -- beyond a live grant.
+  -- How many microseconds until no more than `bound` is owed if `owes` is owed now, rounded up. The bucket does not refill beyond
+  -- a live grant. The expiry of a grant times q may exceed 2^53, so it is never added to a debt: where `refill` is inexact, it
+  -- is larger than any debt, and stays larger.
   local function until_owed(rule, owes, bound)
     local live, at = rule.live * rule.p, 0
     for _, grant in ipairs(rule.grants) do
-      local ends = (grant.expires - now) * rule.q
-      if live <= bound and owes - bound <= ends - at then
+      local ends = grant.expires - now
+      local refill = (ends - at) * rule.q
+      if live <= bound and owes - bound <= refill then
         break
       end
-      owes, at, live = math.max(owes - (ends - at), math.min(owes, live)), ends, live - grant.amount * rule.p
+      owes, at, live = math.max(owes - refill, math.min(owes, live)), ends, live - grant.amount * rule.p
     end
-    return at + owes - bound
+    return at + math.ceil((owes - bound) / rule.q)
   end
 
   -- Remaining and reset if `owes` is owed.
   local function level(rule, owes)
     local spare = rule.full % rule.p -- a queue whose length is no multiple of p is empty a little earlier
-    local reset = until_owed(rule, owes, spare)
-    return at_least_zero(math.floor((rule.full - owes) / rule.p)), extended(rule, at_least_zero(math.ceil(reset / rule.q)))
+    local reset = at_least_zero(until_owed(rule, owes, spare))
+    return at_least_zero(math.floor((rule.full - owes) / rule.p)), extended(rule, reset)
   end
 
   local function decision(rule, outcome, wait, owes)
@@ -206,7 +208,7 @@ local function token_bucket()
     local short = owes - (max_owed(rule) - cost * rule.p)
     if short > 0 then
       local wait = until_owed(rule, owes, owes - short)
-      return decision(rule, RETRY_AFTER, extended(rule, math.ceil(wait / rule.q)), owes)
+      return decision(rule, RETRY_AFTER, extended(rule, wait), owes)
     end
     return allowed(rule, owes + cost * rule.p)
   end
@@ -265,7 +267,7 @@ local function token_bucket()
       local low = grant.expires % HIGH
       value[#value + 1] = struct.pack('>BI6I4', RESERVED + (grant.expires - low) / HIGH, low, grant.amount) .. grant.id
     end
-    return table.concat(value), instant(now + math.ceil(until_owed(rule, owed(rule), 0) / rule.q) + lost)
+    return table.concat(value), instant(now + until_owed(rule, owed(rule), 0) + lost)
   end
 
   local function used(value)

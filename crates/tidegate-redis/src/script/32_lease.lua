@@ -85,9 +85,9 @@ local function leases(bucket)
   end
 
   -- Grants up to `want` of the available tokens, as long as no more than `stock` are unspent. If none is available, reserves up
-  -- to `ahead` of the next to refill. Returns how many were granted, how many reserved, and how long until the reservation can
+  -- to `max_reserved` of the next to refill. Returns how many were granted, how many reserved, and how long until the reservation can
   -- be claimed or a retry is useful.
-  local function grant(rule, want, stock, ttl, id, ahead)
+  local function grant(rule, want, stock, ttl, id, max_reserved)
     local fills_in = math.ceil(rule.full / rule.q)
     clamp(rule.grants, now + LONGEST_LEASE)
     clamp(rule.reservations, now + LONGEST_LEASE + 2 * fills_in)
@@ -103,12 +103,12 @@ local function leases(bucket)
       insert(rule, { expires = instant(now + ttl), amount = granted, id = id })
       return granted, 0, 0
     end
-    local reserved = math.min(want, ahead, stock - rule.reserved)
+    local reserved = math.min(want, max_reserved, stock - rule.reserved)
     if reserved <= 0 then
-      return 0, 0, math.ceil(bucket.until_owed(rule, owes, at_most - rule.p) / rule.q)
+      return 0, 0, bucket.until_owed(rule, owes, at_most - rule.p)
     end
     rule.used, rule.reserved = rule.used + reserved, rule.reserved + reserved
-    local wait = math.ceil(at_least_zero(bucket.until_owed(rule, bucket.owed(rule), at_most)) / rule.q)
+    local wait = at_least_zero(bucket.until_owed(rule, bucket.owed(rule), at_most))
     if #rule.reservations == 0 then
       rule.reservations = {}
     end

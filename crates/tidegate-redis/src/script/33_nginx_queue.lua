@@ -31,7 +31,7 @@ local function nginx_queue()
     return instant((last + math.ceil(less * MILLI / rule.rate)) * MILLI)
   end
 
-  local function turn_wait(rule, owes)
+  local function queue_delay(rule, owes)
     local excess = at_least_zero(at_least_zero(owes - REQUEST) - rule.delay)
     return math.floor(excess * MILLI / rule.rate) * MILLI
   end
@@ -44,26 +44,26 @@ local function nginx_queue()
   end
 
   local function allowed(rule, owes, last)
-    local wait = turn_wait(rule, owes)
+    local wait = queue_delay(rule, owes)
     return decision(rule, wait > 0 and ALLOWED_AFTER or ALLOWED, wait, owes, owes, last)
   end
 
   local function peek(rule, cost)
     local level, last = current(rule)
-    local asked = cost * REQUEST
+    local charge = cost * REQUEST
     if cost == 0 then
       return decision(rule, ALLOWED, 0, level, rule.owed, rule.last)
     end
-    if asked > rule.burst + REQUEST then
+    if charge > rule.burst + REQUEST then
       return decision(rule, NEVER, 0, level, rule.owed, rule.last)
     end
-    if level + asked - REQUEST > rule.burst then
+    if level + charge - REQUEST > rule.burst then
       -- From the stored state, because a refusal writes nothing.
-      local over = at_least_zero(rule.owed + asked - (rule.burst + REQUEST))
+      local over = at_least_zero(rule.owed + charge - (rule.burst + REQUEST))
       local wait = at_least_zero(leaked_at(rule, rule.last, over) - now)
       return decision(rule, RETRY_AFTER, wait, level, rule.owed, rule.last)
     end
-    return allowed(rule, level + asked, last)
+    return allowed(rule, level + charge, last)
   end
 
   local function force(rule, cost)
@@ -75,7 +75,7 @@ local function nginx_queue()
     return allowed(rule, rule.owed, last)
   end
 
-  local function give_thousandths(rule, back)
+  local function refund_thousandths(rule, back)
     local level, last = current(rule)
     if level == 0 then
       return false
@@ -85,12 +85,12 @@ local function nginx_queue()
   end
 
   local function refund(rule, cost)
-    return give_thousandths(rule, cost * REQUEST)
+    return refund_thousandths(rule, cost * REQUEST)
   end
 
   local function rollback(rule, cost, charge_ends)
     local left = at_least_zero(math.floor((math.floor(charge_ends / MILLI) - 1 - millis) * rule.rate / MILLI))
-    return give_thousandths(rule, math.min(cost * REQUEST, left))
+    return refund_thousandths(rule, math.min(cost * REQUEST, left))
   end
 
   local function store(rule)

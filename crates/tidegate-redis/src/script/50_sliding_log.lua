@@ -31,7 +31,7 @@ local function sliding_log()
     return before
   end
 
-  -- Keeps the newest entries, at max_cost as many as the limit: older ones beyond it make no difference to any decision.
+  -- Keeps the newest entries, at most as many as the limit: older ones beyond it make no difference to any decision.
   local function keep(rule, entries)
     rule.live = math.min(#entries / 7, rule.limit)
     rule.entries = from_position(entries, #entries / 7 - rule.live + 1)

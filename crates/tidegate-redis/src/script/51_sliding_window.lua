@@ -96,7 +96,8 @@ local function sliding_window()
     return { period = period, cells = many, newest = newest, counts = counts, high = high }
   end
 
-  -- The sum of all cells that count, at least in part, while `current` is the current cell.
+  -- The sum of all cells that count, at least in part, while `current` is the current cell. A value does not say how its
+  -- oldest cell counts, so that is included.
   local function cells_sum(ring, current)
     local sum = 0
     for number = current - ring.cells, ring.newest do
@@ -174,7 +175,7 @@ local function sliding_window()
     return full, cell_count(rule, current - rule.cells)
   end
 
-  -- The first instant from `at` on, within cell `current`, at which at max_cost `bound` is used; nil if there is none.
+  -- The first instant from `at` on, within cell `current`, at which at most `bound` is used; nil if there is none.
   local function within_cell(rule, full, oldest, current, at, bound)
     local spare = bound - full
     if spare < 0 then
@@ -192,7 +193,7 @@ local function sliding_window()
     return found < cell_start(rule, current + 1) and found or nil
   end
 
-  -- How long until at max_cost `bound` is used, if nothing is charged.
+  -- How long until at most `bound` is used, if nothing is charged.
   local function until_at_most(rule, bound)
     local full, oldest = usage(rule, rule.current)
     local current, at, high, ring_cell = rule.current, rule.at, rule.high, rule.current

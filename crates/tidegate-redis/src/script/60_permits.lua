@@ -44,7 +44,7 @@ local function permits()
     return table.concat(parts)
   end
 
-  -- The position of the entry of the id, and its cost; nil and 0 if available is none.
+  -- The position of the entry of the id, and its cost; nil and 0 if there is none.
   local function own_entry(rule)
     local at = 0
     repeat

@@ -94,10 +94,10 @@ local function decode_cost(rule, operation, text)
       return 'a cost, a space, and an instant'
     end
   elseif operation == 'lease' then
-    local cost, stock, ttl, ahead = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-    rule.cost, rule.stock, rule.ttl, rule.ahead = tonumber(cost), tonumber(stock), tonumber(ttl), tonumber(ahead)
+    local cost, stock, ttl, reserve = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+    rule.cost, rule.stock, rule.ttl, rule.reserve = tonumber(cost), tonumber(stock), tonumber(ttl), tonumber(reserve)
     if not in_range(rule.cost, 0, MAX_COST) or not in_range(rule.stock, 0, MAX_COST) or
-        not in_range(rule.ttl, 1, LONGEST_LEASE) or not in_range(rule.ahead, 0, MAX_COST) then
+        not in_range(rule.ttl, 1, LONGEST_LEASE) or not in_range(rule.reserve, 0, MAX_COST) then
       return 'a cost, a stock, a lease time and a number to reserve, separated by spaces'
     end
   else

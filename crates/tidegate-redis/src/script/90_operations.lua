@@ -14,6 +14,7 @@ for i, rule in ipairs(rules) do
   else
     rule.algorithm.read(rule, operation ~= 'reset' and value or nil)
   end
+  -- Layout 0 is a token bucket. A reset keeps its live grants, because nodes may still spend their tokens.
   if operation == 'reset' and layout == 0 then
     algorithm(0).forget(rule, value)
   end
@@ -37,7 +38,8 @@ local function set_decision(i, outcome, remaining, wait, reset)
   reply[4 * i - 1], reply[4 * i], reply[4 * i + 1], reply[4 * i + 2] = outcome, remaining, wait, reset
 end
 
--- Decides without charging. Returns whether every rule allows its cost. If not, rules that do are reported as they are.
+-- Decides without charging. Returns whether every rule allows its cost. If one refuses, the rules that allow are reported
+-- without the charge.
 local function evaluate()
   local allowed = true
   for i, rule in ipairs(rules) do
@@ -109,18 +111,19 @@ local function refund(rule)
   return rule.cost > 0 and rule.algorithm.refund(rule, rule.cost)
 end
 
--- Undoes a charge as far as it still counts. What has refilled since, or would have without the charge, is not given back:
--- another request may have used it.
+-- Undoes a charge as far as it still counts. Tokens that have refilled since the charge are not refunded, because another
+-- request may have used them.
 local function rollback(rule)
-  local own = rule.algorithm.rollback or rule.algorithm.refund
-  return rule.charge_ends > now and rule.cost > 0 and own(rule, rule.cost, rule.charge_ends)
+  local undo = rule.algorithm.rollback or rule.algorithm.refund
+  return rule.charge_ends > now and rule.cost > 0 and undo(rule, rule.cost, rule.charge_ends)
 end
 
 local function reset()
-  return true -- the state was not read, so the key is written as unused
+  return true -- the old state was not read, except for live grants, so the key is written as if only these were used
 end
 
--- Applies a function to the permits of the id. Other rules are reported as 0, 0, 0, 0.
+-- Applies a function to the permits that `id` holds. Only concurrency rules (letter 'n') have permits; other rules are
+-- reported as 0, 0, 0, 0.
 local function update_permits(change)
   for i, rule in ipairs(rules) do
     set_decision(i, ALLOWED, 0, 0, 0)
@@ -141,18 +144,19 @@ local function renew(rule)
 end
 
 -- Records what is left of older grants, claims the reservations among them, then grants tokens or reserves them.
+-- `id` has 16 bytes for the new grant, then for each older grant 16 bytes of its id and 4 of its unspent tokens.
 local function lease(rule)
   local bucket, claimed = rule.algorithm, 0
-  local leased = leases(bucket)
+  local lease_ops = leases(bucket)
   local stock = math.min(rule.stock, bucket.max_cost(rule))
   for at = 17, #id, 20 do
-    local older = string.sub(id, at, at + 15)
-    leased.shrink(rule, older, (struct.unpack('>I4', id, at + 16)), 0)
+    local older_id = string.sub(id, at, at + 15)
+    lease_ops.shrink(rule, older_id, (struct.unpack('>I4', id, at + 16)), 0)
   end
   for at = 17, #id, 20 do
-    claimed = claimed + leased.claim(rule, string.sub(id, at, at + 15), stock, rule.ttl)
+    claimed = claimed + lease_ops.claim(rule, string.sub(id, at, at + 15), stock, rule.ttl)
   end
-  local granted, reserved, wait = leased.grant(rule, rule.cost, stock, rule.ttl, string.sub(id, 1, 16), rule.ahead)
+  local granted, reserved, wait = lease_ops.grant(rule, rule.cost, stock, rule.ttl, string.sub(id, 1, 16), rule.reserve)
   write(rule)
   local _, remaining, _, reset = bucket.peek(rule, 0)
   local outcome = reserved > 0 and ALLOWED_AFTER or granted + claimed > 0 and ALLOWED or RETRY_AFTER

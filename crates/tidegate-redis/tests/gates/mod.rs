@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Admission, Decision, Part, RuleId, Source};
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Admission, Decision, Source};
 use tidegate_redis::{Builder, RedisGate};
 
 use crate::support::until;
@@ -19,7 +20,7 @@ pub(crate) fn ready(builder: Builder) -> RedisGate {
 }
 
 /// A gate with a very long deadline: for tests on a busy machine that are not about deadlines.
-pub(crate) fn patient(builder: Builder) -> RedisGate {
+pub(crate) fn long_deadline(builder: Builder) -> RedisGate {
     ready(builder.deadline(Duration::from_secs(20)))
 }
 
@@ -27,15 +28,15 @@ pub(crate) fn patient(builder: Builder) -> RedisGate {
 pub(crate) fn enforced(gate: &RedisGate) {
     until(&format!("{gate:?} limits"), || {
         let health = gate.health();
-        (health.enforced == Some(true) && !health.not_asked).then_some(())
+        (health.enforced == Some(true) && !health.breaker_open).then_some(())
     });
 }
 
-/// Polls until there is an answer, but not for ever: the condition depends on another process or task.
+/// Polls until there is a result, for a bounded time: the condition depends on another process or task.
 pub(crate) async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..3_000 {
-        if let Some(answer) = poll().await {
-            return answer;
+        if let Some(result) = poll().await {
+            return result;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -46,7 +47,7 @@ pub(crate) async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Opt
 /// repeated.
 pub(crate) async fn strict_for(gate: &RedisGate, key: &str) -> Decision {
     eventually(&format!("Redis decides on {key}, {gate:?}"), async || {
-        let decision = gate.check(&one(key)).await.expect("a request").decision;
+        let decision = gate.check_parts(&one(key)).await.expect("a request").decision;
         (decision.source == Source::Strict).then_some(decision)
     })
     .await
@@ -67,7 +68,7 @@ pub(crate) fn one(key: &str) -> [Part<'_>; 1] {
 pub(crate) async fn passed(gate: &RedisGate, key: &str, checks: usize) -> usize {
     let mut passed = 0;
     for _ in 0..checks {
-        passed += usize::from(gate.check(&one(key)).await.expect("a request").is_allowed());
+        passed += usize::from(gate.check_parts(&one(key)).await.expect("a request").is_allowed());
     }
     passed
 }
@@ -76,7 +77,7 @@ pub(crate) async fn passed(gate: &RedisGate, key: &str, checks: usize) -> usize 
 pub(crate) async fn together(gate: &RedisGate, checks: usize) -> Vec<Admission> {
     let check = |_| {
         let gate = gate.clone();
-        tokio::spawn(async move { gate.check(&one("alice")).await.expect("a request") })
+        tokio::spawn(async move { gate.check_parts(&one("alice")).await.expect("a request") })
     };
     let tasks: Vec<_> = (0..checks).map(check).collect();
     let mut done = Vec::with_capacity(checks);

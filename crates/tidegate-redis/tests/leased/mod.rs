@@ -9,7 +9,7 @@ use crate::gates;
 use crate::support::Server;
 
 /// A lease that outlasts every test.
-pub(crate) const LONG: Lease = Lease::on().ttl(Duration::from_secs(600));
+pub(crate) const LONG: Lease = Lease::new().ttl(Duration::from_secs(600));
 
 pub(crate) fn ready(builder: Builder) -> Leased {
     let gate =

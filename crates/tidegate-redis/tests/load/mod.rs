@@ -1,7 +1,7 @@
 //! Tasks that send requests to one gate all the time, whatever happens to Redis, and record the decisions.
 //!
 //! The test divides time into phases. A decision belongs to a phase if its request was sent and decided in
-//! it; decisions under way when one phase ended and another began belong to neither.
+//! it; decisions in flight when one phase ended and another began belong to neither.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::collections::BTreeSet;
@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Part, Source};
+use tidegate::Source;
+use tidegate::gate::Part;
 use tidegate_redis::RedisGate;
 use tokio::task::JoinHandle;
 
+use crate::exchange::{Exchange, PartSpec};
 use crate::gates::eventually;
-use crate::told::{Exchange, PartSpec};
 
 /// The pause between two requests of a task, so that a task with fast replies leaves the machine to others.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -31,7 +32,7 @@ pub(crate) struct Entry {
 pub(crate) struct Record {
     pub(crate) entries: Vec<Entry>,
     /// The reasons why Redis did not decide, each once.
-    pub(crate) troubles: BTreeSet<String>,
+    pub(crate) errors: BTreeSet<String>,
 }
 
 /// The tasks, until they are stopped.
@@ -84,7 +85,7 @@ impl Load {
         for task in self.tasks {
             let record = task.await.expect("no panic");
             all.entries.extend(record.entries);
-            all.troubles.extend(record.troubles);
+            all.errors.extend(record.errors);
         }
         all
     }
@@ -99,7 +100,7 @@ impl State {
             let exchange = self.check(number % self.keys).await;
             let phase = Some(before).filter(|phase| *phase == self.phase.load(Ordering::SeqCst));
             if exchange.decision.source != Source::Strict {
-                record.troubles.extend(self.gate.health().last_trouble.map(|trouble| trouble.to_string()));
+                record.errors.extend(self.gate.health().last_error.map(|error| error.to_string()));
             }
             record.entries.push(Entry { phase, exchange });
             self.made.fetch_add(1, Ordering::SeqCst);
@@ -112,7 +113,7 @@ impl State {
     async fn check(&self, key: usize) -> Exchange {
         let parts = vec![PartSpec::of(0, format!("k{key}"), 1)];
         let request: Vec<Part<'_>> = parts.iter().map(PartSpec::part).collect();
-        let decision = self.gate.check(&request).await.expect("a request").decision;
+        let decision = self.gate.check_parts(&request).await.expect("a request").decision;
         Exchange { parts, decision }
     }
 }

@@ -19,9 +19,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use oracle::{Answer, Bucket, CellCounts, Log, Oldest, Oracle, Steps, Time, Verdict, Window};
-use tidegate::{Algorithm, ClockKind, Decision, Micros, Outcome, Quota, Rule};
+use tidegate::algorithm::Algorithm;
+use tidegate::clock::{ClockKind, Micros};
+use tidegate::{Decision, Outcome, Quota, Rule};
 
-use crate::told::{Exchange, PartSpec};
+use crate::exchange::{Exchange, PartSpec};
 
 /// A rule as text for a gate, and the oracle for it.
 #[derive(Clone, Copy, Debug)]

@@ -10,17 +10,17 @@
 use redis::{Pipeline, RedisResult, Value};
 use tidegate_core::Micros;
 
-use crate::clocked::Clocked;
-use crate::parts::{Part, assembled, parts};
+use crate::mock_clock::MockClockScript;
+use crate::random_walk::number_from;
+use crate::script_files::{Part, assembled, parts};
 use crate::server::Kind;
-use crate::walk::number_from;
-use crate::wire::described;
+use crate::wire::encode;
 
-const CALLS_OF_A_STORY: usize = 200;
+const CALLS_PER_SCENARIO: usize = 200;
 const NOON: u64 = 1_700_000_000_000_000;
 const END: u64 = Micros::MAX.get();
 
-/// What is written in the fast paths, and a mistake to put in its place. Each occurrence makes one mutant.
+/// What is written in the fast paths, and a mistake that replaces it. Each occurrence makes one mutant.
 const MUTANTS: &[(&str, &str)] = &[
     ("ARGV[1] == '1:check'", "string.sub(ARGV[1], 2) == ':check'"),
     ("#rule == 25", "#rule >= 25"),
@@ -75,44 +75,45 @@ impl Random {
     }
 }
 
-/// The same script twice, once without its fast paths, and the stories that both run.
+/// The same script twice, once without its fast paths, and the scenarios that both run.
 struct Pair {
-    fast: Clocked,
-    general: Clocked,
+    fast: MockClockScript,
+    general: MockClockScript,
     random: Random,
-    /// With the answers of the general path.
-    stories: Vec<(Vec<Call>, Vec<Answer>)>,
+    /// Each with the replies of the general path.
+    scenarios: Vec<(Vec<Call>, Vec<CallResult>)>,
 }
 
 /// The reply to a call, then the value and the expiry of each of its keys.
-type Answer = Vec<RedisResult<Value>>;
+type CallResult = Vec<RedisResult<Value>>;
 
 impl Pair {
     fn start(kind: Kind, seed: u64, parts: &[Part]) -> Self {
         let general = assembled(parts.iter().filter(|part| !part.is_fast_path()));
-        let [fast, general] = [assembled(parts), general].map(|script| Clocked::with(kind, &script));
-        Pair { fast, general, random: Random(seed), stories: Vec::new() }
+        let [fast, general] = [assembled(parts), general].map(|script| MockClockScript::with(kind, &script));
+        Pair { fast, general, random: Random(seed), scenarios: Vec::new() }
     }
 
     fn reload(&mut self, parts: &[Part]) {
         self.fast.load(&assembled(parts));
     }
 
-    /// The first difference within so many stories; else how many calls were allowed and refused.
-    fn first_difference(&mut self, stories: usize) -> Result<[usize; 2], String> {
+    /// The first difference within so many scenarios; else how many calls were allowed and refused.
+    fn first_difference(&mut self, scenarios: usize) -> Result<[usize; 2], String> {
         let mut outcomes = [0, 0];
-        for number in 0..stories {
-            if number == self.stories.len() {
-                let story = story(&mut self.random);
-                let answers = answers(&mut self.general, &story);
-                self.stories.push((story, answers));
+        for number in 0..scenarios {
+            if number == self.scenarios.len() {
+                let scenario = scenario(&mut self.random);
+                let replies = replies(&mut self.general, &scenario);
+                self.scenarios.push((scenario, replies));
             }
-            let (story, general) = &self.stories[number];
-            let fast = answers(&mut self.fast, story);
-            for (index, (call, (fast, general))) in story.iter().zip(fast.iter().zip(general)).enumerate() {
+            let (scenario, general) = &self.scenarios[number];
+            let fast = replies(&mut self.fast, scenario);
+            for (index, (call, (fast, general))) in scenario.iter().zip(fast.iter().zip(general)).enumerate()
+            {
                 if fast != general {
                     return Err(format!(
-                        "story {number}, call {index}, {call:?}:\nfast path    {fast:?}\ngeneral path {general:?}"
+                        "scenario {number}, call {index}, {call:?}:\nfast path    {fast:?}\ngeneral path {general:?}"
                     ));
                 }
                 if let Some(Ok(Value::Array(numbers))) = fast.first() {
@@ -125,14 +126,14 @@ impl Pair {
     }
 }
 
-/// What a script answers to a story, on an empty server.
-fn answers(clocked: &mut Clocked, story: &[Call]) -> Vec<Answer> {
-    clocked.clear();
+/// The replies of a script to a scenario, on an empty server.
+fn replies(mock: &mut MockClockScript, scenario: &[Call]) -> Vec<CallResult> {
+    mock.clear();
     let mut pipe = redis::pipe();
-    story.iter().for_each(|call| call.add_to(&mut pipe, &clocked.sha));
-    let answers: Answer = pipe.ignore_errors().query(&mut clocked.connection).expect("the server answers");
-    let mut answers = answers.into_iter();
-    story.iter().map(|call| answers.by_ref().take(1 + 2 * call.keys.len()).collect()).collect()
+    scenario.iter().for_each(|call| call.add_to(&mut pipe, &mock.sha));
+    let replies: CallResult = pipe.ignore_errors().query(&mut mock.connection).expect("the server replies");
+    let mut replies = replies.into_iter();
+    scenario.iter().map(|call| replies.by_ref().take(1 + 2 * call.keys.len()).collect()).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -193,12 +194,12 @@ fn bucket(random: &mut Random) -> [u64; 3] {
 fn rule(random: &mut Random) -> Vec<u8> {
     let [p, q, burst] = bucket(random);
     match random.below(40) {
-        0 => described(b'w', &[burst, p + q, q]),
-        1 => described(b'q', &[p, q, p * burst.min(20), p]),
-        2 => described(b'b', &[p, q]),
-        3 => described(b'b', &[p, q, burst, 1]),
+        0 => encode(b'w', &[burst, p + q, q]),
+        1 => encode(b'q', &[p, q, p * burst.min(20), p]),
+        2 => encode(b'b', &[p, q]),
+        3 => encode(b'b', &[p, q, burst, 1]),
         4 => Vec::new(),
-        _ => described(b'b', &[p, q, burst]),
+        _ => encode(b'b', &[p, q, burst]),
     }
 }
 
@@ -251,11 +252,11 @@ fn interval(rule: &[u8]) -> u64 {
     number(1).checked_div(number(9)).unwrap_or(1)
 }
 
-fn story(random: &mut Random) -> Vec<Call> {
+fn scenario(random: &mut Random) -> Vec<Call> {
     let mut at = random.one_of(&[NOON, NOON, NOON, END - 20_000_000]) + random.below(3_000_000);
     let rules: Vec<Vec<u8>> = (0..4).map(|_| rule(random)).collect();
     let count = random.one_of(&[1, 1, 2, 3, 3, 8, 9]);
-    let calls = (0..CALLS_OF_A_STORY).map(|_| {
+    let calls = (0..CALLS_PER_SCENARIO).map(|_| {
         let of = random.one_of(&[0, 1, 2, 3]);
         let interval = interval(&rules[of]);
         at = match random.below(24) {
@@ -296,12 +297,13 @@ fn story(random: &mut Random) -> Vec<Call> {
     calls.collect()
 }
 
-fn fast_and_general_agree(kind: Kind, seed: u64, stories: u64) {
-    let stories = usize::try_from(number_from("TIDEGATE_STORIES", stories)).expect("a number of stories");
+fn fast_and_general_agree(kind: Kind, seed: u64, scenarios: u64) {
+    let scenarios =
+        usize::try_from(number_from("TIDEGATE_SCENARIOS", scenarios)).expect("a number of scenarios");
     let mut pair = Pair::start(kind, number_from("TIDEGATE_SEED", seed), &parts());
-    let outcomes = pair.first_difference(stories);
+    let outcomes = pair.first_difference(scenarios);
     let [allowed, refused] = outcomes.unwrap_or_else(|difference| panic!("{difference}"));
-    let least = stories * CALLS_OF_A_STORY / 10;
+    let least = scenarios * CALLS_PER_SCENARIO / 10;
     assert!(allowed > least && refused > least, "{allowed} allowed and {refused} refused");
 }
 

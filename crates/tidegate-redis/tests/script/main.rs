@@ -6,30 +6,30 @@
 //! expiry, arguments that may be wrong, rules that change under a state that stays, and permits. The second
 //! script, for ad-hoc limits, is compared with the server's arithmetic in the same way.
 //!
-//! Time is set by the test: before the script's text goes code that answers `TIME` from a key (`clocked.rs`).
+//! Time is set by the test: code before the script's text replies to `TIME` from a key (`mock_clock.rs`).
 //! The script itself is the one that ships.
 
-mod brought;
-mod changes;
-mod clocked;
-mod examples;
+mod adhoc;
+mod clock_steps;
 mod expiry;
 mod fast_path;
-mod flicker;
-mod giving_back;
 mod grants;
-mod large;
-mod parts;
-mod places;
+mod invalid_calls;
+mod large_numbers;
+mod mock_clock;
+mod permits;
+mod random_walk;
 mod reference;
-mod sentences;
+mod refunds;
+mod rule_changes;
+mod script_files;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;
 mod vectors;
 mod versions;
-mod walk;
 mod wire;
+mod wire_examples;
 
 #[allow(
     dead_code,

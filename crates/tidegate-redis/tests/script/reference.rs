@@ -5,11 +5,11 @@
 
 use tidegate_core::{Algorithm, Decision, Micros, Rule, RuleId};
 
-use crate::wire::{Reply, Told};
+use crate::wire::{Reply, RuleReply};
 
 /// One rule and its state.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct RuleState {
     pub(crate) rule: Rule,
     pub(crate) words: Vec<u64>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Held {
 /// One key under several rules, as the core has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
-    pub(crate) held: Vec<Held>,
+    pub(crate) states: Vec<RuleState>,
     /// Whether states are dropped when they expire, which is at the first whole millisecond at which they
     /// make no difference.
     pub(crate) forgets: bool,
@@ -25,60 +25,66 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn new(rules: &[Rule], forgets: bool) -> Self {
-        let held = rules.iter().map(|&rule| Held { rule, words: vec![0; rule.words()] }).collect();
-        Reference { held, forgets }
+        let states = rules.iter().map(|&rule| RuleState { rule, words: vec![0; rule.words()] }).collect();
+        Reference { states, forgets }
     }
 
-    pub(crate) fn ask(&mut self, at: Micros, verb: &str, costs: &[u32]) -> Reply {
+    pub(crate) fn call(&mut self, at: Micros, operation: &str, costs: &[u32]) -> Reply {
         if self.forgets {
-            self.held.iter_mut().for_each(|held| held.forget_expired(at));
+            self.states.iter_mut().for_each(|state| state.forget_expired(at));
         }
-        match verb {
+        match operation {
             "check" => self.check(at, costs),
             "peek" => self.clone().check(at, costs),
             "take" => self.take(at, costs),
             "force" => {
-                self.each(at, costs, |held, cost| held.rule.force(held.words.as_mut_slice(), at, cost))
+                self.each(at, costs, |states, cost| states.rule.force(states.words.as_mut_slice(), at, cost))
             }
-            "refund" => self.each(at, costs, |held, cost| held.refund(at, cost)),
-            "reset" => self.each(at, costs, |held, _| held.reset(at)),
+            "refund" => self.each(at, costs, |states, cost| states.refund(at, cost)),
+            "reset" => self.each(at, costs, |states, _| states.reset(at)),
             other => panic!("{other} is no operation of the core"),
         }
     }
 
     fn check(&mut self, at: Micros, costs: &[u32]) -> Reply {
-        let judged = |(held, &cost): (&Held, &u32)| held.peek(at, cost).is_allowed();
-        if self.held.iter().zip(costs).all(judged) {
-            return self.each(at, costs, |held, cost| held.rule.decide(held.words.as_mut_slice(), at, cost));
+        let allows = |(states, &cost): (&RuleState, &u32)| states.peek(at, cost).is_allowed();
+        if self.states.iter().zip(costs).all(allows) {
+            return self
+                .each(at, costs, |states, cost| states.rule.decide(states.words.as_mut_slice(), at, cost));
         }
-        self.each(at, costs, |held, cost| {
-            let judged = held.peek(at, cost);
-            let told = if judged.is_allowed() { held.peek(at, 0) } else { judged };
-            held.repair(at);
-            told
+        self.each(at, costs, |states, cost| {
+            let allows = states.peek(at, cost);
+            let decision = if allows.is_allowed() { states.peek(at, 0) } else { allows };
+            states.repair(at);
+            decision
         })
     }
 
     fn take(&mut self, at: Micros, costs: &[u32]) -> Reply {
-        let there = self.held.iter().map(|held| held.peek(at, 0).remaining()).min().unwrap_or(0);
-        let amount = costs[0].min(u32::try_from(there).unwrap_or(u32::MAX));
+        let available = self.states.iter().map(|state| state.peek(at, 0).remaining()).min().unwrap_or(0);
+        let amount = costs[0].min(u32::try_from(available).unwrap_or(u32::MAX));
         let reply = self.check(at, &vec![amount; costs.len()]);
         Reply { taken: Some(u64::from(amount)), ..reply }
     }
 
-    fn each(&mut self, at: Micros, costs: &[u32], mut act: impl FnMut(&mut Held, u32) -> Decision) -> Reply {
+    fn each(
+        &mut self,
+        at: Micros,
+        costs: &[u32],
+        mut f: impl FnMut(&mut RuleState, u32) -> Decision,
+    ) -> Reply {
         let decisions: Vec<Decision> = (0..)
             .map(RuleId)
-            .zip(self.held.iter_mut().zip(costs))
-            .map(|(rule, (held, &cost))| act(held, cost).of_rule(rule))
+            .zip(self.states.iter_mut().zip(costs))
+            .map(|(rule, (states, &cost))| f(states, cost).of_rule(rule))
             .collect();
         let strictest = decisions.iter().copied().reduce(Decision::and).expect("there are rules");
-        let rules = decisions.iter().map(Told::of).collect();
+        let rules = decisions.iter().map(RuleReply::of).collect();
         Reply { now: at.get(), binding: u64::from(strictest.rule.0) + 1, rules, taken: None }
     }
 }
 
-impl Held {
+impl RuleState {
     pub(crate) fn peek(&self, at: Micros, cost: u32) -> Decision {
         self.rule.peek(self.words.as_slice(), at, cost)
     }

@@ -3,24 +3,26 @@
 //! Every row that every other subject is tested with, on Redis and on Valkey. How a case is translated for
 //! the script, and which cases are [left out](LEFT_OUT) because the script lacks information, is written in
 //! `scripted.rs`, which other programs can use, too; the script's behaviour in the cases left out is tested
-//! in `changes.rs`.
+//! in `rule_changes.rs`.
 
 use std::fs;
 use std::path::Path;
 
-use tidegate::{Micros, Rule};
+use tidegate::Rule;
+use tidegate::clock::Micros;
 
-use crate::clocked::Clocked;
 use crate::format::{self, Case};
+use crate::mock_clock::MockClockScript;
 use crate::report::{Report, Status};
 use crate::scripted::{LEFT_OUT, Script, differences, play};
 use crate::server;
-use crate::wire::Ask;
+use crate::wire::RuleArgs;
 
-impl Script for Clocked {
-    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64> {
-        let asks: Vec<Ask> = asked.iter().map(|(name, rule, cost)| Ask::new(name, *cost, rule)).collect();
-        self.numbers(at, verb, &asks, None).1
+impl Script for MockClockScript {
+    fn ask(&mut self, at: Micros, operation: &str, rules: &[(String, Rule, u32)]) -> Vec<u64> {
+        let args: Vec<RuleArgs> =
+            rules.iter().map(|(name, rule, cost)| RuleArgs::rate(name, *cost, rule)).collect();
+        self.numbers(at, operation, &args, None).1
     }
 }
 
@@ -31,7 +33,7 @@ fn every_vector_holds(kind: server::Kind) {
     files.retain(|path| path.extension().is_some_and(|extension| extension == "vectors"));
     files.sort();
     assert!(files.len() >= 9, "{files:?}");
-    let (mut script, mut report) = (Clocked::of(kind), Report::default());
+    let (mut script, mut report) = (MockClockScript::of(kind), Report::default());
     let (mut run, mut left, mut limits) = (0, 0, 0);
     for file in files {
         report.played(&file.to_string_lossy(), fs::read(&file), |case| {
@@ -43,7 +45,7 @@ fn every_vector_holds(kind: server::Kind) {
         let cases = format::parse(&fs::read(&file).expect("it was just read")).expect("it was just parsed");
         for case in cases.iter().filter(|case| LEFT_OUT.contains(&&*case.name)) {
             left += 1;
-            is_left_out_with_reason(case, &mut script, left);
+            assert_fails_on_the_script(case, &mut script, left);
         }
     }
     assert_eq!(report.status(), Status::Equal, "\n{}", report.text);
@@ -53,7 +55,7 @@ fn every_vector_holds(kind: server::Kind) {
 }
 
 /// A case that passes on the script must not be left out.
-fn is_left_out_with_reason(case: &Case, script: &mut Clocked, number: u64) {
+fn assert_fails_on_the_script(case: &Case, script: &mut MockClockScript, number: u64) {
     let differences = differences(case, script, u64::MAX - number);
     assert!(!differences.is_empty(), "{} passes: take it off the list", case.name);
 }

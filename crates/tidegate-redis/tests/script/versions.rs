@@ -7,12 +7,12 @@
 use redis::Connection;
 use tidegate_core::{Micros, Rule};
 
-use crate::clocked::Clocked;
-use crate::parts::of_version;
+use crate::mock_clock::MockClockScript;
+use crate::random_walk::{RULES, Random};
 use crate::reference::Reference;
+use crate::script_files::of_version;
 use crate::server::{Kind, Server};
-use crate::walk::{RULES, Random};
-use crate::wire::{Ask, Reply, described, script};
+use crate::wire::{Reply, RuleArgs, encode, script};
 
 const PREVIOUS: &str = include_str!("previous.lua");
 const NOON: Micros = Micros::new(1_700_000_000_000_000);
@@ -63,42 +63,46 @@ struct Node {
 }
 
 impl Node {
-    fn join(version: Version, clocked: &mut Clocked) -> Self {
-        clocked.load(&version.script());
-        Node { version, sha: clocked.sha.clone() }
+    fn join(version: Version, mock: &mut MockClockScript) -> Self {
+        mock.load(&version.script());
+        Node { version, sha: mock.sha.clone() }
     }
 
-    fn ask(&self, clocked: &mut Clocked, at: Micros, operation: &str, ask: &Ask, id: Option<&[u8]>) -> Reply {
-        let () = redis::cmd("SET")
-            .arg("test:now")
-            .arg(at.get())
-            .query(&mut clocked.connection)
-            .expect("an answer");
-        let numbers = self.call(&mut clocked.connection, operation, ask, id).expect("the script answers");
-        Reply::read(&numbers)
+    fn call_at(
+        &self,
+        mock: &mut MockClockScript,
+        at: Micros,
+        operation: &str,
+        args: &RuleArgs,
+        id: Option<&[u8]>,
+    ) -> Reply {
+        let () =
+            redis::cmd("SET").arg("test:now").arg(at.get()).query(&mut mock.connection).expect("a reply");
+        let numbers = self.send(&mut mock.connection, operation, args, id).expect("the script replies");
+        Reply::decode(&numbers)
     }
 
-    fn call(
+    fn send(
         &self,
         connection: &mut Connection,
         operation: &str,
-        ask: &Ask,
+        args: &RuleArgs,
         id: Option<&[u8]>,
     ) -> redis::RedisResult<Vec<u64>> {
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.sha).arg(1).arg(self.version.key(&ask.key)).arg(self.version.operation(operation));
-        cmd.arg(&ask.cost).arg(&ask.rule).arg(id).query(connection)
+        cmd.arg(&self.sha).arg(1).arg(self.version.key(&args.key)).arg(self.version.operation(operation));
+        cmd.arg(&args.cost).arg(&args.rule).arg(id).query(connection)
     }
 }
 
-/// Both nodes ask for the same key and rule by turns. Each gets the replies that the core gives if the other is not there.
-fn each_counts_for_itself(versions: [Version; 2]) {
-    let mut clocked = Clocked::of(Kind::Redis);
-    let nodes = versions.map(|version| Node::join(version, &mut clocked));
+/// Both nodes send requests for the same key and rule. Each gets the replies that the core gives without the other node.
+fn assert_versions_are_independent(versions: [Version; 2]) {
+    let mut mock = MockClockScript::of(Kind::Redis);
+    let nodes = versions.map(|version| Node::join(version, &mut mock));
     let mut random = Random(0x0DD);
     for text in RULES {
         let rule: Rule = text.parse().expect("a rule");
-        let mut alone = [0, 1].map(|_| Reference::new(&[rule], false));
+        let mut cores = [0, 1].map(|_| Reference::new(&[rule], false));
         let limit = u32::try_from(crate::scripted::limit(&rule)).unwrap_or(u32::MAX);
         let mut at = NOON;
         for _ in 0..60 {
@@ -107,8 +111,8 @@ fn each_counts_for_itself(versions: [Version; 2]) {
                 random.one_of(&["check", "check", "check", "peek", "take", "force", "refund", "reset"]);
             let cost = random.one_of(&[0, 1, 1, 2, limit / 2 + 1, limit]);
             at = at.plus(random.one_of(&[0, 0, 1, 1_000, 300_000]));
-            let want = alone[of].ask(at, operation, &[cost]);
-            let got = nodes[of].ask(&mut clocked, at, operation, &Ask::new(text, cost, &rule), None);
+            let want = cores[of].call(at, operation, &[cost]);
+            let got = nodes[of].call_at(&mut mock, at, operation, &RuleArgs::rate(text, cost, &rule), None);
             assert_eq!(
                 got, want,
                 "{:?} beside {versions:?}: {operation} {cost} of {text} at {at}",
@@ -119,31 +123,31 @@ fn each_counts_for_itself(versions: [Version; 2]) {
 }
 
 #[test]
-fn a_node_of_the_previous_version_and_one_of_this_count_for_themselves() {
-    each_counts_for_itself([Version::Previous, Version::One]);
+fn nodes_of_the_previous_and_this_version_count_independently() {
+    assert_versions_are_independent([Version::Previous, Version::One]);
 }
 
 #[test]
-fn a_node_of_this_version_and_one_of_the_next_count_for_themselves() {
-    each_counts_for_itself([Version::One, Version::Two]);
+fn nodes_of_this_and_the_next_version_count_independently() {
+    assert_versions_are_independent([Version::One, Version::Two]);
 }
 
 /// What `WIRE.md` states: at most one limit per version, of rates, permits and leases.
 #[test]
 fn at_most_one_limit_per_version_is_admitted() {
     for versions in [[Version::Previous, Version::One], [Version::One, Version::Two]] {
-        let mut clocked = Clocked::of(Kind::Redis);
-        let nodes = versions.map(|version| Node::join(version, &mut clocked));
+        let mut mock = MockClockScript::of(Kind::Redis);
+        let nodes = versions.map(|version| Node::join(version, &mut mock));
         let bucket =
-            Ask { key: "user".into(), cost: "1".into(), rule: described(b'b', &[3_600_000_000, 1, 5]) };
-        let permits = Ask::places("work", 1, 3, 30_000_000);
-        let lease = Ask { key: "api".into(), cost: "1 5 1000000 0".into(), ..bucket.clone() };
+            RuleArgs { key: "user".into(), cost: "1".into(), rule: encode(b'b', &[3_600_000_000, 1, 5]) };
+        let permits = RuleArgs::concurrency("work", 1, 3, 30_000_000);
+        let lease = RuleArgs { key: "api".into(), cost: "1 5 1000000 0".into(), ..bucket.clone() };
         let mut admitted = [[0, 0, 0]; 2];
         for round in 0..20_u8 {
             for (of, node) in nodes.iter().enumerate() {
                 let id = [round; 16];
-                let mut outcome = |operation, ask: &Ask, id| {
-                    u64::from(node.ask(&mut clocked, NOON, operation, ask, id).rules[0].outcome == 0)
+                let mut outcome = |operation, args: &RuleArgs, id| {
+                    u64::from(node.call_at(&mut mock, NOON, operation, args, id).rules[0].outcome == 0)
                 };
                 admitted[of][0] += outcome("check", &bucket, None);
                 admitted[of][1] += outcome("check", &permits, Some(&id[..]));
@@ -157,7 +161,7 @@ fn at_most_one_limit_per_version_is_admitted() {
 #[test]
 fn a_script_refuses_the_calls_of_another_version_and_writes_nothing() {
     let server = Server::start();
-    let ask = Ask { key: "user".into(), cost: "1".into(), rule: described(b'b', &[1_000, 1, 5]) };
+    let args = RuleArgs { key: "user".into(), cost: "1".into(), rule: encode(b'b', &[1_000, 1, 5]) };
     for (script, caller, found) in [
         (Version::Previous, Version::One, "tidegate: verb '1:check'; expected one of the letters"),
         (Version::One, Version::Previous, "tidegate: operation 'c'; expected wire version 1, as in 1:check"),
@@ -166,9 +170,9 @@ fn a_script_refuses_the_calls_of_another_version_and_writes_nothing() {
     ] {
         let (mut connection, sha) = server.load(&script.script());
         let error =
-            Node { version: caller, sha }.call(&mut connection, "check", &ask, None).expect_err(found);
+            Node { version: caller, sha }.send(&mut connection, "check", &args, None).expect_err(found);
         assert!(error.detail().is_some_and(|detail| detail.starts_with(found)), "{error}");
-        let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("an answer");
+        let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("a reply");
         assert_eq!(keys, 0, "{caller:?} of {script:?}");
     }
 }

@@ -10,52 +10,52 @@ pub(crate) fn script() -> String {
     script_from("TIDEGATE_SCRIPT", tidegate_redis::SCRIPT)
 }
 
-pub(crate) fn script_from(variable: &str, otherwise: &str) -> String {
+pub(crate) fn script_from(variable: &str, default: &str) -> String {
     match env::var(variable) {
         Ok(path) => fs::read_to_string(path).expect("a file with a script"),
-        Err(_) => otherwise.to_owned(),
+        Err(_) => default.to_owned(),
     }
 }
 
 /// One rule of a request, with its key and cost.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct RuleArgs {
     pub(crate) key: String,
     pub(crate) cost: String,
     pub(crate) rule: Vec<u8>,
 }
 
-impl Ask {
-    pub(crate) fn new(key: &str, cost: u32, rule: &Rule) -> Self {
-        Ask { key: key.to_owned(), cost: cost.to_string(), rule: descriptor(rule.encode()) }
+impl RuleArgs {
+    pub(crate) fn rate(key: &str, cost: u32, rule: &Rule) -> Self {
+        RuleArgs { key: key.to_owned(), cost: cost.to_string(), rule: encoded_rule(rule.encode()) }
     }
 
     /// A rule that the core does not have: `limit` permits, with a lease in microseconds.
-    pub(crate) fn places(key: &str, cost: u32, limit: u64, lease: u64) -> Self {
-        Ask { key: key.to_owned(), cost: cost.to_string(), rule: described(b'n', &[limit, lease]) }
+    pub(crate) fn concurrency(key: &str, cost: u32, limit: u64, lease: u64) -> Self {
+        RuleArgs { key: key.to_owned(), cost: cost.to_string(), rule: encode(b'n', &[limit, lease]) }
     }
 }
 
-fn descriptor(setting: EncodedRule) -> Vec<u8> {
-    described(setting.letter(), setting.numbers())
+fn encoded_rule(encoded: EncodedRule) -> Vec<u8> {
+    encode(encoded.letter(), encoded.numbers())
 }
 
-pub(crate) fn described(letter: u8, numbers: &[u64]) -> Vec<u8> {
+pub(crate) fn encode(letter: u8, numbers: &[u64]) -> Vec<u8> {
     let mut bytes = vec![letter];
     bytes.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
     bytes
 }
 
 /// The call of the script with this hash.
-pub(crate) fn call(sha: &str, verb: &str, asks: &[Ask], id: Option<&[u8]>) -> Cmd {
+pub(crate) fn call(sha: &str, operation: &str, args: &[RuleArgs], id: Option<&[u8]>) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(sha).arg(asks.len());
-    for ask in asks {
-        cmd.arg(&ask.key);
+    cmd.arg(sha).arg(args.len());
+    for rule in args {
+        cmd.arg(&rule.key);
     }
-    cmd.arg(format!("1:{verb}"));
-    for ask in asks {
-        cmd.arg(&ask.cost).arg(&ask.rule);
+    cmd.arg(format!("1:{operation}"));
+    for rule in args {
+        cmd.arg(&rule.cost).arg(&rule.rule);
     }
     if let Some(id) = id {
         cmd.arg(id);
@@ -75,13 +75,13 @@ pub(crate) struct Reply {
     pub(crate) now: u64,
     /// The index of the binding rule, from 1.
     pub(crate) binding: u64,
-    pub(crate) rules: Vec<Told>,
+    pub(crate) rules: Vec<RuleReply>,
     pub(crate) taken: Option<u64>,
 }
 
 /// The decision on one rule in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RuleReply {
     pub(crate) outcome: u64,
     pub(crate) remaining: u64,
     pub(crate) wait: u64,
@@ -89,16 +89,17 @@ pub(crate) struct Told {
 }
 
 impl Reply {
-    pub(crate) fn read(numbers: &[u64]) -> Self {
+    pub(crate) fn decode(numbers: &[u64]) -> Self {
         let [now, binding, rest @ ..] = numbers else { panic!("too short a reply: {numbers:?}") };
         let (rules, taken) = rest.as_chunks();
-        let told = |&[outcome, remaining, wait, reset]: &[u64; 4]| Told { outcome, remaining, wait, reset };
-        let rules = rules.iter().map(told).collect();
+        let reply =
+            |&[outcome, remaining, wait, reset]: &[u64; 4]| RuleReply { outcome, remaining, wait, reset };
+        let rules = rules.iter().map(reply).collect();
         Reply { now: *now, binding: *binding, rules, taken: taken.first().copied() }
     }
 }
 
-impl Told {
+impl RuleReply {
     pub(crate) fn of(decision: &Decision) -> Self {
         let (outcome, wait) = match decision.outcome {
             Outcome::Allowed => (0, 0),
@@ -108,6 +109,6 @@ impl Told {
             Outcome::Never => (4, 0),
         };
         let (remaining, reset) = (decision.remaining(), decision.reset_after().as_micros());
-        Told { outcome, remaining, wait, reset }
+        RuleReply { outcome, remaining, wait, reset }
     }
 }

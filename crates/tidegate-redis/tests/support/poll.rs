@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Enough tries that a slow machine does not run out of them either, only a condition that never holds.
 const TRIES: usize = 3_000;
 
-/// Polls until there is an answer.
+/// Polls until there is a result.
 ///
 /// # Panics
 ///

@@ -31,7 +31,7 @@ impl Worker {
         BufReader::new(self.0.output())
     }
 
-    /// Its output until it exits, which must be with success.
+    /// Waits until the worker exits with success, and returns its output.
     pub(crate) fn run_to_end(mut self) -> Vec<String> {
         let lines = self.output().lines().map(|line| line.expect("text")).collect();
         let status = self.0.wait();

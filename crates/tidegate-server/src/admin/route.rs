@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::{Service, told};
 use crate::config::Protocol;

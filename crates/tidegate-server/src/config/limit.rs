@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, InvalidQuota, Micros, Outcome, Quota, Rule as Rate};
+use tidegate_core::{Algorithm, InvalidQuota, Micros, Outcome, Quota};
 
 use super::near::did_you_mean;
 use crate::rules::Limit;
@@ -38,11 +38,15 @@ const ALGORITHMS: [&str; 8] = [
     "sliding_window",
 ];
 
+/// The quota that the library reads and the service rejects.
+const UNLIMITED: &str = "unlimited";
+
 /// What a text says may pass.
 pub(crate) fn parse(text: &str) -> Result<Limit, Wrong> {
     match words(text).as_slice() {
         [count, (_, "at"), rest @ ..] => at_once(text, count, rest),
-        _ => text.parse::<Rate>().map(Limit::Rate).map_err(|error| rate(text, &error)),
+        // A rule without a limit is a mistake here, as any unknown word: keys without limits are listed under `allow`.
+        _ => text.replacen(UNLIMITED, "u", 1).parse().map(Limit::Rate).map_err(|error| rate(text, &error)),
     }
 }
 

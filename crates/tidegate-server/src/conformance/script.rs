@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 
-use tidegate::{Micros, Rule};
+use tidegate::Rule;
+use tidegate::clock::Micros;
 
 use super::report::Report;
 use super::scripted::{Script, play};

@@ -20,7 +20,9 @@
 use std::fs;
 
 use serde_json::json;
-use tidegate::{Decision, Micros, Outcome, Rule, RuleId, Wait};
+use tidegate::clock::Micros;
+use tidegate::gate::RuleId;
+use tidegate::{Decision, Outcome, Rule, Wait};
 
 use super::format::{Act, Case, Step};
 use super::report::{Played, Report};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate::Micros;
+use tidegate::clock::Micros;
 
 /// Which keys are blocked, until when.
 #[derive(Debug, Default)]

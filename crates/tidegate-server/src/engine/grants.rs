@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidegate::Micros;
+use tidegate::clock::Micros;
 
 /// A grant: 128 bits that nobody can guess, written as 32 letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

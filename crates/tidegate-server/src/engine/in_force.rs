@@ -19,7 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Part, Policy, PolicyBuilder, Rule as Rate, RuleId, Stats, SteadyClock};
+use tidegate::builder::PolicyBuilder;
+use tidegate::clock::Clock;
+use tidegate::gate::{Part, RuleId};
+use tidegate::stats::Stats;
+use tidegate::{Decision, Policy, Rule as Rate, SteadyClock};
 use tidegate_redis::{Health, LeaseStats, Leased, RedisGate};
 
 use super::blocks::Blocks;
@@ -212,7 +216,7 @@ impl<C> InForce<C> {
     /// Gives back what was leased from Redis and is unspent. Whoever asks afterwards leases anew.
     pub(super) async fn give_back(&self) {
         if let Store::Redis(gate) = &self.store {
-            gate.give_back().await;
+            gate.return_grants().await;
         }
     }
 
@@ -279,7 +283,7 @@ impl<C: Clock + Send + Sync + 'static> InForce<C> {
     #[must_use]
     pub fn stats(&self, limit: RuleId) -> Option<Stats> {
         match &self.store {
-            Store::Memory(policy) => policy.stats(limit),
+            Store::Memory(policy) => policy.stats_by_id(limit),
             Store::Nothing | Store::Redis(_) => None,
         }
     }
@@ -320,7 +324,7 @@ impl<C: Clock + Clone> Store<C> {
         match store {
             StoreConfig::Memory { .. } if compiled.limits().is_empty() => Ok(Store::Nothing),
             StoreConfig::Memory { max_keys } => {
-                let policy = builder(compiled, *max_keys).build_with_clock(clock.clone());
+                let policy = builder(compiled, *max_keys).clock(clock.clone()).build();
                 policy.map(Store::Memory).map_err(InvalidRules::Policy)
             }
             // Without rules, too: there are limits that come with the call.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Clock, Decision};
+use tidegate::Decision;
+use tidegate::clock::Clock;
 
 use super::in_force::{InForce, Store};
 use super::{Answer, redis};
@@ -26,9 +27,9 @@ impl<C: Clock + Send + Sync + 'static> InForce<C> {
         let parts = parts.map(|part| (self.limit_name(part.rule), part.cost(0)));
         match &self.store {
             Store::Nothing => Answer::Ready(Vec::new()),
-            Store::Memory(policy) => {
-                Answer::Ready(parts.map(|(name, part)| (name, policy.peek(&[part]).ok())).collect())
-            }
+            Store::Memory(policy) => Answer::Ready(
+                parts.map(|(name, part)| (name, policy.request().parts(&[part]).peek().ok())).collect(),
+            ),
             Store::Redis(gate) => redis::left(parts, gate.clone()),
         }
     }

@@ -29,7 +29,9 @@
 
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Micros, Outcome, Part, Rule as Rate, Source, Wait};
+use tidegate::clock::{Clock, Micros};
+use tidegate::gate::Part;
+use tidegate::{Decision, Outcome, Rule as Rate, Source, Wait};
 use tidegate_redis::{Granted, Lease, Leased, Receipt};
 
 use super::Answer;
@@ -55,7 +57,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     /// Lends up to `amount` of the one limit of the one rule in the question, which the caller spends without asking,
     /// for so long at most, or for as long as the rule says.
     pub fn lend(self, amount: u32, lasting: Option<Duration>) -> Answer<Result<Lent, Fault>> {
-        let lasting = lasting.or_else(|| Some(self.rule_lease()?.lasts())).unwrap_or(TTL);
+        let lasting = lasting.or_else(|| Some(self.rule_lease()?.get_ttl())).unwrap_or(TTL);
         if let Some(verdict) =
             self.settled().or_else(|| self.matched().parts().next().is_none().then_some(Verdict::Unlimited))
         {
@@ -146,7 +148,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         let (grants, of) = (&self.force.grants, self.of(&part));
         grants.with_out(&of, self.force.clock.now(), |out, add| {
             for _ in 0..TRIES {
-                let seen = policy.peek(&[part.cost(0)])?;
+                let seen = policy.request().parts(&[part.cost(0)]).peek()?;
                 let end = seen.at().plus(lasting);
                 // One more than must be: time goes on until it is charged.
                 let beside = pace.beside(&seen, end, out.and(1, end));
@@ -156,7 +158,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
                     break;
                 }
                 let cost = u32::try_from(u64::from(amount) + beside).unwrap_or(u32::MAX);
-                let decision = policy.check(&[part.cost(cost)])?.decision;
+                let decision = policy.check_parts(&[part.cost(cost)])?.decision;
                 if !decision.is_allowed() {
                     continue; // somebody was faster
                 }
@@ -164,24 +166,25 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
                 let note = Note { of: of.clone(), amount, until: end.max(decision.at()), window: None };
                 let is_below = pace.beside(&decision, end, out.and(amount, end)) == 0;
                 if !is_below || !add(id, note) {
-                    policy.refund(&[part.cost(cost)])?; // somebody has given back meanwhile; or there is no room
+                    // Another client has returned tokens meanwhile, or there is no room.
+                    policy.request().parts(&[part.cost(cost)]).refund()?;
                     break;
                 }
                 return Ok(Lent::of(decision, id, amount, lasting - lasting / 64));
             }
-            let decision = policy.peek(&[part.cost(1)])?;
+            let decision = policy.request().parts(&[part.cost(1)]).peek()?;
             Ok(Lent::nothing(decision, lasting / 8))
         })
     }
 
     fn lend_of_window(&self, policy: &Memory<C>, part: Part<'_>, lasting: u64) -> Result<Lent, Fault> {
         for _ in 0..TRIES {
-            let seen = policy.peek(&[part.cost(0)])?;
+            let seen = policy.request().parts(&[part.cost(0)]).peek()?;
             let amount = part.cost.min(u32::try_from(seen.remaining()).unwrap_or(u32::MAX));
             if amount == 0 || seen.source != Source::Strict {
                 break;
             }
-            let decision = policy.check(&[part.cost(amount)])?.decision;
+            let decision = policy.check_parts(&[part.cost(amount)])?.decision;
             if !decision.is_allowed() {
                 continue; // somebody was faster
             }
@@ -191,23 +194,23 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
             self.force.grants.add(id, note, decision.at()); // without a note it is spent, and does not come back
             return Ok(Lent::of(decision, id, amount, lasts - lasts / 64));
         }
-        let decision = policy.peek(&[part.cost(1)])?;
+        let decision = policy.request().parts(&[part.cost(1)]).peek()?;
         Ok(Lent::nothing(decision, lasting / 8))
     }
 
     fn take_back_now(&self, policy: &Memory<C>, part: Part<'_>, id: GrantId) -> Result<Decided, Fault> {
         let now = self.force.clock.now();
         let back = self.force.grants.remove(id, &self.of(&part), now, |note| {
-            let seen = policy.peek(&[part.cost(0)])?;
+            let seen = policy.request().parts(&[part.cost(0)]).peek()?;
             let unspent = part.cost.min(note.amount);
             if !self.is_window(&part) || seen.reset_after().as_micros() > MARGIN {
-                policy.refund(&[part.cost(unspent)])?;
+                policy.request().parts(&[part.cost(unspent)]).refund()?;
                 self.force.meter.lent[1].add(unspent.into());
             }
             Ok::<(), Fault>(())
         });
         back.transpose()?;
-        Ok(Decided::by(Verdict::Limited(policy.peek(&[part.cost(0)])?)))
+        Ok(Decided::by(Verdict::Limited(policy.request().parts(&[part.cost(0)]).peek()?)))
     }
 
     fn is_window(&self, part: &Part<'_>) -> bool {
@@ -218,18 +221,16 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     // === in Redis ===
 
     fn lend_later(&self, gate: Leased, part: Part<'_>, lasting: Duration) -> Answer<Result<Lent, Fault>> {
-        let lease = self.rule_lease().unwrap_or(Lease::on()).ttl(lasting);
+        let lease = self.rule_lease().unwrap_or_default().ttl(lasting);
         let (force, of, rule, amount) = (self.force.clone(), self.of(&part), part.rule, part.cost);
         let id = force.grants.id();
         Answer::Pending(Box::pin(async move {
             let part = Part::of(rule).key(&*of.1).cost(amount);
-            let granted = gate.strict().grant(part, id.bytes(), lease).await;
-            let granted = granted.map_err(|cannot| Fault::Loan(cannot.to_string()))?;
-            let granted = granted.map_err(|trouble| Fault::Store(trouble.to_string()))?;
+            let granted = gate.strict().grant(part, id.bytes(), lease).await?;
             force.meter.lent[0].add(granted.amount.into());
             if let (Receipt::Window(ends), 1..) = (granted.receipt, granted.amount) {
                 let now = force.clock.now();
-                let until = now.plus(micros(granted.lasts));
+                let until = now.plus(micros(granted.ttl));
                 let note = Note { of, amount: granted.amount, until, window: Some(ends) };
                 force.grants.add(id, note, now); // without a note it is spent, and does not come back
             }
@@ -251,9 +252,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
                 }
             };
             let part = Part::of(rule).key(&*of.1).cost(unspent);
-            let back = gate.strict().take_back(part, receipt).await;
-            let back = back.map_err(|cannot| Fault::Loan(cannot.to_string()))?;
-            let decision = back.map_err(|trouble| Fault::Store(trouble.to_string()))?;
+            let decision = gate.strict().return_grant(part, receipt).await?;
             force.meter.lent[1].add(unspent.into());
             Ok(Decided::by(Verdict::Limited(decision)))
         }))
@@ -316,7 +315,7 @@ impl Lent {
     }
 
     fn granted(granted: &Granted, id: GrantId) -> Self {
-        let Granted { amount, lasts, .. } = *granted;
+        let Granted { amount, ttl: lasts, .. } = *granted;
         let wait = Wait::micros(micros(granted.wait).max(1));
         let outcome = if amount == 0 { Outcome::RetryAfter(wait) } else { Outcome::Allowed };
         let decision = with_outcome(&granted.decision, outcome);

@@ -2,7 +2,9 @@
 //!
 //! Ready at once. All that is enforced is one request to one [`Policy`]; each rule that only watches is another.
 
-use tidegate::{Clock, Decision, InvalidRequest, Part, Policy, Rule as Rate};
+use tidegate::clock::Clock;
+use tidegate::gate::Part;
+use tidegate::{Decision, InvalidRequest, Policy, Rule as Rate};
 
 use super::in_force::InForce;
 use super::places::Room;
@@ -15,7 +17,8 @@ pub(super) type Memory<C> = Policy<Rate, C>;
 impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     pub(super) fn check_now(&self, policy: &Memory<C>) -> Result<Decided, Fault> {
         self.no_places()?;
-        let verdict = self.verdict(self.matched().parts(), |parts| Ok(policy.check(parts)?.decision))?;
+        let verdict =
+            self.verdict(self.matched().parts(), |parts| Ok(policy.check_parts(parts)?.decision))?;
         let would_refuse = if verdict.is_allowed() { self.watch(policy, self.watching()) } else { None };
         let decided = Decided { verdict, would_refuse };
         self.force.count(&decided, self.matched().parts());
@@ -25,17 +28,19 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     /// The same of one limit, where nothing else is to be looked at.
     #[inline]
     pub(super) fn check_one(&self, policy: &Memory<C>, part: Part<'_>) -> Result<Decided, Fault> {
-        let decided = Decided::by(Verdict::Limited(policy.check(&[part])?.decision));
+        let decided = Decided::by(Verdict::Limited(policy.check_parts(&[part])?.decision));
         self.force.count(&decided, std::iter::once(part));
         Ok(decided)
     }
 
     pub(super) fn peek_now(&self, policy: &Memory<C>) -> Result<Decided, Fault> {
         self.free_overdue();
-        let verdict = self.verdict(self.matched().parts(), |parts| Ok(policy.peek(parts)?))?;
+        let verdict =
+            self.verdict(self.matched().parts(), |parts| Ok(policy.request().parts(parts).peek()?))?;
         let refuses = |hit: &&Hit| {
             let parts: Vec<Part<'_>> = self.matched().parts_of_hit(hit).collect();
-            hit.refusal.is_some() || policy.peek(&parts).is_ok_and(|decision| !decision.is_allowed())
+            hit.refusal.is_some()
+                || policy.request().parts(&parts).peek().is_ok_and(|decision| !decision.is_allowed())
         };
         let would_refuse = self.watching().find(refuses).map(|hit| hit.rule);
         Ok(Decided { verdict, would_refuse: would_refuse.filter(|_| verdict.is_allowed()) })
@@ -48,7 +53,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     ) -> Result<Decided, Fault> {
         self.together(self.rates()?, |parts| Ok(change(policy, parts)?))?;
         let left = self.matched().parts().filter(|part| !self.is_place(part)).map(|part| part.cost(0));
-        Ok(Decided::by(self.verdict(left, |parts| Ok(policy.peek(parts)?))?))
+        Ok(Decided::by(self.verdict(left, |parts| Ok(policy.request().parts(parts).peek()?))?))
     }
 
     pub(super) fn acquire_now(&self, policy: &Memory<C>) -> Result<Acquired, Fault> {
@@ -72,7 +77,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
     fn acquire_in(&self, room: Option<Room>, policy: &Memory<C>) -> Result<Acquired, Fault> {
         let mut permits = tidegate::Permits::none();
         let verdict = self.verdict(self.matched().parts(), |parts| {
-            let admission = policy.check(parts)?;
+            let admission = policy.check_parts(parts)?;
             permits = admission.permits;
             Ok(admission.decision)
         })?;
@@ -82,7 +87,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         let mut would_refuse = None;
         for hit in self.watching() {
             let parts: Vec<Part<'_>> = self.matched().parts_of_hit(hit).collect();
-            let admission = policy.check(&parts).ok().filter(|_| hit.refusal.is_none());
+            let admission = policy.check_parts(&parts).ok().filter(|_| hit.refusal.is_none());
             let passes = admission.as_ref().is_some_and(tidegate::Admission::is_allowed);
             self.force.saw(hit.rule, passes);
             would_refuse = would_refuse.or((!passes).then_some(hit.rule));
@@ -109,7 +114,7 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         if parts.is_empty() {
             return Ok(self.each(|found| self.told(policy, found, None, true)));
         }
-        let admission = policy.check_each(&parts)?;
+        let admission = policy.check_each_parts(&parts)?;
         let passes = admission.is_allowed();
         Ok(self.each(|found| {
             let decision = strictest(self.parts_of(found), &parts, &admission.rules);
@@ -122,7 +127,9 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         if let Some(verdict) = self.settled_of(found) {
             return Ok(self.counted(Decided::by(verdict), found));
         }
-        Ok(Decided::by(self.verdict(self.parts_of(found), |parts| Ok(policy.peek(parts)?))?))
+        Ok(Decided::by(
+            self.verdict(self.parts_of(found), |parts| Ok(policy.request().parts(parts).peek()?))?,
+        ))
     }
 
     fn told(&self, policy: &Memory<C>, found: &Found, decision: Option<Decision>, passes: bool) -> Decided {
@@ -160,8 +167,8 @@ impl<C: Clock + Send + Sync + 'static> Question<'_, C> {
         let mut would_refuse = None;
         for hit in watching.filter(|hit| !self.has_places(hit)) {
             let parts: Vec<Part<'_>> = self.matched().parts_of_hit(hit).collect();
-            let passes =
-                hit.refusal.is_none() && policy.check(&parts).is_ok_and(|admission| admission.is_allowed());
+            let passes = hit.refusal.is_none()
+                && policy.check_parts(&parts).is_ok_and(|admission| admission.is_allowed());
             self.force.saw(hit.rule, passes);
             would_refuse = would_refuse.or((!passes).then_some(hit.rule));
         }
@@ -192,7 +199,7 @@ pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
     for hit in matched.hits().iter().filter(|hit| hit.refusal.is_none()) {
         let left = matched
             .parts_of_hit(hit)
-            .map(|part| (force.limit_name(part.rule), policy.peek(&[part.cost(0)]).ok()));
+            .map(|part| (force.limit_name(part.rule), policy.request().parts(&[part.cost(0)]).peek().ok()));
         explanation.rules[hit.rule as usize].limits = left.collect();
     }
     explanation

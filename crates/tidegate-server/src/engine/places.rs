@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate::{Micros, Permits};
+use tidegate::Permits;
+use tidegate::clock::Micros;
 
 /// Who holds places: 128 bits that nobody can guess, written as 32 letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

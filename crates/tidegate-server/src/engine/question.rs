@@ -26,7 +26,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, Key, Part, RuleId};
+use tidegate::clock::Clock;
+use tidegate::gate::{Key, Part, RuleId};
 use tidegate_redis::Leased;
 
 use super::in_force::{InForce, Store};
@@ -138,7 +139,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// [`release`](super::Engine::release).
     pub fn refund(self) -> Answer<Result<Decided, Fault>> {
         self.heedless().put(
-            |it, policy| it.change_now(policy, tidegate::Policy::refund),
+            |it, policy| it.change_now(policy, |policy, parts| policy.request().parts(parts).refund()),
             |it, gate| redis::change(it, gate.clone(), redis::Back::Refund),
         )
     }
@@ -146,7 +147,7 @@ impl<'f, C: Clock + Send + Sync + 'static> Question<'f, C> {
     /// Forgets what the keys have used, and tells what is left. For places, see [`release`](super::Engine::release).
     pub fn reset(self) -> Answer<Result<Decided, Fault>> {
         self.heedless().put(
-            |it, policy| it.change_now(policy, tidegate::Policy::reset),
+            |it, policy| it.change_now(policy, |policy, parts| policy.request().parts(parts).reset()),
             |it, gate| redis::change(it, gate.clone(), redis::Back::Reset),
         )
     }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate::{Admission, Clock, Decision, Part, Permits, RuleId};
-use tidegate_redis::{Builder, Error, Leased, OnOutage as Lost, RedisGate};
+use tidegate::clock::Clock;
+use tidegate::gate::{Part, RuleId};
+use tidegate::{Admission, Permits};
+use tidegate_redis::{Builder, Leased, OnOutage as Lost, RedisGate};
 
 use super::Answer;
 use super::in_force::InForce;
@@ -34,7 +36,7 @@ pub(super) fn gate(
     let builder = builder.in_flight(config.in_flight).tenant(&config.tenant).without_rules();
     let builder = trusting(builder, config)?;
     let builder = match before {
-        Some(before) => builder.counting_on_from(before.strict()),
+        Some(before) => builder.continue_counters_of(before.strict()),
         None => builder,
     };
     let builder = compiled.limits().iter().fold(builder, |builder, numbered| {
@@ -164,11 +166,11 @@ pub(super) fn change<C: Clock + Send + Sync + 'static>(
         let left = match back {
             // Both are sent at once, in this order, so what is left is told before the next request of a batch gives back.
             Back::Refund => {
-                let (refunded, left) = tokio::join!(biased; gate.refund(&asked), left);
-                refunded?.map_err(lost).and(left)
+                let (refunded, left) = tokio::join!(biased; gate.request().parts(&asked).refund(), left);
+                refunded.map_err(Fault::from).and(left)
             }
             Back::Reset => {
-                gate.reset(&asked).await?.map_err(lost)?;
+                gate.request().parts(&asked).reset().await?;
                 left.await
             }
         };
@@ -223,7 +225,7 @@ pub(super) fn check_each<C: Clock + Send + Sync + 'static>(
         let asked = parts(&asked);
         let started = Instant::now();
         let admission =
-            if asked.is_empty() || is_refused { None } else { Some(gate.check_each(&asked).await?) };
+            if asked.is_empty() || is_refused { None } else { Some(gate.check_each_parts(&asked).await?) };
         if admission.is_some() {
             force.meter.store.saw(started.elapsed());
         }
@@ -269,7 +271,7 @@ pub(super) fn with_what_is_left<C: Clock + Send + Sync + 'static>(
     let wanted: Vec<_> = wanted.collect();
     Answer::Pending(Box::pin(async move {
         for (rule, name, part) in wanted {
-            let left = gate.strict().peek(&[part.part()]).await.ok().and_then(Result::ok);
+            let left = gate.strict().request().parts(&[part.part()]).peek().await.ok();
             explanation.rules[rule as usize].limits.push((name, left));
         }
         explanation
@@ -281,7 +283,7 @@ pub(super) fn left<'p>(wanted: impl Iterator<Item = (String, Part<'p>)>, gate: L
     Answer::Pending(Box::pin(async move {
         let mut all = Vec::with_capacity(wanted.len());
         for (name, part) in wanted {
-            let left = gate.strict().peek(&[part.part()]).await.ok().and_then(Result::ok);
+            let left = gate.strict().request().parts(&[part.part()]).peek().await.ok();
             all.push((name, left));
         }
         all
@@ -298,7 +300,8 @@ fn at_once<C: Clock + Send + Sync + 'static>(
     if question.watching().next().is_some() {
         return Ok(None); // those are asked for themselves, which takes a while
     }
-    let admission = question.together(question.matched().parts(), |parts| Ok(gate.try_check(parts)?))?;
+    let admission =
+        question.together(question.matched().parts(), |parts| Ok(gate.try_check_parts(parts)?))?;
     Ok(admission.flatten().map(|admission| {
         let decided = Decided::by(Verdict::Limited(admission.decision));
         question.force.count(&decided, question.matched().parts());
@@ -317,11 +320,11 @@ async fn admitted<C>(
         return Ok(None);
     }
     let parts = parts(asked);
-    if let Some(admission) = gate.try_check(&parts)? {
+    if let Some(admission) = gate.try_check_parts(&parts)? {
         return Ok(Some(admission));
     }
     let started = Instant::now();
-    let admission = gate.check_by(&parts, deadline).await?;
+    let admission = gate.check_parts_by(&parts, deadline).await?;
     force.meter.store.saw(started.elapsed());
     Ok(Some(admission))
 }
@@ -330,8 +333,7 @@ async fn seen(gate: &Leased, asked: &[Copied]) -> Result<Verdict, Fault> {
     if asked.is_empty() {
         return Ok(Verdict::Unlimited);
     }
-    let seen: Result<Decision, Error> = gate.peek(&parts(asked)).await?;
-    seen.map(Verdict::Limited).map_err(lost)
+    Ok(Verdict::Limited(gate.request().parts(&parts(asked)).peek().await?))
 }
 
 /// Lets rules that only watch count, if the request passes; the first that would have refused, and permits.
@@ -345,7 +347,7 @@ async fn watched<C: Send + Sync>(
     let (mut would_refuse, mut permits) = (None, Permits::none());
     for one in watching.iter().filter(|_| passes) {
         let admission =
-            if one.refuses { None } else { gate.check_by(&parts(&one.parts), deadline).await.ok() };
+            if one.refuses { None } else { gate.check_parts_by(&parts(&one.parts), deadline).await.ok() };
         let passes = admission.as_ref().is_some_and(Admission::is_allowed);
         force.saw(one.rule, passes);
         would_refuse = would_refuse.or((!passes).then_some(one.rule));
@@ -355,10 +357,6 @@ async fn watched<C: Send + Sync>(
         };
     }
     (would_refuse, permits)
-}
-
-fn lost(trouble: Error) -> Fault {
-    Fault::Store(trouble.to_string())
 }
 
 // === copying ===

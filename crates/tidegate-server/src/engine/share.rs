@@ -20,9 +20,11 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tidegate::{Algorithm, Clock, Decision, KeyedLimiter, Micros, Outcome, Source, Wait, Words, WordsMut};
+use tidegate::algorithm::{Algorithm, Keep, Words, WordsMut};
+use tidegate::clock::{Clock, Micros};
+use tidegate::{Decision, KeyedLimiter, Outcome, Source, Wait};
 
-use super::throttle::Throttle;
+use super::throttle::{ONE_WORD, Throttle};
 use crate::config::Redis;
 use crate::rules::OnOutage;
 
@@ -105,14 +107,15 @@ impl<C: Clock + Clone> Outage<C> {
     pub(super) fn begin(clock: C) -> Self {
         let began = clock.now();
         let any = EmptyShare { share: Throttle::of_any_limit(), began };
-        Outage { keys: KeyedLimiter::with(any).with_clock(clock.clone()), began, clock }
+        Outage { keys: KeyedLimiter::builder_with(any).clock(clock.clone()).build(), began, clock }
     }
 }
 
 impl<C: Clock> Outage<C> {
     fn decide(&self, key: &[u8], share: Throttle) -> Decision {
-        let plan = self.keys.by(EmptyShare { share, began: self.began });
-        if share.is_peek() { plan.peek(key) } else { plan.check(key) }
+        let setting = EmptyShare { share, began: self.began };
+        let request = self.keys.request(key).by(setting).expect(ONE_WORD);
+        if share.is_peek() { request.peek() } else { request.check() }
     }
 
     /// How many keys have a state.
@@ -179,6 +182,15 @@ impl Algorithm for EmptyShare {
         S: WordsMut + ?Sized,
     {
         state.set(0, from.get(0));
+    }
+
+    /// The cost of a call plays no part, so what remains cannot be measured by charging it: the state stays as it is.
+    fn migrate_keeping<F, S>(&self, _: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        self.migrate_from(old, from, state, now);
     }
 }
 

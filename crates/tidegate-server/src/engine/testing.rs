@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use tidegate::{Clock, Micros, SettableClock};
+use tidegate::clock::{Clock, Micros, SettableClock};
 
 use super::in_force::InForce;
 use super::rules::InvalidRules;
@@ -36,7 +36,8 @@ impl Engine<SettableClock> {
     /// An engine whose time and rules are [set](Engine::set) by those who test it. Its clock begins at 0.
     ///
     /// ```
-    /// use tidegate::{Micros, Quota};
+    /// use tidegate::clock::Micros;
+    /// use tidegate::Quota;
     /// use tidegate_server::engine::{Case, Engine};
     /// use tidegate_server::rules::{Compiled, RuleSet};
     ///

@@ -2,8 +2,8 @@
 //!
 //! Clients of redis-cell send the whole limit with each request: `CL.THROTTLE key max_burst count period quantity`. The
 //! server remembers one number per key, the instant at which the key will owe nothing again, and reads it by whatever
-//! limit comes next. That differs from [`PerCallBucket`](tidegate::PerCallBucket), which carries over what was *used*: here, who
-//! owed ten seconds under one limit owes ten seconds under any other.
+//! limit comes next. That differs from [`PerCallBucket`](tidegate::algorithm::PerCallBucket), which carries over what was
+//! *used*: here, a key that owed ten seconds under one limit owes ten seconds under any other.
 //!
 //! ```text
 //!   interval = period ÷ count, cut to a whole nanosecond       full = interval × (max_burst + 1)
@@ -20,8 +20,13 @@
 
 use std::fmt;
 
-use tidegate::{Algorithm, Decision, Micros, Outcome, Source, Wait, Words, WordsMut};
-use tidegate_redis::{AdhocLimit, Owed};
+use tidegate::algorithm::{Algorithm, Keep, Words, WordsMut};
+use tidegate::clock::Micros;
+use tidegate::{Decision, Outcome, Source, Wait};
+use tidegate_redis::{AdhocDecision, AdhocLimit};
+
+/// Why a call can always be decided by a limit of its own.
+pub(super) const ONE_WORD: &str = "the states of all ad-hoc limits have one word";
 
 /// What one call asks for: its limit, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +135,7 @@ impl Throttle {
     }
 
     /// What the answer of a Redis comes to. All that it lacks is what is left, which its numbers are too small for.
-    pub(super) fn told(&self, owed: Owed) -> Decision {
+    pub(super) fn told(&self, owed: AdhocDecision) -> Decision {
         self.decision(owed.outcome, owed.at, owed.nanos)
     }
 
@@ -220,6 +225,15 @@ impl Algorithm for Throttle {
         S: WordsMut + ?Sized,
     {
         state.set(0, from.get(0));
+    }
+
+    /// The cost of a call plays no part, so what remains cannot be measured by charging it: the state stays as it is.
+    fn migrate_keeping<F, S>(&self, _: Keep, old: &Self, from: &F, state: &mut S, now: Micros)
+    where
+        F: Words + ?Sized,
+        S: WordsMut + ?Sized,
+    {
+        self.migrate_from(old, from, state, now);
     }
 }
 

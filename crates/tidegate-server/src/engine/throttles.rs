@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use tidegate::{Clock, Decision, KeyedLimiter, SteadyClock, Wait};
+use tidegate::clock::Clock;
+use tidegate::{Decision, KeyedLimiter, SteadyClock, Wait};
 use tidegate_redis::RedisGate;
 
 use super::Answer;
 use super::meter::Meter;
 use super::share::{Fallback, Outage};
-use super::throttle::{Throttle, Throttled};
+use super::throttle::{ONE_WORD, Throttle, Throttled};
 use super::verdict::Fault;
 use crate::config::Store;
 
@@ -38,30 +39,30 @@ pub(super) struct Throttles<C> {
 
 impl<C: Clock + Clone> Throttles<C> {
     pub(super) fn new(store: &Store, clock: C) -> Self {
-        let keys = KeyedLimiter::with(Throttle::of_any_limit()).with_clock(clock);
+        let keys = KeyedLimiter::builder_with(Throttle::of_any_limit()).clock(clock);
         let (keys, fallback) = match store {
             Store::Memory { max_keys } => (keys.max_keys(*max_keys), None),
             Store::Redis(redis) => (keys, Some(Fallback::of(redis))),
         };
-        Throttles { keys, fallback, outage: ArcSwapOption::empty() }
+        Throttles { keys: keys.build(), fallback, outage: ArcSwapOption::empty() }
     }
 }
 
 impl<C: Clock> Throttles<C> {
     #[inline]
     pub(super) fn decide(&self, key: &[u8], call: Throttle) -> Decision {
-        let plan = self.keys.by(call);
-        if call.is_peek() { plan.peek(key) } else { plan.check(key) }
+        let request = self.keys.request(key).by(call).expect(ONE_WORD);
+        if call.is_peek() { request.peek() } else { request.check() }
     }
 
     pub(super) fn owes(&self, key: &[u8]) -> Option<Wait> {
-        owed(&self.keys.by(Throttle::of_any_limit()).peek(key))
+        owed(&self.keys.request(key).by(Throttle::of_any_limit()).expect(ONE_WORD).peek())
     }
 
     /// Whether it owed anything.
     pub(super) fn forget(&self, key: &[u8]) -> bool {
         let owed = self.owes(key);
-        self.keys.reset(key);
+        self.keys.request(key).reset();
         owed.is_some()
     }
 

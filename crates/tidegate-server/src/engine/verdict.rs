@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use tidegate::{Decision, InvalidRequest, RuleId};
+use tidegate::gate::RuleId;
+use tidegate::{Decision, InvalidRequest};
 
 use super::{GrantId, PlaceId};
 use crate::rules::{Listed, Refusal, Why};
@@ -189,6 +190,16 @@ impl Decided {
 impl From<InvalidRequest> for Fault {
     fn from(invalid: InvalidRequest) -> Self {
         Fault::Request(invalid)
+    }
+}
+
+impl From<tidegate_redis::Error> for Fault {
+    fn from(error: tidegate_redis::Error) -> Self {
+        match (error.invalid_request(), error.cannot_lease()) {
+            (Some(invalid), _) => Fault::Request(invalid.clone()),
+            (None, Some(cannot)) => Fault::Loan(cannot.to_string()),
+            (None, None) => Fault::Store(error.to_string()),
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! descriptor. It is in force in the place of the rules, for just these entries. There is nothing of it in the file. It
 //! is counted as those of `CL.THROTTLE` are, by the same arithmetic, here or in Redis: a bucket of so many.
 
-use tidegate::{Clock, Source};
+use tidegate::Source;
+use tidegate::clock::Clock;
 
 use super::generated::messages::{
     RateLimitDescriptor, RateLimitDescriptorRateLimitOverride as Override, RateLimitResponseCode as Verdict,

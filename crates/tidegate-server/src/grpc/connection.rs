@@ -17,7 +17,7 @@ use std::time::Instant;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::Clock;
+use tidegate::clock::Clock;
 use tokio::sync::watch;
 
 use super::Service;

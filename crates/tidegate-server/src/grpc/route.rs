@@ -5,7 +5,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response};
-use tidegate::Clock;
+use tidegate::clock::Clock;
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::problem::Problem;
 use crate::engine::{GrantId, InForce, LONGEST_VALUE, PlaceId, Question};

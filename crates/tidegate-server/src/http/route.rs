@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::Service;
 use super::asked::{self, Asked};

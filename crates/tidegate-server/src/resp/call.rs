@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::parse::Request;
 use super::reply::Reply;

@@ -9,7 +9,7 @@
 //! A file is the text of a [configuration](crate::config), read and checked as every other; only its rules count.
 //! Servers that are not for testing answer with how to start one that is.
 
-use tidegate::{Clock, Micros};
+use tidegate::clock::{Clock, Micros};
 
 use super::call::whole;
 use super::parse::Request;

@@ -2,7 +2,7 @@
 //!
 //! What libraries say about themselves when they connect, and what people ask to see who is there.
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::parse::Request;
 use super::reply::{Dialect, Reply};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::REDIS_VERSION;
 use super::account::DEFAULT_USER;

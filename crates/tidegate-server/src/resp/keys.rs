@@ -4,7 +4,8 @@
 //! The same works here, for the keys of limits that come with the call. Where these are in a Redis that does not
 //! answer, there is no answer to give but an error.
 
-use tidegate::{Clock, Wait};
+use tidegate::Wait;
+use tidegate::clock::Clock;
 
 use super::parse::Request;
 use super::reply::Reply;

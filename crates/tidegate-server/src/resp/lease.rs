@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::call::whole;
 use super::parse::Request;

@@ -16,7 +16,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, Decision, Outcome, Source};
+use tidegate::clock::Clock;
+use tidegate::{Decision, Outcome, Source};
 
 use super::call::whole;
 use super::parse::Request;

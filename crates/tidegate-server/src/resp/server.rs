@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::REDIS_VERSION;
 use super::client::unknown_subcommand;

@@ -11,7 +11,8 @@
 //! Their replies are five numbers each. What those of `CL.THROTTLE` are in every odd case is in `tests/throttle.rs`, row by
 //! row.
 
-use tidegate::{Clock, Wait};
+use tidegate::Wait;
+use tidegate::clock::Clock;
 
 use super::call::whole;
 use super::parse::Request;

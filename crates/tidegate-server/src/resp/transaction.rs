@@ -4,7 +4,7 @@
 //! replies in one array. That is all: other clients may ask in between. What has to pass several limits, all or nothing, is
 //! *one* command, `TG.CHECK` with `AND`.
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use super::parse::{Places, Request};
 use super::reply::Reply;

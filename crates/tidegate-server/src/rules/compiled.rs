@@ -1,7 +1,7 @@
 //! # Rules that are ready to be asked
 //!
 //! Made once when a file is read, asked by every request. Each limit has a number, by which a
-//! [`Gate`](tidegate::Gate) knows it: those of the first rule, those of its overrides, those of the second rule, and
+//! [`Gate`](tidegate::gate::Gate) knows it: those of the first rule, those of its overrides, those of the second rule, and
 //! so on.
 
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use tidegate::{Part, RuleId};
+use tidegate::gate::{Part, RuleId};
 
 use super::compiled::{Compiled, Ready};
 use super::condition::Descriptor;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 use tokio::signal::unix::Signal;
 use tokio::task::JoinHandle;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args};
-use tidegate::Clock;
+use tidegate::clock::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attend::{Attendant, Files};

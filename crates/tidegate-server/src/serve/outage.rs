@@ -55,12 +55,12 @@ impl Outages {
 
     pub(super) fn look(&mut self, health: &Health) {
         let Some(enforced) = health.enforced else { return };
-        let is_available = enforced && !health.not_asked && health.connections.0 > 0;
+        let is_available = enforced && !health.breaker_open && health.connections.0 > 0;
         match self.change(is_available, health.fallbacks, Instant::now()) {
             None => {}
             Some(Change::Began) => {
                 let why =
-                    health.last_trouble.as_ref().map_or_else(|| NO_REASON.to_owned(), ToString::to_string);
+                    health.last_error.as_ref().map_or_else(|| NO_REASON.to_owned(), ToString::to_string);
                 self.log_begin(&why);
             }
             Some(Change::Over { decisions, lasted }) => {

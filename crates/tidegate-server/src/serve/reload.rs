@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::ServerConfig;
-use tidegate::{Clock, SteadyClock};
+use tidegate::SteadyClock;
+use tidegate::clock::Clock;
 use tokio::runtime::Handle;
 
 use super::tls::{Certificates, Unusable};

@@ -3,7 +3,7 @@
 //! A connection reads and writes, and does not know what is said. A session is given bytes and writes bytes, and does
 //! not know where they come from. This is all they have to do with each other, whichever the protocol.
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use crate::engine::meter::DoorMeter;
 use crate::resp::{Places, Ran, Session};

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tidegate::{Algorithm, Clock, Micros, Rule};
+use tidegate::Rule;
+use tidegate::algorithm::Algorithm;
+use tidegate::clock::{Clock, Micros};
 use tidegate_server::engine::{Fault, GrantId, Lent, Verdict};
 
 use crate::support::Asked;

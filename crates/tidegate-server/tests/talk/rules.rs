@@ -59,7 +59,8 @@ fn what_is_no_request_is_an_error() {
         ("TG.CHECK user k AND user", format!("{syntax}; a rule is followed by a key")),
         (
             "TG.CHECK user k AND user k",
-            "-ERR rule 1 is asked twice for one key; ask once, with the sum of the costs".to_owned(),
+            "-ERR the request names rule number 1 twice for one key; name it once, with the sum of the costs"
+                .to_owned(),
         ),
         ("TG.RENEW x", "-ERR this is no id of a place; use the 32 letters that came with it".to_owned()),
         ("TG.ACQUIRE user k", "-ERR no rule of the request is about places at work; use TG.CHECK".to_owned()),

@@ -1,6 +1,6 @@
 //! `CL.THROTTLE`, row by row as redis-cell has it, and in long random walks beside its arithmetic written down once more.
 
-use tidegate::Clock;
+use tidegate::clock::Clock;
 
 use crate::support::Talk;
 

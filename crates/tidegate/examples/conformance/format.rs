@@ -7,7 +7,9 @@
 //! The parser guesses nothing. Input that it does not understand is a mistake, and every mistake of the
 //! file is reported.
 
-use tidegate::{InvalidQuota, Micros, Pacing, Quota, Rule, TokenBucket};
+use tidegate::algorithm::{Pacing, TokenBucket};
+use tidegate::clock::Micros;
+use tidegate::{InvalidQuota, Quota, Rule};
 
 use super::line::Line;
 use super::mistake::Mistake;

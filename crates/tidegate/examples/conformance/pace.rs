@@ -8,7 +8,9 @@
 //! known only when the case is run: `+1s` is one second after the wait ends, and an instant that has passed
 //! by then means *immediately*.
 
-use tidegate::{InvalidQuota, Micros, Pacing, Quota};
+use tidegate::algorithm::Pacing;
+use tidegate::clock::Micros;
+use tidegate::{InvalidQuota, Quota};
 
 use super::format::invalid_rule;
 use super::line::Line;
@@ -24,7 +26,8 @@ pub(crate) struct PaceRow {
     /// Microseconds from when one request is done to the next.
     pub(crate) every: u64,
     pub(crate) verb: PaceVerb,
-    pub(crate) permits: u64,
+    /// 64 bits, as the bare algorithm takes; a [`Pacer`](tidegate::Pacer) takes 32.
+    pub(crate) cost: u64,
     pub(crate) want: Option<Expected>,
 }
 
@@ -46,7 +49,7 @@ pub(crate) enum PaceVerb {
 }
 
 const A_VERB: &str = "one of the verbs acquire, reserve, peek, because this case has a pacer";
-const PERMITS: &str = "a number of permits, a whole number from 0 to 18446744073709551615";
+const A_COST: &str = "a cost, a whole number from 0 to 18446744073709551615";
 const FORWARD: &str = "an instant, or + and a length of time, because a pacer's clock never steps back";
 const OUTCOME: &str = "an outcome of a pacer: allow, after WAIT, retry WAIT, refuse, never, pass N, or -";
 const NOTHING_MORE: &str = "nothing more";
@@ -83,9 +86,9 @@ pub(crate) fn row(line: &mut Line<'_>, begins: Begins, mistakes: &mut Vec<Mistak
     let before = mistakes.len();
     let mut columns = Columns::new(line, mistakes);
     let (times, every) = columns.repeat();
-    let (verb, permits) = columns.column(request)?;
+    let (verb, cost) = columns.column(request)?;
     let want = columns.column(outcome).flatten();
-    (mistakes.len() == before).then_some(PaceRow { begins, times, every, verb, permits, want })
+    (mistakes.len() == before).then_some(PaceRow { begins, times, every, verb, cost, want })
 }
 
 fn request(line: &mut Line<'_>) -> Result<(PaceVerb, u64), Mistake> {
@@ -93,14 +96,14 @@ fn request(line: &mut Line<'_>) -> Result<(PaceVerb, u64), Mistake> {
         return Ok((PaceVerb::Peek, 0));
     }
     if line.takes("reserve") {
-        return Ok((PaceVerb::Reserve, row::count(line, PERMITS)?));
+        return Ok((PaceVerb::Reserve, row::count(line, A_COST)?));
     }
     if !line.takes("acquire") {
         return Err(line.mistake(A_VERB));
     }
-    let permits = row::count(line, PERMITS)?;
+    let cost = row::count(line, A_COST)?;
     let within = if line.takes("within") { Some(time::span(line)?) } else { None };
-    Ok((PaceVerb::Acquire { within }, permits))
+    Ok((PaceVerb::Acquire { within }, cost))
 }
 
 fn outcome(line: &mut Line<'_>) -> Result<Option<Expected>, Mistake> {

@@ -166,7 +166,8 @@ fn differences(case: &format::Case, subjects: &[Kind]) -> Vec<Difference> {
 /// Runs a case against every subject that can run it.
 pub(crate) fn runs(case: &format::Case, subjects: &[Kind]) -> Vec<(&'static str, Vec<Difference>)> {
     if let Some(pacing) = case.pacing {
-        return PACERS.iter().map(|kind| (kind.name, pacers::run(case, pacing, kind))).collect();
+        let runners = PACERS.iter().filter(|kind| (kind.runs)(case));
+        return runners.map(|kind| (kind.name, pacers::run(case, pacing, kind))).collect();
     }
     let runners = subjects.iter().filter(|kind| (kind.runs)(case));
     runners.map(|kind| (kind.name, run(case, kind))).collect()

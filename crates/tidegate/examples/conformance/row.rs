@@ -7,7 +7,7 @@
 //! The columns are parsed from left to right. After a mistake in one column parsing continues with the
 //! next, so that a row with two mistakes reports two.
 
-use tidegate::Micros;
+use tidegate::clock::Micros;
 
 use super::line::{Kind, Line};
 use super::mistake::Mistake;

@@ -11,7 +11,8 @@ use std::fmt::{self, Debug};
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
-use tidegate::{Decision, Micros, Outcome, Rule};
+use tidegate::clock::Micros;
+use tidegate::{Decision, Outcome, Rule};
 
 use super::format::{Act, Case, Step};
 use super::row::{self, Expected, Row, Values, Verb, Within};
@@ -72,7 +73,7 @@ impl Run<'_> {
             let answer = apply(subject, row, row::instant_of(step.at, row.every, index));
             passed += u32::from(answer.decision.is_allowed());
             if wrong.is_none() && !fits(row.want.outcome, &answer) {
-                wrong = Some((index, said(&answer)));
+                wrong = Some((index, answer_text(&answer)));
             }
             if index + 1 == row.times {
                 self.compare(step, row, &answer);
@@ -88,12 +89,12 @@ impl Run<'_> {
                 let want = if fewest == most { fewest.to_string() } else { format!("{fewest}..{most}") };
                 self.differs(step, "passed", passed, want);
             }
-            (Some(expected), Some((_, said))) if row.times == 1 => {
-                self.differs(step, "outcome", said, expected);
+            (Some(expected), Some((_, got))) if row.times == 1 => {
+                self.differs(step, "outcome", got, expected);
             }
-            (Some(expected), Some((index, said))) => {
+            (Some(expected), Some((index, got))) => {
                 let column = format!("outcome of request {} of {}", index + 1, row.times);
-                self.differs(step, column, said, expected);
+                self.differs(step, column, got, expected);
             }
             _ => {}
         }
@@ -212,14 +213,14 @@ pub(crate) fn outcome_fits(want: Expected, got: Outcome) -> bool {
 }
 
 /// The outcome in the words of a vector file.
-fn said(answer: &Answer) -> String {
+fn answer_text(answer: &Answer) -> String {
     if let Some(amount) = answer.took {
         return format!("took {amount}");
     }
-    outcome_said(answer.decision.outcome)
+    outcome_text(answer.decision.outcome)
 }
 
-pub(crate) fn outcome_said(outcome: Outcome) -> String {
+pub(crate) fn outcome_text(outcome: Outcome) -> String {
     match outcome {
         Outcome::Allowed => "allow".to_owned(),
         Outcome::AllowedAfter(wait) => format!("after {wait}"),

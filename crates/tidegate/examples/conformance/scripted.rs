@@ -13,7 +13,10 @@
 //! Even so the script does not know which fraction of a token, or of a step, had refilled at the old rate:
 //! it counts whole ones, and the time since. [`LEFT_OUT`] lists the cases that only test this.
 
-use tidegate::{Algorithm, Decision, Micros, Outcome, Rule, RuleId, Wait};
+use tidegate::algorithm::Algorithm;
+use tidegate::clock::Micros;
+use tidegate::gate::RuleId;
+use tidegate::{Decision, Outcome, Rule, Wait};
 
 use super::format::Case;
 use super::report::Played;
@@ -29,9 +32,9 @@ pub(crate) const LEFT_OUT: [&str; 3] = [
 
 /// The script, on a server, with a clock that can be set.
 pub(crate) trait Script {
-    /// Asks by an operation of `WIRE.md`, at an instant, for a cost under each rule, whose state has this name. Answers with
-    /// the script's numbers; with none if there was trouble.
-    fn ask(&mut self, at: Micros, verb: &str, asked: &[(String, Rule, u32)]) -> Vec<u64>;
+    /// Calls the script at an instant, with an operation of `WIRE.md`. Each part of the request has the name
+    /// of a state, its rule and a cost. Returns the numbers of the reply; none after an error.
+    fn ask(&mut self, at: Micros, verb: &str, parts: &[(String, Rule, u32)]) -> Vec<u64>;
 }
 
 /// Runs a case with a new key, if the script supports the case.
@@ -65,9 +68,9 @@ struct Scripted<'s> {
 
 impl Scripted<'_> {
     fn ask(&mut self, at: Micros, verb: &str, cost: u32) -> Answer {
-        let asked: Vec<_> =
+        let parts: Vec<_> =
             self.rules.iter().enumerate().map(|(index, rule)| (self.name(index), *rule, cost)).collect();
-        let numbers = self.script.ask(at, verb, &asked);
+        let numbers = self.script.ask(at, verb, &parts);
         let each: Vec<_> =
             self.rules.iter().enumerate().map(|(index, rule)| decision(&numbers, index, rule)).collect();
         let binding = numbers.get(1).and_then(|binding| usize::try_from(*binding).ok()?.checked_sub(1));
@@ -139,9 +142,9 @@ impl Subject for Scripted<'_> {
 
 /// The script's decision for one rule; `Never` if the script returned nothing.
 fn decision(numbers: &[u64], index: usize, rule: &Rule) -> Decision {
-    let told = numbers.get(2 + 4 * index..6 + 4 * index).unwrap_or(&[4, 0, 0, 0]);
-    let wait = Wait::micros(told[2]);
-    let outcome = match told[0] {
+    let fields = numbers.get(2 + 4 * index..6 + 4 * index).unwrap_or(&[4, 0, 0, 0]);
+    let wait = Wait::micros(fields[2]);
+    let outcome = match fields[0] {
         0 => Outcome::Allowed,
         1 => Outcome::AllowedAfter(wait),
         2 => Outcome::RetryAfter(wait),
@@ -149,7 +152,7 @@ fn decision(numbers: &[u64], index: usize, rule: &Rule) -> Decision {
         _ => Outcome::Never,
     };
     let at = Micros::new(numbers.first().copied().unwrap_or_default());
-    let decision = Decision::counted(outcome, at, limit(rule), told[1], Wait::micros(told[3]));
+    let decision = Decision::counted(outcome, at, limit(rule), fields[1], Wait::micros(fields[3]));
     decision.of_rule(RuleId(u16::try_from(index).unwrap_or(u16::MAX)))
 }
 

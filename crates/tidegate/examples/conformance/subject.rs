@@ -4,9 +4,10 @@
 //! one key of such an implementation, called with an instant and a cost. To test another one, implement the
 //! trait and add a line to [`SUBJECTS`].
 
-use tidegate::{
-    Algorithm, Clock, Decision, KeyedLimiter, Limiter, ManualClock, Micros, Rule, RuleId, SettableClock,
-};
+use tidegate::algorithm::Algorithm;
+use tidegate::clock::{Clock, Micros, SettableClock};
+use tidegate::gate::RuleId;
+use tidegate::{Decision, KeyedLimiter, Limiter, ManualClock, Rule};
 
 use super::format::Case;
 
@@ -224,11 +225,11 @@ struct Memory<A, C> {
 
 impl<A: FromRules, C: SetClock> Memory<A, C> {
     fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
-        Box::new(Memory { limiter: Limiter::with(rules).with_clock(clock.clone()), clock })
+        Box::new(Memory { limiter: Limiter::builder_with(rules).clock(clock.clone()).build(), clock })
     }
 
     fn answer(&self, decision: Decision) -> Answer {
-        Answer { decision, took: None, each: self.limiter.cost(0).check_each().rules }
+        Answer { decision, took: None, each: self.limiter.request().cost(0).check_each().rules }
     }
 }
 
@@ -242,11 +243,12 @@ const KEY: &str = "the key under test";
 
 impl<A: FromRules, C: SetClock> Keyed<A, C> {
     fn boxed(rules: A, clock: C) -> Box<dyn Subject> {
-        Box::new(Keyed { limiter: KeyedLimiter::with(rules).max_keys(8).with_clock(clock.clone()), clock })
+        let limiter = KeyedLimiter::builder_with(rules).max_keys(8).clock(clock.clone()).build();
+        Box::new(Keyed { limiter, clock })
     }
 
     fn answer(&self, decision: Decision) -> Answer {
-        Answer { decision, took: None, each: self.limiter.cost(0).check_each(KEY).rules }
+        Answer { decision, took: None, each: self.limiter.request(KEY).cost(0).check_each().rules }
     }
 }
 
@@ -256,35 +258,35 @@ macro_rules! limiter_subject {
         impl<A: FromRules, C: SetClock> Subject for $limiter<A, C> {
             fn check(&mut self, at: Micros, cost: u32) -> Answer {
                 self.clock.move_to(at);
-                self.answer(self.limiter.cost(cost).check($($key)?))
+                self.answer(self.limiter.request($($key)?).cost(cost).check())
             }
 
             fn peek(&mut self, at: Micros, cost: u32) -> Answer {
                 self.clock.move_to(at);
-                let decision = self.limiter.cost(cost).peek($($key)?);
+                let decision = self.limiter.request($($key)?).cost(cost).peek();
                 Answer { decision, took: None, each: Vec::new() }
             }
 
             fn force(&mut self, at: Micros, cost: u32) -> Answer {
                 self.clock.move_to(at);
-                self.answer(self.limiter.cost(cost).force($($key)?))
+                self.answer(self.limiter.request($($key)?).cost(cost).force())
             }
 
             fn refund(&mut self, at: Micros, cost: u32) -> Answer {
                 self.clock.move_to(at);
-                self.limiter.cost(cost).refund($($key)?);
-                self.answer(self.limiter.cost(0).peek($($key)?))
+                self.limiter.request($($key)?).cost(cost).refund();
+                self.answer(self.limiter.request($($key)?).cost(0).peek())
             }
 
             fn reset(&mut self, at: Micros) -> Answer {
                 self.clock.move_to(at);
-                self.limiter.reset($($key)?);
-                self.answer(self.limiter.cost(0).peek($($key)?))
+                self.limiter.request($($key)?).reset();
+                self.answer(self.limiter.request($($key)?).cost(0).peek())
             }
 
             fn take(&mut self, at: Micros, most: u32) -> Answer {
                 self.clock.move_to(at);
-                let taken = self.limiter.cost(most).take($($key)?);
+                let taken = self.limiter.request($($key)?).cost(most).take();
                 Answer { took: Some(taken.amount), ..self.answer(taken.decision) }
             }
 

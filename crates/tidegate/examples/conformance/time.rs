@@ -4,7 +4,7 @@
 //! in which `5` may mean seconds or milliseconds is easily misread. A time finer than a microsecond is
 //! rejected too, because rounding it would test something that the file does not say.
 
-use tidegate::Micros;
+use tidegate::clock::Micros;
 
 use super::line::{Kind, Line};
 use super::mistake::Mistake;

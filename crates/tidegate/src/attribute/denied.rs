@@ -1,32 +1,32 @@
 //! # Denied calls
 //!
-//! The error names the function, which of its limits refused, and when to retry. How the error reaches the caller
+//! The error names the function, the limit that denied the call, and when to retry. How the error reaches the caller
 //! depends on what the function returns: [`FromDenied`].
 //!
-//! The attribute cannot look for a `Result`: a macro sees names and not types, and `io::Result`, an alias and
-//! a custom response are all valid. So a refusal is returned through a trait, which every `Result` with a
-//! fitting error implements. Where it is missing, the compiler prints the message of the trait. The macro
-//! itself reports only what it can see: that a function returns nothing, or an opaque type.
+//! A macro sees names and not types, so it cannot tell whether a function returns a `Result`: `io::Result`, an alias and
+//! a custom response are all valid. So the error is returned through a trait, which every `Result` with a suitable error
+//! implements. If a return type does not implement it, the compiler prints the message of the trait. The macro itself
+//! rejects only what it can see: a function that returns nothing, or an opaque type.
 
 use std::error::Error;
 use std::fmt;
 
-use super::{Call, Limit};
+use super::{CallLimit, LimitedFunction};
+use crate::error::AcquireError;
 use crate::gate::InvalidRequest;
-use crate::reservation::WaitRefused;
 use tidegate_core::{Decision, RuleId, Wait};
 
-/// A call that was denied. Nothing was charged, and the function did not run.
+/// The error of a denied call. Nothing was charged, and the function did not run.
 ///
 /// ```
-/// use tidegate::{attribute::Denied, rate_limit};
+/// use tidegate::{attribute::CallDenied, rate_limit};
 ///
 /// #[derive(Debug)]
 /// enum MailError {
-///     TooMany(Denied),
+///     TooMany(CallDenied),
 /// }
-/// impl From<Denied> for MailError {
-///     fn from(denied: Denied) -> Self {
+/// impl From<CallDenied> for MailError {
+///     fn from(denied: CallDenied) -> Self {
 ///         MailError::TooMany(denied)
 ///     }
 /// }
@@ -40,18 +40,18 @@ use tidegate_core::{Decision, RuleId, Wait};
 /// assert_eq!((denied.function(), denied.limit().unwrap().to_string()), ("send", "1/day".to_owned()));
 /// assert_eq!(denied.retry_after().unwrap().as_secs_up(), 86_400);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denied {
-    pub(super) call: &'static Call,
-    pub(super) why: Why,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallDenied {
+    pub(super) function: &'static LimitedFunction,
+    pub(super) reason: DenialReason,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DenialReason {
     /// The gate refused the call.
     Decided(Decision),
     /// The call was not admitted to wait, or did not pass in time.
-    Waited { rule: RuleId, why: WaitRefused },
+    Waited(AcquireError),
     /// The request is not valid for the limiter that was given.
     Invalid(InvalidRequest),
     /// The call may pass later, and there is no timer to wait with.
@@ -59,94 +59,93 @@ pub(super) enum Why {
     NoTimer(Decision),
 }
 
-impl Denied {
+impl CallDenied {
     /// The name of the function.
     #[must_use]
     pub const fn function(&self) -> &'static str {
-        self.call.function()
+        self.function.function()
     }
 
-    /// The limit that refused, as it is written at the function.
+    /// The limit that denied the call, as written in the attribute.
     ///
     /// `None` if the function uses a custom limiter.
     #[must_use]
-    pub fn limit(&self) -> Option<Limit> {
-        self.call.limit(self.rule())
+    pub fn limit(&self) -> Option<CallLimit> {
+        self.function.limit(self.rule())
     }
 
-    /// The number of the rule that refused.
+    /// The rule that denied the call.
     ///
-    /// The limits of the function are counted from 0; a custom limiter has its own numbers.
+    /// The limits of a function are numbered from 0. A custom limiter has its own numbers.
     #[must_use]
-    pub const fn rule(&self) -> RuleId {
-        match self.why {
-            Why::Decided(decision) | Why::NoTimer(decision) => decision.rule,
-            Why::Waited { rule, .. } => rule,
-            Why::Invalid(
+    pub fn rule(&self) -> RuleId {
+        match &self.reason {
+            DenialReason::Decided(decision) | DenialReason::NoTimer(decision) => decision.rule,
+            DenialReason::Waited(error) => error.rule_id(),
+            DenialReason::Invalid(
                 InvalidRequest::UnknownRule { rule, .. } | InvalidRequest::SameKeyTwice { rule },
-            ) => rule,
-            Why::Invalid(_) => RuleId(0),
+            ) => *rule,
+            DenialReason::Invalid(_) => RuleId(0),
         }
     }
 
-    /// How long until the same call would pass, if no other call comes first.
+    /// The time until the same call would pass, if no other call comes first.
     ///
-    /// `None` if it never would, or if the time is unknown.
+    /// `None` if it would never pass, or if the time is unknown.
     #[must_use]
-    pub const fn retry_after(&self) -> Option<Wait> {
-        match self.why {
-            Why::Decided(decision) => decision.retry_after(),
-            Why::Waited { why: WaitRefused::TooLong { wait, .. }, .. } => Some(wait),
-            Why::Waited { why: WaitRefused::TooManyKeys { retry_after }, .. } => Some(retry_after),
-            Why::Waited { .. } | Why::Invalid(_) | Why::NoTimer(_) => None,
+    pub fn retry_after(&self) -> Option<Wait> {
+        match &self.reason {
+            DenialReason::Decided(decision) => decision.retry_after(),
+            DenialReason::Waited(error) => error.retry_after(),
+            DenialReason::Invalid(_) | DenialReason::NoTimer(_) => None,
         }
     }
 
     /// The whole decision, with limit and reset for headers.
     ///
-    /// `None` if the call was to wait and could not, or was not valid for its limiter.
+    /// `None` if a wait was refused or timed out, or if the request was not valid for its limiter.
     #[must_use]
-    pub const fn decision(&self) -> Option<Decision> {
-        match self.why {
-            Why::Decided(decision) | Why::NoTimer(decision) => Some(decision),
-            Why::Waited { .. } | Why::Invalid(_) => None,
+    pub fn decision(&self) -> Option<Decision> {
+        match self.reason {
+            DenialReason::Decided(decision) | DenialReason::NoTimer(decision) => Some(decision),
+            DenialReason::Waited(_) | DenialReason::Invalid(_) => None,
         }
     }
 }
 
-impl fmt::Display for Denied {
+impl fmt::Display for CallDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.limit() {
             Some(limit) => write!(f, "{} is limited to {limit}: ", self.function())?,
             None => write!(f, "{} is limited: ", self.function())?,
         }
-        match self.why {
-            Why::Decided(decision) => decision.fmt(f),
-            Why::Waited { why, .. } => why.fmt(f),
-            Why::Invalid(invalid) => write!(f, "its limiter cannot be asked like this: {invalid}"),
-            Why::NoTimer(decision) => {
+        match &self.reason {
+            DenialReason::Decided(decision) => decision.fmt(f),
+            DenialReason::Waited(error) => error.fmt(f),
+            DenialReason::Invalid(invalid) => write!(f, "invalid request to its limiter: {invalid}"),
+            DenialReason::NoTimer(decision) => {
                 write!(
                     f,
-                    "{decision}, and there is nothing to wait by; enable the feature `tokio` of tidegate"
+                    "{decision}, but there is no timer to wait with; enable the feature `tokio` of `tidegate`"
                 )
             }
         }
     }
 }
 
-impl Error for Denied {}
+impl Error for CallDenied {}
 
 /// A return type that can report that a call was denied.
 ///
-/// Every `Result` can if its error is `From<Denied>`. Implement this for a type of your own, such as a response, and
-/// functions that return it can be annotated, too.
+/// Implemented for every `Result` with an error that is `From<CallDenied>`. Implement it for other types, such as a
+/// response, to limit functions that return them.
 ///
 /// ```
-/// use tidegate::{attribute::{Denied, FromDenied}, rate_limit};
+/// use tidegate::{attribute::{CallDenied, FromDenied}, rate_limit};
 ///
 /// struct Page(u16);
 /// impl FromDenied for Page {
-///     fn from_denied(_: Denied) -> Self {
+///     fn from_denied(_: CallDenied) -> Self {
 ///         Page(429)
 ///     }
 /// }
@@ -158,18 +157,18 @@ impl Error for Denied {}
 /// assert_eq!((index().0, index().0), (200, 429));
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say that a call was refused",
+    message = "`{Self}` cannot report a denied call",
     label = "returned by a function with `#[rate_limit]`",
-    note = "return `Result<_, E>` with an `E` that is `From<tidegate::attribute::Denied>`",
-    note = "or name a function that is called instead, with the same arguments: `otherwise = …`"
+    note = "return `Result<_, E>` with an `E` that implements `From<tidegate::attribute::CallDenied>`",
+    note = "or add a fallback function with the same arguments: `otherwise = …`"
 )]
 pub trait FromDenied {
     /// Converts the denial to the return type.
-    fn from_denied(denied: Denied) -> Self;
+    fn from_denied(denied: CallDenied) -> Self;
 }
 
-impl<T, E: From<Denied>> FromDenied for Result<T, E> {
-    fn from_denied(denied: Denied) -> Self {
+impl<T, E: From<CallDenied>> FromDenied for Result<T, E> {
+    fn from_denied(denied: CallDenied) -> Self {
         Err(denied.into())
     }
 }

@@ -1,8 +1,7 @@
 //! # The key of a call
 //!
-//! A limiter takes keys as bytes. A function has arguments, of any type that can be hashed. What a value writes to a
-//! hasher is bytes already, and two different values write different bytes; so the bytes are collected instead of
-//! hashed:
+//! A limiter takes keys as bytes. The arguments of a function have any type that can be hashed. A value writes bytes to a
+//! hasher, and two different values write different bytes. So the bytes are collected instead of hashed:
 //!
 //! | the value is | its key is | the same key as |
 //! |---|---|---|
@@ -14,10 +13,10 @@
 //! So `("ab", "c")` and `("a", "bc")` are two keys, and a program that calls the same limiter directly or from another
 //! language can name a user as the function does.
 //!
-//! A trait of our own would have to be implemented for every type of every program. `Display` is not made for
-//! keys: two values may look alike. `Hash` is implemented for everything that can be the key of a map, and no
-//! value writes the beginning of another. Because the bytes are collected and not hashed, nothing can collide
-//! before the limiter's own fingerprint, and a limiter on Redis gets the whole key.
+//! A dedicated trait would have to be implemented for every type of every program. `Display` is not suitable for keys:
+//! two different values may have the same text. `Hash` is implemented for every type that can be the key of a map, and
+//! no value writes a prefix of what another value writes. Because the bytes are collected and not hashed, keys cannot
+//! collide before the limiter computes its fingerprint, and a limiter on Redis gets the whole key.
 
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
@@ -33,36 +32,36 @@ use crate::gate::Key;
 ///
 /// assert_eq!(KeyBytes::of("alice").bytes(), b"alice");
 /// assert_eq!(KeyBytes::of(&42u8).bytes(), b"42");
-/// let both = KeyBytes::joined().and("ab").and("c");
+/// let both = KeyBytes::empty().and("ab").and("c");
 /// assert_eq!(both.bytes(), b"\x03ab\x02c");
 /// ```
 #[derive(Clone)]
 pub struct KeyBytes {
     len: usize,
-    few: [u8; FEW],
+    inline: [u8; INLINE],
     /// All bytes, once they exceed the inline buffer.
-    many: Vec<u8>,
+    heap: Vec<u8>,
 }
 
-const FEW: usize = 64;
+const INLINE: usize = 64;
 
 /// Precedes a value that is neither a text nor a number.
 const OTHER: u8 = 0xff;
 
 impl KeyBytes {
-    /// The key of one value.
+    /// Returns the key of one value.
     #[must_use]
     pub fn of<T: Hash + ?Sized>(value: &T) -> Self {
-        let mut told = Told { bytes: KeyBytes::joined(), shape: Shape::Nothing };
-        told.bytes.push(&[OTHER]);
-        value.hash(&mut told);
-        told.into_key()
+        let mut hasher = KeyHasher { bytes: KeyBytes::empty(), shape: Shape::Nothing };
+        hasher.bytes.push(&[OTHER]);
+        value.hash(&mut hasher);
+        hasher.into_key()
     }
 
-    /// An empty key, to which values are added.
+    /// Creates an empty key. Values are added with [`and`](KeyBytes::and).
     #[must_use]
-    pub const fn joined() -> Self {
-        KeyBytes { len: 0, few: [0; FEW], many: Vec::new() }
+    pub const fn empty() -> Self {
+        KeyBytes { len: 0, inline: [0; INLINE], heap: Vec::new() }
     }
 
     /// Adds one more value.
@@ -77,18 +76,18 @@ impl KeyBytes {
     /// The bytes of the key.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        if self.many.is_empty() { &self.few[..self.len] } else { &self.many }
+        if self.heap.is_empty() { &self.inline[..self.len] } else { &self.heap }
     }
 
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
-        match self.few.get_mut(self.len..end) {
+        match self.inline.get_mut(self.len..end) {
             Some(free) => free.copy_from_slice(bytes),
             None => {
-                if self.many.is_empty() {
-                    self.many.extend_from_slice(&self.few[..self.len]);
+                if self.heap.is_empty() {
+                    self.heap.extend_from_slice(&self.inline[..self.len]);
                 }
-                self.many.extend_from_slice(bytes);
+                self.heap.extend_from_slice(bytes);
             }
         }
         self.len = end;
@@ -130,10 +129,10 @@ impl<'a> From<&'a KeyBytes> for Key<'a> {
     }
 }
 
-// === impl Told ===
+// === impl KeyHasher ===
 
 /// The bytes that a value has written so far, after the byte [`OTHER`].
-struct Told {
+struct KeyHasher {
     bytes: KeyBytes,
     shape: Shape,
 }
@@ -150,8 +149,8 @@ enum Shape {
     Other,
 }
 
-impl Told {
-    fn tell(&mut self, bytes: &[u8], shape: Shape) {
+impl KeyHasher {
+    fn record(&mut self, bytes: &[u8], shape: Shape) {
         self.bytes.push(bytes);
         self.shape = match self.shape {
             Shape::Nothing => shape,
@@ -160,13 +159,13 @@ impl Told {
     }
 
     fn into_key(self) -> KeyBytes {
-        let mut key = KeyBytes::joined();
+        let mut key = KeyBytes::empty();
         let written = match self.shape {
             Shape::Unsigned(number) => write!(key, "{number}"),
             Shape::Signed(number) => write!(key, "{number}"),
             Shape::Text => {
-                let told = self.bytes.bytes();
-                key.push(&told[1..told.len() - 1]); // without `OTHER`, and without the end
+                let bytes = self.bytes.bytes();
+                key.push(&bytes[1..bytes.len() - 1]); // without `OTHER`, and without the end
                 Ok(())
             }
             Shape::Nothing | Shape::Bytes | Shape::Other => return self.bytes,
@@ -176,35 +175,35 @@ impl Told {
     }
 }
 
-impl Hasher for Told {
+impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
         // A value that begins with `OTHER` must not pass for a text.
         let shape = if bytes.first() == Some(&OTHER) { Shape::Other } else { Shape::Bytes };
-        self.tell(bytes, shape);
+        self.record(bytes, shape);
     }
 
     fn write_u8(&mut self, number: u8) {
         let ends_text = number == 0xff && matches!(self.shape, Shape::Bytes);
-        self.tell(&[number], Shape::Unsigned(number.into()));
+        self.record(&[number], Shape::Unsigned(number.into()));
         if ends_text {
             self.shape = Shape::Text;
         }
     }
 
     fn write_u16(&mut self, number: u16) {
-        self.tell(&number.to_le_bytes(), Shape::Unsigned(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Unsigned(number.into()));
     }
 
     fn write_u32(&mut self, number: u32) {
-        self.tell(&number.to_le_bytes(), Shape::Unsigned(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Unsigned(number.into()));
     }
 
     fn write_u64(&mut self, number: u64) {
-        self.tell(&number.to_le_bytes(), Shape::Unsigned(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Unsigned(number.into()));
     }
 
     fn write_u128(&mut self, number: u128) {
-        self.tell(&number.to_le_bytes(), Shape::Unsigned(number));
+        self.record(&number.to_le_bytes(), Shape::Unsigned(number));
     }
 
     fn write_usize(&mut self, number: usize) {
@@ -212,23 +211,23 @@ impl Hasher for Told {
     }
 
     fn write_i8(&mut self, number: i8) {
-        self.tell(&number.to_le_bytes(), Shape::Signed(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Signed(number.into()));
     }
 
     fn write_i16(&mut self, number: i16) {
-        self.tell(&number.to_le_bytes(), Shape::Signed(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Signed(number.into()));
     }
 
     fn write_i32(&mut self, number: i32) {
-        self.tell(&number.to_le_bytes(), Shape::Signed(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Signed(number.into()));
     }
 
     fn write_i64(&mut self, number: i64) {
-        self.tell(&number.to_le_bytes(), Shape::Signed(number.into()));
+        self.record(&number.to_le_bytes(), Shape::Signed(number.into()));
     }
 
     fn write_i128(&mut self, number: i128) {
-        self.tell(&number.to_le_bytes(), Shape::Signed(number));
+        self.record(&number.to_le_bytes(), Shape::Signed(number));
     }
 
     fn write_isize(&mut self, number: isize) {

@@ -32,7 +32,8 @@ use tidegate_core::{ClockKind, Micros};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::{Clock, ManualClock};
+/// use tidegate::ManualClock;
+/// use tidegate::clock::Clock;
 ///
 /// let clock = ManualClock::new();
 /// let same = clock.clone();
@@ -82,7 +83,7 @@ impl ManualClock {
     /// Moves the clock forward to an instant; it keeps its time if that has passed.
     pub fn advance_to(&self, to: Micros) {
         self.shared.micros.fetch_max(to.get(), Ordering::SeqCst);
-        let due = self.alarms().take_until(to);
+        let due = self.alarms().take_due(to);
         due.into_values().for_each(Waker::wake);
     }
 
@@ -129,7 +130,7 @@ impl Alarms {
     }
 
     /// Removes all alarms that are due at `now`.
-    fn take_until(&mut self, now: Micros) -> BTreeMap<(Micros, u64), Waker> {
+    fn take_due(&mut self, now: Micros) -> BTreeMap<(Micros, u64), Waker> {
         // Split at the last number of this instant, not at the first of the next: the end of the time line has no next.
         let later = self.set.split_off(&(now, u64::MAX));
         std::mem::replace(&mut self.set, later)
@@ -140,7 +141,7 @@ impl Alarms {
 
 impl ManualSleep {
     /// Removes the alarm. The caller drops the waker, without the lock.
-    fn unset(&mut self) -> Option<Waker> {
+    fn cancel(&mut self) -> Option<Waker> {
         let number = self.alarm.take()?;
         self.clock.alarms().set.remove(&(self.until, number))
     }
@@ -150,7 +151,7 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        drop(self.unset());
+        drop(self.cancel());
         let waker = cx.waker().clone();
         let number = {
             let mut alarms = self.clock.alarms();
@@ -166,7 +167,7 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        drop(self.unset());
+        drop(self.cancel());
     }
 }
 

@@ -77,7 +77,7 @@ const SECOND: u64 = 1_000_000 << FRACTION;
 /// No process lives to see the end. Only a wall clock that is far off is later than this.
 const LATEST_START: Micros = Micros::MAX.minus(100 * 366 * 86_400 * 1_000_000);
 /// The pace may be steered by at most a thousandth of what was measured.
-const MOST_STEERING: u64 = 1_000;
+const MAX_STEERING: u64 = 1_000;
 
 #[derive(Debug)]
 struct Steady {
@@ -95,11 +95,11 @@ struct Steady {
     /// A reading is then the high half of a product.
     per_tick: AtomicU64,
     /// The number of ticks after its base at which the pace is to be steered again.
-    lasts: AtomicU64,
+    valid_ticks: AtomicU64,
     /// The same, or 0 if the cycles cannot be trusted.
     ///
     /// Then every reading takes the slow path.
-    at_once: AtomicU64,
+    fast_path_ticks: AtomicU64,
     steering: Mutex<Steering>,
     started: Instant,
     started_at: u64,
@@ -145,16 +145,16 @@ impl Steady {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (started, ticks) = (Instant::now(), counter.ticks());
         let started_at = Micros::from(wall).min(LATEST_START).get() << FRACTION;
-        let per_tick = counter.first_guess();
-        let lasts = ticks_in(SECOND / 16, per_tick);
+        let per_tick = counter.initial_rate();
+        let valid_ticks = ticks_in(SECOND / 16, per_tick);
         Steady {
             done: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             base_ticks: AtomicU64::new(ticks),
             base: AtomicU64::new(started_at),
             per_tick: AtomicU64::new(per_tick),
-            lasts: AtomicU64::new(lasts),
-            at_once: AtomicU64::new(counter.unseen(lasts)),
+            valid_ticks: AtomicU64::new(valid_ticks),
+            fast_path_ticks: AtomicU64::new(counter.fast_path_ticks_for(valid_ticks)),
             steering: Mutex::new(Steering { last: Sample { ticks, system: started_at }, slept: 0 }),
             counter,
             started,
@@ -165,11 +165,11 @@ impl Steady {
     #[inline]
     fn now(&self) -> Micros {
         let done = self.done.load(Ordering::Acquire);
-        let (pace, at_once) = (self.pace(), self.at_once.load(Ordering::Relaxed));
+        let (pace, fast_path_ticks) = (self.pace(), self.fast_path_ticks.load(Ordering::Relaxed));
         // A counter behind its own base, reset while the machine was suspended, seems far ahead of the base.
         let passed = self.counter.cycles.raw().wrapping_sub(pace.base_ticks);
         fence(Ordering::Acquire);
-        if passed >= at_once || self.begun.load(Ordering::Relaxed) != done {
+        if passed >= fast_path_ticks || self.begun.load(Ordering::Relaxed) != done {
             return self.now_and_steer();
         }
         pace.micros_after(passed)
@@ -192,12 +192,12 @@ impl Steady {
     fn now_and_steer(&self) -> Micros {
         loop {
             let done = self.done.load(Ordering::Acquire);
-            let (pace, lasts, ticks) =
-                (self.pace(), self.lasts.load(Ordering::Relaxed), self.counter.ticks());
+            let (pace, valid_ticks, ticks) =
+                (self.pace(), self.valid_ticks.load(Ordering::Relaxed), self.counter.ticks());
             fence(Ordering::Acquire);
             if self.begun.load(Ordering::Relaxed) == done {
                 let passed = ticks.saturating_sub(pace.base_ticks);
-                if passed >= lasts || ticks < pace.base_ticks {
+                if passed >= valid_ticks || ticks < pace.base_ticks {
                     self.steer();
                 }
                 return pace.micros_after(passed);
@@ -211,7 +211,7 @@ impl Steady {
         // A second thread goes on with the old pace, which is good enough for another moment.
         let Ok(mut steering) = self.steering.try_lock() else { return };
         let (sample, pace) = (self.sample(), self.pace());
-        let (next, slept) = steering.onward(sample, pace);
+        let (next, slept) = steering.next_pace(sample, pace);
         self.publish(next);
         *steering = Steering { last: sample, slept };
     }
@@ -222,9 +222,9 @@ impl Steady {
         self.base_ticks.store(next.base_ticks, Ordering::Relaxed);
         self.base.store(next.base, Ordering::Relaxed);
         self.per_tick.store(next.per_tick, Ordering::Relaxed);
-        let lasts = ticks_in(SECOND, next.per_tick);
-        self.lasts.store(lasts, Ordering::Relaxed);
-        self.at_once.store(self.counter.unseen(lasts), Ordering::Relaxed);
+        let valid_ticks = ticks_in(SECOND, next.per_tick);
+        self.valid_ticks.store(valid_ticks, Ordering::Relaxed);
+        self.fast_path_ticks.store(self.counter.fast_path_ticks_for(valid_ticks), Ordering::Relaxed);
         self.done.fetch_add(1, Ordering::Release);
     }
 
@@ -248,7 +248,7 @@ impl Steady {
 
 impl Steering {
     /// The pace from `sample` on, after `pace`, and how long the machine slept in all.
-    fn onward(self, sample: Sample, pace: Pace) -> (Pace, u64) {
+    fn next_pace(self, sample: Sample, pace: Pace) -> (Pace, u64) {
         let here = pace.at(sample.ticks);
         let system = sample.system + self.slept;
         let base_ticks = sample.ticks;
@@ -283,12 +283,12 @@ fn measured_pace(from: Sample, to: Sample, before: u64) -> Option<u64> {
 
 /// The measured pace, changed so that `here` meets `system` a second from now.
 fn steered(measured: u64, here: u64, system: u64) -> u64 {
-    let most = measured / MOST_STEERING;
-    let bend = |apart: u64| {
-        let bend = u128::from(measured) * u128::from(apart) / u128::from(SECOND);
-        u64::try_from(bend).unwrap_or(u64::MAX).min(most)
+    let max = measured / MAX_STEERING;
+    let correction = |apart: u64| {
+        let correction = u128::from(measured) * u128::from(apart) / u128::from(SECOND);
+        u64::try_from(correction).unwrap_or(u64::MAX).min(max)
     };
-    if here > system { measured - bend(here - system) } else { measured + bend(system - here) }
+    if here > system { measured - correction(here - system) } else { measured + correction(system - here) }
 }
 
 fn ticks_in(span: u64, per_tick: u64) -> u64 {
@@ -332,7 +332,7 @@ impl Counter {
     }
 
     /// The first estimate of what a tick is worth.
-    fn first_guess(&self) -> u64 {
+    fn initial_rate(&self) -> u64 {
         let nanos = match self.system {
             None => self.cycles.delta_as_nanos(0, 1 << 40),
             Some(_) => 1 << 40,
@@ -342,9 +342,9 @@ impl Counter {
         u64::try_from((u128::from(nanos) << (FRACTION + 64 - 40)) / 1_000).unwrap_or(u64::MAX)
     }
 
-    /// For how many ticks the fast path may read a pace: `lasts`, or 0 without cycles.
-    fn unseen(&self, lasts: u64) -> u64 {
-        if self.system.is_none() { lasts } else { 0 }
+    /// For how many ticks the fast path may read a pace: `valid_ticks`, or 0 without cycles.
+    fn fast_path_ticks_for(&self, valid_ticks: u64) -> u64 {
+        if self.system.is_none() { valid_ticks } else { 0 }
     }
 }
 
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn steering_never_turns_the_clock_back() {
         let pace = steered(HALF, 1_000 * SECOND, 0);
-        assert_eq!(pace, HALF - HALF / MOST_STEERING);
+        assert_eq!(pace, HALF - HALF / MAX_STEERING);
     }
 
     #[test]
@@ -400,11 +400,11 @@ mod tests {
         let steering = Steering { last: Sample { ticks: 0, system: 0 }, slept: 0 };
         let hour = 3_600 * SECOND;
         let woken = Sample { ticks: 2 * hour, system: SECOND }; // the counter ran on, the system's clock did not
-        let (pace, slept) = steering.onward(woken, steady(0));
+        let (pace, slept) = steering.next_pace(woken, steady(0));
         assert_eq!((pace.at(woken.ticks), pace.per_tick, slept), (hour, HALF, hour - SECOND));
 
         let later = Sample { ticks: 2 * hour + 2 * SECOND, system: 2 * SECOND };
-        let (pace, slept) = Steering { last: woken, slept }.onward(later, pace);
+        let (pace, slept) = Steering { last: woken, slept }.next_pace(later, pace);
         assert_eq!((pace.at(later.ticks), slept), (hour + SECOND, hour - SECOND));
         assert!(pace.per_tick.abs_diff(HALF) < HALF / 1_000_000);
     }
@@ -413,7 +413,7 @@ mod tests {
     fn reset_counter_continues_from_the_system_clock() {
         let steering = Steering { last: Sample { ticks: 1 << 50, system: 0 }, slept: 0 };
         let woken = Sample { ticks: 7, system: 90 * SECOND };
-        let (pace, slept) = steering.onward(woken, Pace { base_ticks: 1 << 50, ..steady(SECOND) });
+        let (pace, slept) = steering.next_pace(woken, Pace { base_ticks: 1 << 50, ..steady(SECOND) });
         assert_eq!((pace.at(7), pace.per_tick, slept), (90 * SECOND, HALF, 0));
     }
 

@@ -20,7 +20,7 @@ use tokio::time::{Duration, Instant};
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
 /// # runtime.block_on(async {
-/// let limiter = Limiter::new(Quota::per_minute(1)).with_clock(TokioClock::new());
+/// let limiter = Limiter::builder(Quota::per_minute(1)).clock(TokioClock::new()).build();
 /// assert!(limiter.check().is_allowed());
 /// assert!(!limiter.check().is_allowed());
 /// tokio::time::sleep(Duration::from_secs(60)).await; // returns immediately: the runtime is paused
@@ -33,7 +33,7 @@ pub struct TokioClock {
 }
 
 /// Longer than any process lives, and in range of every operating system's instants.
-const A_CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 impl TokioClock {
     /// A clock that is at zero now.
@@ -43,7 +43,7 @@ impl TokioClock {
     }
 
     fn instant(&self, at: Micros) -> Instant {
-        self.zero + Duration::from_micros(at.get()).min(A_CENTURY)
+        self.zero + Duration::from_micros(at.get()).min(MAX_DURATION)
     }
 }
 

@@ -1,15 +1,15 @@
-//! # So many at once, for each key
+//! # Concurrency limits per key
 //!
-//! A key needs slots only while somebody uses them. So the entry of a key begins with the first visitor, whether it
-//! gets a permit or waits for one, and ends with the last; a key at rest takes up nothing.
+//! A key needs slots only while there are permits or waiters. So the entry of a key begins with its first request,
+//! whether that gets a permit or waits for one, and ends with the last; an idle key takes no memory.
 //!
 //! ```text
-//!   try_acquire("alice") ──► shard ──► entry: holders 2, slots ▓▓░     the last visitor takes the entry along
+//!   try_acquire("alice") ──► shard ──► entry: holders 2, slots ▓▓░     the last holder removes the entry
 //!                              └────► entry: holders 1, slots ▓░░
 //! ```
 //!
 //! Keys are looked up by reference and never stored: the table keeps fingerprints, as that of
-//! [`KeyedLimiter`](crate::KeyedLimiter) does, and two keys that met by chance would share their slots. Finding the
+//! [`KeyedLimiter`](crate::KeyedLimiter) does, and two keys that collide by chance would share their slots. Finding the
 //! entry takes the lock of its shard for a moment; the slots themselves work as they do without keys.
 
 use std::borrow::Borrow;
@@ -20,74 +20,81 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use super::endings::{Endings, Tally};
 use super::permit::{HeldPermit, PermitSource};
-use super::refused::Refused;
 use super::slots::{Slots, Usage};
 use super::{DEFAULT_MAX_WAITING, acquire};
 use crate::clock::{Clock, SteadyClock};
+use crate::error::{AcquireError, RefusalKind};
 use crate::fingerprint::{AsText, Secrets};
 use crate::gate::Key;
+use crate::request::{Request, Target};
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
-use crate::wait::{Park, Sleep};
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Wait};
 
-/// The cap of a limiter that was not told one.
+/// The default maximum number of keys in use.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
-/// So many locks, so that threads with different keys seldom meet.
+/// The number of locks. With this many, threads with different keys rarely contend.
 const SHARDS: u64 = 64;
-/// A shard with room for more keys than this gives memory back when most of them have gone.
+/// A shard with room for more keys than this shrinks when most of them are gone.
 const LARGE: usize = 256;
 
-/// At most so many at once for each key.
+/// Limits how many operations are in progress for each key.
 ///
 /// ```
-/// use tidegate::{KeyedConcurrencyLimiter, Refused};
+/// use tidegate::KeyedConcurrencyLimiter;
 ///
 /// let uploads = KeyedConcurrencyLimiter::<String>::new(2);
 /// let one = uploads.try_acquire("alice")?; // looked up by &str; no key is stored
 /// let two = uploads.try_acquire("alice")?;
-/// assert_eq!(uploads.try_acquire("alice").unwrap_err(), Refused::Busy { cost: 1, limit: 2 });
+/// assert!(uploads.try_acquire("alice").unwrap_err().is_busy());
 /// assert!(uploads.try_acquire("bob").is_ok());
 ///
 /// drop((one, two));
-/// assert_eq!(uploads.stats().keys, 0); // nobody is at work, so nothing is kept
-/// # Ok::<(), Refused>(())
+/// assert_eq!(uploads.stats().keys, 0); // an idle key takes no memory
+/// # Ok::<(), tidegate::AcquireError>(())
 /// ```
 ///
-/// The verbs are those of [`ConcurrencyLimiter`](crate::ConcurrencyLimiter), and so is what they promise; each key
-/// has a line of its own. At most [`max_keys`](KeyedConcurrencyLimiter::max_keys) keys are in use at once, a million
-/// unless said otherwise; another is refused with [`Refused::TooManyKeys`].
+/// The operations and their guarantees are those of [`ConcurrencyLimiter`](crate::ConcurrencyLimiter); each key has its
+/// own queue. At most [`max_keys`](KeyedConcurrencyLimiterBuilder::max_keys) keys are in use at once, a million by
+/// default; a request for another key is refused with [`is_closed`](AcquireError::is_closed).
 pub struct KeyedConcurrencyLimiter<K: ?Sized, C = SteadyClock> {
-    keys: Arc<Keys>,
+    pub(super) keys: Arc<Keys>,
+    pub(super) clock: C,
+    key: PhantomData<fn(&K)>,
+}
+
+/// Builds a [`KeyedConcurrencyLimiter`]. Made by [`KeyedConcurrencyLimiter::builder`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct KeyedConcurrencyLimiterBuilder<K: ?Sized, C = SteadyClock> {
+    limit: u32,
+    settings: Settings,
     clock: C,
     key: PhantomData<fn(&K)>,
 }
 
-/// A permit's cost, chosen: what [`KeyedConcurrencyLimiter::cost`] returns.
-#[derive(Debug)]
-#[must_use = "a cost does nothing until a verb follows, such as `.try_acquire(key)`"]
-pub struct KeyedConcurrencyCost<'a, K: ?Sized, C = SteadyClock> {
-    limiter: &'a KeyedConcurrencyLimiter<K, C>,
-    cost: u32,
-}
-
-/// Leave to be one of those at work for a key; dropping it makes room for the next. Always owned.
+/// The right to be one of the operations in progress for a key, as [`Permit`](crate::Permit). Always owned.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct KeyedPermit(HeldPermit<KeyGuard>);
+pub struct KeyedPermit(pub(super) HeldPermit<KeyGuard>);
 
-/// A [`KeyedConcurrencyLimiter`] as it was at one moment.
+/// A snapshot of a [`KeyedConcurrencyLimiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyedConcurrencyStats {
-    /// How many may be in use for each key.
+    /// The maximum number of permits in use for each key.
     pub limit: u32,
-    /// How many keys have somebody at work or waiting.
+    /// The number of keys with permits or waiters.
     pub keys: usize,
-    /// What became of the permits that are no more, of all keys.
+    /// How many operations succeeded, were overloaded, or were dropped, for all keys.
     pub endings: Endings,
+}
+
+/// The fingerprint of the key of a request.
+#[derive(Debug)]
+pub struct ConcurrencyKey {
+    pub(super) fingerprint: u64,
 }
 
 /// The keys that are in use.
@@ -113,281 +120,129 @@ type Shard = Mutex<HashMap<u64, Entry, BuildHasherDefault<IdentityHasher>>>;
 #[derive(Debug)]
 struct Entry {
     slots: Arc<Slots>,
-    /// Permits, and those who wait for one.
+    /// The number of permits and waiters.
     holders: usize,
-    bell: Option<WakeSlot>,
+    registered: Option<RegisteredWaker>,
 }
 
-/// Who is to be woken when permits come back, without being given any: somebody who waits elsewhere, in a policy's line,
-/// and by its number there.
+/// The waker of a policy's waiter, with the waiter's number there.
+///
+/// It is woken when permits are released, and then competes for them.
 #[derive(Debug)]
-struct WakeSlot {
+struct RegisteredWaker {
     number: u64,
     waker: Waker,
 }
 
-/// Keeps the entry of a key from vanishing.
+/// Keeps the entry of a key from being removed.
 #[derive(Debug)]
 pub(crate) struct KeyGuard {
     keys: Arc<Keys>,
     fingerprint: u64,
     slots: Arc<Slots>,
-    /// It was a permit, which has come back: the bell is to be rung.
-    refunded: bool,
+    /// Whether a permit was released: the registered waiter is to be woken.
+    released: bool,
 }
 
-/// A fingerprint is a hash already.
+/// Returns the `u64` unchanged: a fingerprint already is a hash.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 
 impl<K: ?Sized> KeyedConcurrencyLimiter<K> {
-    /// So many at once for each key, on the steady clock; up to 65,536 may wait for each.
+    /// Creates a limiter of `limit` operations for each key, on the steady clock.
     #[must_use]
     pub fn new(limit: u32) -> Self {
+        KeyedConcurrencyLimiter::builder(limit).build()
+    }
+
+    /// Starts to build a limiter with another clock or other bounds.
+    pub fn builder(limit: u32) -> KeyedConcurrencyLimiterBuilder<K> {
         let settings = Settings { max_keys: DEFAULT_MAX_KEYS, max_waiting: DEFAULT_MAX_WAITING };
-        let keys = Arc::new(Keys::new(limit, settings));
-        KeyedConcurrencyLimiter { keys, clock: SteadyClock::new(), key: PhantomData }
+        KeyedConcurrencyLimiterBuilder { limit, settings, clock: SteadyClock::new(), key: PhantomData }
     }
 }
 
-impl<K: ?Sized, C> KeyedConcurrencyLimiter<K, C> {
-    /// A limiter like this one for at most `max_keys` keys at once (at least one), as if never used.
+impl<K: ?Sized, C: Clock> KeyedConcurrencyLimiterBuilder<K, C> {
+    /// The maximum number of keys in use, at least 1; a million by default.
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.settings.max_keys = max_keys.max(1);
+        self
+    }
+
+    /// The maximum number of waiters of one key; 65,536 by default. With 0 no request waits.
+    pub fn max_waiting(mut self, max_waiting: usize) -> Self {
+        self.settings.max_waiting = max_waiting;
+        self
+    }
+
+    /// Uses another clock. It is read for timeouts only.
+    pub fn clock<D: Clock>(self, clock: D) -> KeyedConcurrencyLimiterBuilder<K, D> {
+        let KeyedConcurrencyLimiterBuilder { limit, settings, key, .. } = self;
+        KeyedConcurrencyLimiterBuilder { limit, settings, clock, key }
+    }
+
+    /// Builds the limiter.
     #[must_use]
-    pub fn max_keys(self, max_keys: usize) -> Self {
-        let settings = Settings { max_keys: max_keys.max(1), ..self.keys.settings };
-        KeyedConcurrencyLimiter { keys: self.keys.like(settings), ..self }
+    pub fn build(self) -> KeyedConcurrencyLimiter<K, C> {
+        let KeyedConcurrencyLimiterBuilder { limit, settings, clock, key } = self;
+        KeyedConcurrencyLimiter { keys: Arc::new(Keys::new(limit, settings)), clock, key }
     }
+}
 
-    /// A limiter like this one in which at most `max_waiting` wait for each key, as if never used. With 0 nobody waits.
-    #[must_use]
-    pub fn max_waiting(self, max_waiting: usize) -> Self {
-        let settings = Settings { max_waiting, ..self.keys.settings };
-        KeyedConcurrencyLimiter { keys: self.keys.like(settings), ..self }
-    }
-
-    /// A limiter like this one on another clock, as if never used. The clock is for time-outs only.
-    #[must_use]
-    pub fn with_clock<D: Clock>(self, clock: D) -> KeyedConcurrencyLimiter<K, D> {
-        KeyedConcurrencyLimiter { keys: self.keys.like(self.keys.settings), clock, key: PhantomData }
-    }
-
-    /// The verbs for a permit that takes up more than one of the limit.
-    #[inline]
-    pub fn cost(&self, cost: u32) -> KeyedConcurrencyCost<'_, K, C> {
-        KeyedConcurrencyCost { limiter: self, cost }
-    }
-
-    /// A permit for `key`, if one is free and nobody waits for the same key. Never waits.
+impl<K: ?Sized, C: Clock> KeyedConcurrencyLimiter<K, C> {
+    /// Takes a permit for `key` if one is free and no request for the same key waits. Never waits.
     ///
     /// # Errors
     ///
-    /// [`Refused::Busy`]; [`Refused::TooManyKeys`]; [`Refused::Never`] if the cost exceeds the limit.
-    pub fn try_acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedPermit, Refused>
+    /// [`AcquireError`] with [`is_busy`](AcquireError::is_busy), or with [`is_closed`](AcquireError::is_closed) if there
+    /// is no room for another key.
+    pub fn try_acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedPermit, AcquireError>
     where
         K: Borrow<Q>,
     {
-        self.cost(1).try_acquire(key)
+        self.request(key).try_acquire()
     }
 
-    /// A permit for `key`, waiting in the key's line until it is there.
+    /// Waits in the queue of `key`, as a task of any runtime, for a permit. See [`Request::acquire`].
     ///
     /// # Errors
     ///
-    /// [`Refused::LineFull`]; [`Refused::TooManyKeys`]; [`Refused::Never`] if the cost exceeds the limit.
-    ///
-    /// # Cancel safety
-    ///
-    /// The future may be dropped at any point, as that of
-    /// [`ConcurrencyLimiter::acquire`](crate::ConcurrencyLimiter::acquire).
-    pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedPermit, Refused>
+    /// [`AcquireError`] if the queue of the key is full, or there is no room for another key.
+    pub async fn acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedPermit, AcquireError>
     where
         K: Borrow<Q>,
     {
-        self.cost(1).acquire(key).await
+        self.request(key).acquire().await
     }
 
-    /// A permit for `key`, waiting for at most so long. On the [`SteadyClock`] this needs the feature `tokio`.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](KeyedConcurrencyLimiter::acquire), and [`Refused::TimedOut`].
-    ///
-    /// # Panics
-    ///
-    /// On the steady clock, if it has to wait outside a tokio runtime with timers.
-    pub async fn acquire_timeout<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-        C: Sleep,
-    {
-        self.cost(1).acquire_timeout(key, timeout).await
-    }
-
-    /// A permit for `key`, blocking this thread until it is there.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](KeyedConcurrencyLimiter::acquire).
-    pub fn acquire_blocking<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyedPermit, Refused>
+    /// Begins a request for `key`, for everything beyond [`try_acquire`](KeyedConcurrencyLimiter::try_acquire) and
+    /// [`acquire`](KeyedConcurrencyLimiter::acquire).
+    pub fn request<Q: Hash + ?Sized>(&self, key: &Q) -> Request<'_, Self>
     where
         K: Borrow<Q>,
     {
-        self.cost(1).acquire_blocking(key)
+        Request::new(self, ConcurrencyKey { fingerprint: self.keys.secrets.fingerprint(key) })
     }
 
-    /// A permit for `key`, blocking this thread for at most so long.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](KeyedConcurrencyLimiter::acquire), and [`Refused::TimedOut`].
-    pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
-        &self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-        C: Park,
-    {
-        self.cost(1).acquire_blocking_timeout(key, timeout)
-    }
-
-    /// Puts another limit in force for all keys and all clones, as
+    /// Replaces the limit for all keys and all clones, as
     /// [`ConcurrencyLimiter::resize`](crate::ConcurrencyLimiter::resize) does.
     pub fn resize(&self, limit: u32) {
         self.keys.resize(limit);
     }
 
-    /// How many keys are in use, and how the work under permits has ended.
+    /// The number of keys in use, and how many operations succeeded, were overloaded, or were dropped.
     #[must_use]
     pub fn stats(&self) -> KeyedConcurrencyStats {
         let Keys { limit, in_use, tally, .. } = &*self.keys;
         let keys = in_use.load(Ordering::Relaxed);
         KeyedConcurrencyStats { limit: limit.load(Ordering::Relaxed), keys, endings: tally.endings() }
     }
-}
 
-impl<K: ?Sized, C> KeyedConcurrencyCost<'_, K, C> {
-    /// As [`KeyedConcurrencyLimiter::try_acquire`].
+    /// Begins a request for the key of a [`Part`](crate::gate::Part).
     ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn try_acquire<Q: Hash + ?Sized>(self, key: &Q) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-    {
-        acquire::try_acquire(self.guard(key)?, self.cost).map(KeyedPermit)
-    }
-
-    /// As [`KeyedConcurrencyLimiter::acquire`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub async fn acquire<Q: Hash + ?Sized>(self, key: &Q) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-    {
-        acquire::wait(self.guard(key)?, self.cost).await.map(KeyedPermit)
-    }
-
-    /// As [`KeyedConcurrencyLimiter::acquire_timeout`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    ///
-    /// # Panics
-    ///
-    /// See there.
-    pub async fn acquire_timeout<Q: Hash + ?Sized>(
-        self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-        C: Sleep,
-    {
-        let guard = self.guard(key)?;
-        acquire::wait_timeout(guard, self.cost, &self.limiter.clock, timeout).await.map(KeyedPermit)
-    }
-
-    /// As [`KeyedConcurrencyLimiter::acquire_blocking`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn acquire_blocking<Q: Hash + ?Sized>(self, key: &Q) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-    {
-        acquire::wait_blocking(self.guard(key)?, self.cost).map(KeyedPermit)
-    }
-
-    /// As [`KeyedConcurrencyLimiter::acquire_blocking_timeout`].
-    ///
-    /// # Errors
-    ///
-    /// See there.
-    pub fn acquire_blocking_timeout<Q: Hash + ?Sized>(
-        self,
-        key: &Q,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        K: Borrow<Q>,
-        C: Park,
-    {
-        let guard = self.guard(key)?;
-        acquire::wait_blocking_timeout(guard, self.cost, &self.limiter.clock, timeout).map(KeyedPermit)
-    }
-
-    fn guard<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyGuard, Refused>
-    where
-        K: Borrow<Q>,
-    {
-        Keys::guard(&self.limiter.keys, self.limiter.keys.secrets.fingerprint(key))
-    }
-}
-
-impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
-    /// For the key of a request, which is the same as the text.
-    pub(crate) fn try_acquire_key(&self, key: Key<'_>, cost: u32) -> Result<KeyedPermit, Refused> {
-        KeyedPermit::try_of(Keys::guard(&self.keys, self.keys.fingerprint_of(key))?, cost)
-    }
-
-    /// The same, waiting as a task for at most so long.
-    pub(crate) async fn acquire_key(
-        &self,
-        key: Key<'_>,
-        cost: u32,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        C: Sleep,
-    {
-        let guard = Keys::guard(&self.keys, self.keys.fingerprint_of(key))?;
-        acquire::wait_timeout(guard, cost, &self.clock, timeout).await.map(KeyedPermit)
-    }
-
-    /// The same, for a thread.
-    pub(crate) fn acquire_key_blocking(
-        &self,
-        key: Key<'_>,
-        cost: u32,
-        timeout: Duration,
-    ) -> Result<KeyedPermit, Refused>
-    where
-        C: Park,
-    {
-        let guard = Keys::guard(&self.keys, self.keys.fingerprint_of(key))?;
-        acquire::wait_blocking_timeout(guard, cost, &self.clock, timeout).map(KeyedPermit)
+    /// A `Part` key and a `str` with the same bytes have the same fingerprint.
+    pub(crate) fn request_for(&self, key: Key<'_>) -> Request<'_, Self> {
+        Request::new(self, ConcurrencyKey { fingerprint: self.keys.fingerprint_of(key) })
     }
 
     pub(crate) fn now(&self) -> Micros {
@@ -395,18 +250,22 @@ impl<K: ?Sized + Borrow<str>, C: Clock> KeyedConcurrencyLimiter<K, C> {
     }
 }
 
+impl<'a, K: ?Sized, C> Target<'a> for KeyedConcurrencyLimiter<K, C> {
+    type Key = ConcurrencyKey;
+}
+
 impl KeyedPermit {
-    /// How many of the key's limit are free.
+    /// Returns how many permits of the key are free.
     pub(crate) fn free(&self) -> u64 {
         self.0.source().map_or(0, |guard| guard.usage().free())
     }
 
-    /// For one who has come to the key.
-    pub(crate) fn try_of(guard: KeyGuard, cost: u32) -> Result<Self, Refused> {
+    /// Takes a permit of the key that `guard` keeps, without waiting.
+    pub(crate) fn try_of(guard: KeyGuard, cost: u32) -> Result<Self, RefusalKind> {
         acquire::try_acquire(guard, cost).map(KeyedPermit)
     }
 
-    /// How many of the key's limit this permit takes up.
+    /// How much of the limit of the key this permit takes.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.0.cost()
@@ -430,13 +289,13 @@ impl fmt::Debug for KeyedPermit {
 }
 
 impl<K: ?Sized, C: Clone> Clone for KeyedConcurrencyLimiter<K, C> {
-    /// Another handle on the same slots.
+    /// Another handle on the same limiter.
     fn clone(&self) -> Self {
         KeyedConcurrencyLimiter { keys: self.keys.clone(), clock: self.clock.clone(), key: PhantomData }
     }
 }
 
-impl<K: ?Sized, C: fmt::Debug> fmt::Debug for KeyedConcurrencyLimiter<K, C> {
+impl<K: ?Sized, C: Clock + fmt::Debug> fmt::Debug for KeyedConcurrencyLimiter<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedConcurrencyLimiter")
             .field("stats", &self.stats())
@@ -448,7 +307,7 @@ impl<K: ?Sized, C: fmt::Debug> fmt::Debug for KeyedConcurrencyLimiter<K, C> {
 // === impl Keys ===
 
 impl Keys {
-    /// With the usual settings.
+    /// Creates an empty table with the default length of queues.
     pub(crate) fn with_limit(limit: u32, max_keys: usize) -> Self {
         Keys::new(limit, Settings { max_keys, max_waiting: DEFAULT_MAX_WAITING })
     }
@@ -469,43 +328,39 @@ impl Keys {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Nobody's yet, with other settings.
-    fn like(&self, settings: Settings) -> Arc<Self> {
-        Arc::new(Keys::new(self.limit(), settings))
-    }
-
-    /// The fingerprint of a request's key, the same as that of a text.
+    /// Returns the fingerprint of a `Part` key, which is that of a `str` with the same bytes.
     pub(crate) fn fingerprint_of(&self, key: Key<'_>) -> u64 {
         self.secrets.fingerprint(&AsText(key.bytes()))
     }
 
-    /// Comes to the key with this fingerprint, and opens its entry if nobody is there.
-    pub(crate) fn guard(keys: &Arc<Keys>, fingerprint: u64) -> Result<KeyGuard, Refused> {
+    /// Registers a holder of the key with this fingerprint, and creates its entry if there is none.
+    pub(crate) fn guard(keys: &Arc<Keys>, fingerprint: u64) -> Result<KeyGuard, RefusalKind> {
         let slots = match keys.shard(fingerprint).entry(fingerprint) {
             Found::Occupied(mut found) => {
                 found.get_mut().holders += 1;
                 found.get().slots.clone()
             }
             Found::Vacant(vacant) => {
-                keys.make_room()?;
+                keys.count_new_key()?;
                 let slots = Arc::new(keys.slots());
-                vacant.insert(Entry { slots: slots.clone(), holders: 1, bell: None });
+                vacant.insert(Entry { slots: slots.clone(), holders: 1, registered: None });
                 slots
             }
         };
-        Ok(KeyGuard { keys: keys.clone(), fingerprint, slots, refunded: false })
+        Ok(KeyGuard { keys: keys.clone(), fingerprint, slots, released: false })
     }
 
     fn slots(&self) -> Slots {
         Slots::new(self.limit(), self.settings.max_waiting)
     }
 
-    fn make_room(&self) -> Result<(), Refused> {
+    /// Counts one more key in use, unless the maximum is reached.
+    fn count_new_key(&self) -> Result<(), RefusalKind> {
         let max_keys = self.settings.max_keys;
         let one_more = |keys| if keys < max_keys { Some(keys + 1) } else { None };
         match self.in_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Refused::TooManyKeys { max_keys }),
+            Err(_) => Err(RefusalKind::TooManyKeys { retry_after: Wait::default() }),
         }
     }
 
@@ -522,71 +377,73 @@ impl Keys {
         let _one_at_a_time = lock(&self.resizing);
         self.limit.store(limit, Ordering::Relaxed);
         for shard in &self.shards {
-            // Whoever comes later finds the new limit. Those who are woken may leave their keys, and need the lock
-            // for it.
+            // Later requests find the new limit. Waiters that are woken may release their keys, which takes the lock.
             let there: Vec<_> = lock(shard).values().map(|entry| entry.slots.clone()).collect();
             there.iter().for_each(|slots| slots.resize(limit));
-            // Only now: whoever is woken finds the new limit.
-            let bells: Vec<_> = lock(shard).values_mut().filter_map(|entry| entry.bell.take()).collect();
-            bells.into_iter().for_each(WakeSlot::ring);
+            // Only now: a waiter that is woken finds the new limit.
+            let registered: Vec<_> =
+                lock(shard).values_mut().filter_map(|entry| entry.registered.take()).collect();
+            registered.into_iter().for_each(RegisteredWaker::wake);
         }
     }
 
-    /// Lets a visitor of a key go, and tells whom to wake if a permit has come back with it.
-    fn leave(&self, fingerprint: u64, refunded: bool) -> Option<WakeSlot> {
+    /// Removes a holder of a key, and returns the waiter to wake if a permit was released.
+    fn leave(&self, fingerprint: u64, released: bool) -> Option<RegisteredWaker> {
         let mut shard = self.shard(fingerprint);
         let Found::Occupied(mut found) = shard.entry(fingerprint) else { return None };
         let entry = found.get_mut();
         entry.holders -= 1;
-        let bell = if refunded { entry.bell.take() } else { None };
+        let registered = if released { entry.registered.take() } else { None };
         if entry.holders == 0 {
             found.remove();
             self.in_use.fetch_sub(1, Ordering::Relaxed);
-            // Many keys at once must not take memory for ever.
+            // Many keys in use for a moment must not take memory for ever.
             if shard.capacity() > LARGE && shard.len() < shard.capacity() / 8 {
                 let room = 2 * shard.len();
                 shard.shrink_to(room);
             }
         }
-        bell
+        registered
     }
 }
 
-impl WakeSlot {
-    fn ring(self) {
+impl RegisteredWaker {
+    fn wake(self) {
         self.waker.wake();
     }
 }
 
-// === impl Visit ===
+// === impl KeyGuard ===
 
 impl KeyGuard {
     pub(crate) fn usage(&self) -> Usage {
         self.slots.usage()
     }
 
-    /// Has `waker` woken once when a permit of this key comes back, or the limit changes. Who looks at the slots after
-    /// this has not missed it: who gives back does so before it takes the lock that this takes.
+    /// Registers `waker` to be woken once, when a permit of this key is released or the limit changes.
     ///
-    /// There is one bell, for the first in line. Who has believed to be the first, and has been overtaken by somebody with
-    /// a lower number before it came here, leaves that one's bell alone: it could not use the permit it would be woken for.
+    /// A waiter that reads the slots after `set_waker` misses no release: a release returns its slots before it locks the
+    /// shard, and `set_waker` holds the same lock.
+    ///
+    /// A key stores one waker, of the waiter with the lowest number. A waiter with a higher number does not replace it,
+    /// because it could not use the permit yet.
     pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
-        self.put_waker(|bell| match bell {
+        self.put_waker(|slot| match slot {
             Some(first) if first.number < number => None,
-            bell => bell.replace(WakeSlot { number, waker: waker.clone() }),
+            slot => slot.replace(RegisteredWaker { number, waker: waker.clone() }),
         });
     }
 
-    /// Takes the bell away again, unless it is somebody else's by now.
+    /// Removes the registration, unless another waiter has replaced it.
     pub(crate) fn take_waker(&self, number: u64) {
-        self.put_waker(|bell| bell.take_if(|bell| bell.number == number));
+        self.put_waker(|slot| slot.take_if(|slot| slot.number == number));
     }
 
-    fn put_waker(&self, put: impl FnOnce(&mut Option<WakeSlot>) -> Option<WakeSlot>) {
+    fn put_waker(&self, put: impl FnOnce(&mut Option<RegisteredWaker>) -> Option<RegisteredWaker>) {
         let mut shard = self.keys.shard(self.fingerprint);
-        let before = shard.get_mut(&self.fingerprint).and_then(|entry| put(&mut entry.bell));
+        let before = shard.get_mut(&self.fingerprint).and_then(|entry| put(&mut entry.registered));
         drop(shard);
-        drop(before); // without the lock: a waker may run anything
+        drop(before); // without the lock: a waker may run arbitrary code
     }
 }
 
@@ -599,20 +456,20 @@ impl PermitSource for KeyGuard {
         &self.keys.tally
     }
 
-    fn refunded(&mut self) {
-        self.refunded = true;
+    fn released(&mut self) {
+        self.released = true;
     }
 }
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
-        if let Some(bell) = self.keys.leave(self.fingerprint, self.refunded) {
-            bell.ring();
+        if let Some(registered) = self.keys.leave(self.fingerprint, self.released) {
+            registered.wake();
         }
     }
 }
 
-// === impl AsItIs ===
+// === impl IdentityHasher ===
 
 impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {
@@ -634,12 +491,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Wake, Waker};
 
-    use super::KeyedConcurrencyLimiter;
+    use super::{KeyedConcurrencyLimiter, Keys};
 
     #[derive(Default)]
-    struct Rung(AtomicUsize);
+    struct Wakes(AtomicUsize);
 
-    impl Wake for Rung {
+    impl Wake for Wakes {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -660,16 +517,17 @@ mod tests {
     fn waker_of_the_lowest_number_is_kept() {
         let limiter = KeyedConcurrencyLimiter::<str>::new(1);
         let permit = limiter.try_acquire("a").expect("free");
-        let guard = limiter.cost(1).guard("a").expect("room");
-        let [first, late] = [0, 1].map(|_| Arc::new(Rung::default()));
+        let fingerprint = limiter.keys.secrets.fingerprint("a");
+        let guard = Keys::guard(&limiter.keys, fingerprint).expect("room");
+        let [first, late] = [0, 1].map(|_| Arc::new(Wakes::default()));
         guard.set_waker(3, &Waker::from(first.clone()));
-        guard.set_waker(5, &Waker::from(late.clone())); // it was overtaken, and does not know it yet
+        guard.set_waker(5, &Waker::from(late.clone())); // it was overtaken, and has not noticed yet
         guard.take_waker(5);
         drop(permit);
-        assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [1, 0]);
+        assert_eq!([&first, &late].map(|wakes| wakes.0.load(Ordering::Relaxed)), [1, 0]);
         guard.set_waker(5, &Waker::from(late.clone()));
-        guard.set_waker(3, &Waker::from(first.clone())); // who comes before takes it over
+        guard.set_waker(3, &Waker::from(first.clone())); // a lower number replaces it
         drop(limiter.try_acquire("a").expect("free"));
-        assert_eq!([&first, &late].map(|rung| rung.0.load(Ordering::Relaxed)), [2, 0]);
+        assert_eq!([&first, &late].map(|wakes| wakes.0.load(Ordering::Relaxed)), [2, 0]);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) trait PermitSource {
     /// Called after slots were returned.
     ///
     /// The source of a keyed limiter then wakes the registered waiter when it is dropped.
-    fn refunded(&mut self) {}
+    fn released(&mut self) {}
 }
 
 /// Slots that stay taken until this value is dropped.
@@ -72,7 +72,7 @@ impl<H: PermitSource> Drop for HeldPermit<H> {
         if let Some(source) = &mut self.source {
             source.tally().count(self.ending);
             source.slots().give_back(self.cost);
-            source.refunded();
+            source.released();
         }
     }
 }
@@ -86,14 +86,14 @@ impl Permit<'_> {
         self.0.cost()
     }
 
-    /// Ends the work as successful, and frees the permit. Counted in [`Endings`](crate::Endings).
+    /// Ends the work as successful, and frees the permit. Counted in [`Endings`](crate::stats::Endings).
     pub fn succeeded(self) {
         self.0.succeeded();
     }
 
     /// Ends the work as rejected or timed out by an overloaded service, and frees the permit.
     ///
-    /// Counted in [`Endings`](crate::Endings).
+    /// Counted in [`Endings`](crate::stats::Endings).
     pub fn overloaded(self) {
         self.0.overloaded();
     }

@@ -28,9 +28,9 @@
 use std::task::{Context, Poll, Waker};
 
 use super::endings::Tally;
-use super::refused::Refused;
+use crate::error::RefusalKind;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
-use crate::wait::{QueueExit, QueuePoll, Ticket, WaitQueue};
+use crate::wait::{QueueExit, QueuePoll, QueueTicket, WaitQueue};
 
 /// A limited number of slots, and the waiters for them.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Slots {
     hot: Hot,
     /// Changed only under the lock of the queue.
     limit: AtomicU32,
-    line: Mutex<WaitQueue<u32, Verdict>>,
+    queue: Mutex<WaitQueue<u32, Verdict>>,
 }
 
 /// The fields that every permit touches, in a cache line of their own.
@@ -65,7 +65,7 @@ enum Verdict {
 pub(crate) struct Acquiring<'a> {
     slots: &'a Slots,
     cost: u32,
-    ticket: Option<Ticket>,
+    ticket: Option<QueueTicket>,
 }
 
 /// A snapshot of the slots.
@@ -82,13 +82,13 @@ impl Usage {
     }
 
     /// Why a request for `cost` slots would be refused without waiting; `None` if it would not.
-    pub(crate) fn refusal(&self, cost: u32) -> Option<Refused> {
+    pub(crate) fn refusal(&self, cost: u32) -> Option<RefusalKind> {
         let Usage { limit, waiting, .. } = *self;
         if !can_ever(cost, limit) {
-            return Some(Refused::Never { cost, limit });
+            return Some(RefusalKind::Never { cost, limit: limit.into() });
         }
         let there = cost == 0 || waiting == 0 && self.free() >= u64::from(cost);
-        (!there).then_some(Refused::Busy { cost, limit })
+        (!there).then_some(RefusalKind::Busy { cost, limit })
     }
 }
 
@@ -111,7 +111,7 @@ impl Slots {
         Slots {
             hot: Hot { word: AtomicU64::new(units(limit)), tally: Tally::default() },
             limit: AtomicU32::new(limit),
-            line: Mutex::new(WaitQueue::new(max_waiting)),
+            queue: Mutex::new(WaitQueue::new(max_waiting)),
         }
     }
 
@@ -122,10 +122,6 @@ impl Slots {
 
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn max_waiting(&self) -> usize {
-        self.lock().max_waiting()
     }
 
     /// Takes `cost` slots if they are free and there are no waiters.
@@ -152,7 +148,7 @@ impl Slots {
     /// Applies another limit, and wakes the waiters that can now proceed.
     pub(crate) fn resize(&self, limit: u32) {
         {
-            let _line = self.lock();
+            let _queue = self.lock();
             let before = self.limit.swap(limit, Ordering::Relaxed);
             // One step, so that no thread sees the old limit removed before the new one is added. Wrapping is intended.
             let difference = units(limit).wrapping_sub(units(before));
@@ -162,17 +158,21 @@ impl Slots {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let line = self.lock();
+        let queue = self.lock();
         let limit = self.limit();
         let in_use = i64::from(limit) - free(self.hot.word.load(Ordering::Relaxed));
-        Usage { limit, in_use: in_use.unsigned_abs(), waiting: line.len() }
+        Usage { limit, in_use: in_use.unsigned_abs(), waiting: queue.len() }
     }
 
     /// Why a request for `cost` slots was refused without waiting.
     #[cold]
-    pub(crate) fn refusal(&self, cost: u32) -> Refused {
+    pub(crate) fn refusal(&self, cost: u32) -> RefusalKind {
         let limit = self.limit();
-        if can_ever(cost, limit) { Refused::Busy { cost, limit } } else { Refused::Never { cost, limit } }
+        if can_ever(cost, limit) {
+            RefusalKind::Busy { cost, limit }
+        } else {
+            RefusalKind::Never { cost, limit: limit.into() }
+        }
     }
 
     #[inline]
@@ -181,7 +181,7 @@ impl Slots {
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitQueue<u32, Verdict>> {
-        lock(&self.line)
+        lock(&self.queue)
     }
 
     /// Wakes every waiter that can proceed.
@@ -195,8 +195,8 @@ impl Slots {
 
     /// Dequeues the first waiter if enough slots are free by now.
     fn call_next(&self) -> Option<Waker> {
-        let mut line = self.lock();
-        let (cost, limit) = (*line.first()?, self.limit());
+        let mut queue = self.lock();
+        let (cost, limit) = (*queue.first()?, self.limit());
         let verdict = if !can_ever(cost, limit) {
             Verdict::Never { limit }
         } else if free(self.hot.word.load(Ordering::Acquire)) >= i64::from(cost) {
@@ -206,37 +206,37 @@ impl Slots {
         } else {
             return None;
         };
-        let waker = line.wake_first(verdict);
-        self.note_who_waits(&line);
+        let waker = queue.wake_first(verdict);
+        self.clear_waiting_bit_if_empty(&queue);
         waker
     }
 
     /// Clears the bit if there are no waiters any more. Call under the lock.
-    fn note_who_waits(&self, line: &WaitQueue<u32, Verdict>) {
-        if line.len() == 0 {
+    fn clear_waiting_bit_if_empty(&self, queue: &WaitQueue<u32, Verdict>) {
+        if queue.len() == 0 {
             self.hot.word.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
     /// Takes `cost` slots or joins the queue; `None` if the slots were taken.
-    fn take_or_join(&self, cost: u32, waker: Waker) -> Result<Option<Ticket>, Refused> {
-        let mut line = self.lock();
+    fn take_or_join(&self, cost: u32, waker: Waker) -> Result<Option<QueueTicket>, RefusalKind> {
+        let mut queue = self.lock();
         let limit = self.limit();
         if !can_ever(cost, limit) {
-            return Err(Refused::Never { cost, limit });
+            return Err(RefusalKind::Never { cost, limit: limit.into() });
         }
-        let max_waiting = line.max_waiting();
+        let max_waiting = queue.max_waiting();
         if self.try_take(cost) {
             return Ok(None);
         }
-        if line.is_full() {
-            return Err(Refused::LineFull { max_waiting });
+        if queue.is_full() {
+            return Err(RefusalKind::QueueFull { max_waiting });
         }
         if !self.set_waiting(cost) {
             return Ok(None);
         }
-        let ticket = line.join(cost, waker);
-        ticket.map(Some).ok_or(Refused::LineFull { max_waiting })
+        let ticket = queue.join(cost, waker);
+        ticket.map(Some).ok_or(RefusalKind::QueueFull { max_waiting })
     }
 
     /// Sets the bit; if `cost` slots come free meanwhile, takes them and returns `false`.
@@ -257,11 +257,11 @@ impl Slots {
 
     /// Leaves the queue. The waiter behind may then be able to proceed.
     #[cold]
-    fn leave(&self, ticket: &Ticket, cost: u32) {
+    fn leave(&self, ticket: &QueueTicket, cost: u32) {
         let left = {
-            let mut line = self.lock();
-            let left = line.leave(ticket);
-            self.note_who_waits(&line);
+            let mut queue = self.lock();
+            let left = queue.leave(ticket);
+            self.clear_waiting_bit_if_empty(&queue);
             left
         };
         match left {
@@ -291,7 +291,7 @@ impl<'a> Acquiring<'a> {
     }
 
     /// Ready when the slots are taken, or can never be.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RefusalKind>> {
         match &self.ticket {
             None => self.join(cx.waker().clone()),
             Some(ticket) => {
@@ -301,7 +301,7 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    fn join(&mut self, waker: Waker) -> Poll<Result<(), Refused>> {
+    fn join(&mut self, waker: Waker) -> Poll<Result<(), RefusalKind>> {
         self.ticket = match self.slots.take_or_join(self.cost, waker) {
             Ok(None) => return Poll::Ready(Ok(())),
             Err(refused) => return Poll::Ready(Err(refused)),
@@ -310,7 +310,7 @@ impl<'a> Acquiring<'a> {
         Poll::Pending
     }
 
-    fn answer(&mut self, asked: QueuePoll<Verdict>) -> Poll<Result<(), Refused>> {
+    fn answer(&mut self, asked: QueuePoll<Verdict>) -> Poll<Result<(), RefusalKind>> {
         let verdict = match asked {
             QueuePoll::Called(verdict) => verdict,
             QueuePoll::Waiting(before) => {
@@ -321,7 +321,7 @@ impl<'a> Acquiring<'a> {
         self.ticket = None;
         Poll::Ready(match verdict {
             Verdict::Granted => Ok(()),
-            Verdict::Never { limit } => Err(Refused::Never { cost: self.cost, limit }),
+            Verdict::Never { limit } => Err(RefusalKind::Never { cost: self.cost, limit: limit.into() }),
         })
     }
 }

@@ -1,12 +1,13 @@
 //! # Every limiter is a gate
 //!
-//! One with a single rule, number 0, that decides on one part at a time.
+//! A gate with a single rule, number 0, that decides one part at a time.
 
 use std::borrow::Borrow;
 
 use super::{Admission, Answer, AnyPermit, Gate, InvalidRequest, Part, Permits, Remaining, only_part};
 use crate::clock::Clock;
-use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Refused, refusal};
+use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, refused};
+use crate::error::{AcquireError, RefusalKind};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
 use crate::pacer::Pacer;
@@ -19,14 +20,14 @@ fn ready<'a>(
     Answer::Ready(only_part(request).and_then(admit))
 }
 
-/// There is one state, whatever the key.
+/// There is one state. The key plays no part.
 impl<A, C> Gate for Limiter<A, C>
 where
     A: Algorithm + Send + Sync,
     C: Clock + Send + Sync,
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
-        ready(request, |part| Ok(Admission::without_permits(self.cost(part.cost).check())))
+        ready(request, |part| Ok(Admission::without_permits(self.request().cost(part.cost).check())))
     }
 
     #[inline]
@@ -44,7 +45,7 @@ where
     }
 }
 
-/// For keys of text: a request's key is the same as the text.
+/// For keys of text: the key of a part equals the text.
 impl<K, A, C> Gate for KeyedLimiter<K, A, C>
 where
     K: Borrow<str> + ?Sized,
@@ -55,7 +56,7 @@ where
         ready(request, |part| Ok(Admission::without_permits(self.check_key(part.key, part.cost))))
     }
 
-    #[inline(always)] // where the key is known to be short, the rest of making a fingerprint is left out
+    #[inline(always)] // for a key of known length the compiler leaves out most of the fingerprint
     fn passes(&self, request: &[Part<'_>]) -> bool {
         match only_part(request) {
             Ok(part) => self.pass_fast(part.key, part.cost).is_some(),
@@ -74,11 +75,12 @@ where
     }
 }
 
-/// There are the same slots, whatever the key. The permit is in the admission.
+/// There is one set of slots. The key plays no part. The permit is in the admission.
 impl<C: Clock + Send + Sync> Gate for ConcurrencyLimiter<C> {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| {
-            let permit = self.cost(part.cost).try_acquire().map(|permit| permit.into_owned().into());
+            let permit = self.request().cost(part.cost).try_acquire();
+            let permit = permit.map(|permit| permit.into_owned().into());
             let stats = self.stats();
             let free = u64::from(stats.limit).saturating_sub(stats.in_use);
             Ok(with_permit(permit, self.now(), stats.limit, free))
@@ -98,13 +100,13 @@ where
 {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| {
-            let answer = self.try_acquire_key(part.key, part.cost);
+            let answer = self.request_for(part.key).cost(part.cost).try_acquire();
             let (permit, free) = match answer {
                 Ok(permit) => {
                     let free = permit.free();
                     (Ok(permit.into()), free)
                 }
-                Err(refused) => (Err(refused), 0),
+                Err(error) => (Err(error), 0),
             };
             Ok(with_permit(permit, self.now(), self.stats().limit, free))
         })
@@ -115,15 +117,15 @@ where
     }
 }
 
-/// Lets everybody pass, after a wait: the outcome is [`Outcome::AllowedAfter`], and the key plays no part.
+/// Allows every request, after a wait: the outcome is [`Outcome::AllowedAfter`]. The key plays no part.
 impl<C: Clock + Send + Sync> Gate for Pacer<C> {
     fn decide<'a>(&'a self, request: &'a [Part<'a>]) -> Answer<'a> {
         ready(request, |part| {
-            let (at, answer) = self.charge_at(part.cost.into());
+            let (at, answer) = self.charge_at(part.cost);
             let (outcome, wait) = match answer {
                 Ok(wait) if wait == Wait::micros(0) => (Outcome::Allowed, wait),
                 Ok(wait) => (Outcome::AllowedAfter(wait), wait),
-                Err(too_long) => (Outcome::Never, too_long.wait),
+                Err(wait) => (Outcome::Never, wait),
             };
             let limit = self.quota().max_burst();
             Ok(Admission::without_permits(Decision::counted(outcome, at, limit, 0, wait)))
@@ -135,12 +137,15 @@ impl<C: Clock + Send + Sync> Gate for Pacer<C> {
     }
 }
 
-fn with_permit(permit: Result<AnyPermit, Refused>, at: Micros, limit: u32, free: u64) -> Admission {
+fn with_permit(permit: Result<AnyPermit, AcquireError>, at: Micros, limit: u32, free: u64) -> Admission {
     match permit {
         Ok(permit) => {
             let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::micros(0));
             Admission { permits: Permits(vec![permit]), ..Admission::without_permits(decision) }
         }
-        Err(refused) => Admission::without_permits(refusal(refused, at)),
+        Err(error) => {
+            let refusal = error.refusal().unwrap_or(RefusalKind::Busy { cost: 0, limit });
+            Admission::without_permits(refused(refusal, at))
+        }
     }
 }

@@ -1,42 +1,35 @@
-//! # Gates one can wait at
+//! # Gates that can wait
 //!
-//! Some would rather wait than be refused, and how that is done differs as much as who decides: by turns that are
-//! charged ahead, in lines, or by asking Redis again. What is common is small: *let me in, but take this long if you
-//! must*. Whoever puts a gate in front of something asks it like this and need not know how it waits: the layers for tower,
-//! and the attribute's `wait = "200ms"`.
+//! How a request waits differs as much as where it is decided: by reservations, in queues, or by asking Redis again.
+//! What is common is small: *decide, and wait up to this long if necessary*. Middleware asks in this way and need not
+//! know how the gate waits: the layers for tower, and the attribute's `wait = "200ms"`.
 
 use std::borrow::Borrow;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
-use super::{Admission, AnyPermit, Gate, InvalidRequest, Part, Permits, only_part};
+use super::{Admission, AnyPermit, BoxFuture, Gate, InvalidRequest, Part, Permits, only_part};
 use crate::clock::Clock;
-use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Permit, Refused};
+use crate::concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Permit};
+use crate::error::{AcquireError, RefusalKind};
 use crate::keyed::KeyedLimiter;
 use crate::limiter::Limiter;
 use crate::pacer::Pacer;
-use crate::policy::{NotAdmitted, Policy};
-use crate::reservation::WaitRefused;
+use crate::policy::Policy;
+use crate::request::Deadline;
 use crate::wait::{Park, Sleep};
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, RuleId, Source, TooLong, Wait};
-
-/// An answer that takes its time: who waited was let in, or not.
-pub type Awaited<'a> = Pin<Box<dyn Future<Output = Result<Admission, NotAdmitted>> + Send + 'a>>;
-
-/// An answer that takes its time: what was decided in the end.
-pub type Decided<'a> = Pin<Box<dyn Future<Output = Result<Admission, InvalidRequest>> + Send + 'a>>;
+use tidegate_core::{Algorithm, Decision, Micros, Outcome, Source, Wait};
 
 /// A gate at which tasks can wait until they pass.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
 /// use std::time::Duration;
-/// use tidegate::{Limiter, Part, Quota, RuleId, TokioClock, WaitingGate};
+/// use tidegate::gate::{Part, RuleId, WaitingGate};
+/// use tidegate::{Limiter, Quota, TokioClock};
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
 /// # runtime.block_on(async {
-/// let limiter = Limiter::new(Quota::per_second(10).burst(1)).with_clock(TokioClock::new());
+/// let limiter = Limiter::builder(Quota::per_second(10).burst(1)).clock(TokioClock::new()).build();
 /// let request = [Part::of(RuleId(0))];
 /// let first = limiter.decide_within(&request, Duration::from_millis(100)).await?;
 /// let second = limiter.decide_within(&request, Duration::from_millis(100)).await?; // 100 ms later
@@ -49,33 +42,47 @@ pub type Decided<'a> = Pin<Box<dyn Future<Output = Result<Admission, InvalidRequ
 #[diagnostic::on_unimplemented(
     message = "tasks cannot wait at `{Self}`",
     note = "on `SteadyClock` tasks wait by tokio's timers: enable the feature `tokio` of `tidegate`",
-    note = "for a gate of your own implement `tidegate::WaitingGate`, or leave out the wait"
+    note = "for a gate of your own implement `tidegate::gate::WaitingGate`, or leave out the wait"
 )]
 pub trait WaitingGate: Gate {
-    /// Waits until all parts of `request` may pass, at most so long; refuses at once where that is seen not to suffice.
+    /// Waits until all parts of `request` may pass, at most `within`. Refuses at once if that cannot suffice.
     ///
-    /// Who waited in vain was not charged. An admission that refuses is an answer, too, for gates that know no more.
+    /// A request that did not pass is not charged. A gate that knows no reason may return an admission that refuses.
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped at any point, and gives up its place.
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a>;
+    /// The future may be dropped at any point, and leaves the queue.
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>>;
 
-    /// What is left now, if that is known: for the numbers of those who waited in vain.
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    /// The remaining quota, if it is known: for the numbers of a request that did not pass in time.
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         let _ = request;
         None
     }
 
-    /// The same as [`wait_within`](WaitingGate::wait_within), with a decision also for who waited in vain. It is
-    /// [`Outcome::Busy`] where nobody could tell how long it would take, or too many wait.
-    fn decide_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Decided<'a> {
+    /// As [`wait_within`](WaitingGate::wait_within), with a decision also for a request that did not pass.
+    ///
+    /// The decision is [`Outcome::Busy`] if the wait could not be predicted, or the queue is full.
+    fn decide_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, InvalidRequest>> {
         Box::pin(async move {
-            match self.wait_within(request, within).await {
-                Ok(admission) => Ok(admission),
-                Err(NotAdmitted::Invalid(invalid)) => Err(invalid),
-                Err(NotAdmitted::Refused { rule, why }) => {
-                    Ok(Admission::without_permits(in_vain(why, self.seen(request)).of_rule(rule)))
+            let error = match self.wait_within(request, within).await {
+                Ok(admission) => return Ok(admission),
+                Err(error) => error,
+            };
+            match (error.refusal(), error.invalid_request()) {
+                (_, Some(invalid)) => Err(invalid.clone()),
+                (refusal, None) => {
+                    let refusal = refusal.unwrap_or(RefusalKind::TimedOut { within: Wait::default() });
+                    let decision = refused(refusal, self.peek_remaining(request)).of_rule(error.rule_id());
+                    Ok(Admission::without_permits(decision))
                 }
             }
         })
@@ -86,15 +93,15 @@ pub trait WaitingGate: Gate {
 #[diagnostic::on_unimplemented(
     message = "threads cannot wait at `{Self}`",
     note = "make the function `async`, or leave out `wait = …`",
-    note = "for a gate of your own implement `tidegate::BlockingGate`"
+    note = "for a gate of your own implement `tidegate::gate::BlockingGate`"
 )]
 pub trait BlockingGate: Gate {
     /// As [`WaitingGate::wait_within`], for a thread.
     ///
     /// # Errors
     ///
-    /// [`NotAdmitted`], if it was not let in.
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted>;
+    /// [`AcquireError`] if the request did not pass.
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError>;
 }
 
 // === impl Policy ===
@@ -104,12 +111,16 @@ where
     A: Algorithm + Send + Sync,
     C: Sleep + Send + Sync,
 {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
-        Box::pin(self.acquire_timeout(request, within))
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
+        Box::pin(async move { self.wait(request, within.instant(self.clock())).await })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
-        self.peek(request).ok()
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
+        self.request().parts(request).peek().ok()
     }
 }
 
@@ -118,8 +129,8 @@ where
     A: Algorithm + Send + Sync,
     C: Park + Send + Sync,
 {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
-        self.acquire_blocking_timeout(request, within)
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
+        self.wait_blocking(request, within.instant(self.clock()))
     }
 }
 
@@ -130,16 +141,20 @@ where
     A: Algorithm + Send + Sync,
     C: Sleep + Send + Sync,
 {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
         Box::pin(async move {
             let part = only_part(request)?;
-            of_rate(self.cost(part.cost).acquire_timeout(within).await)
+            of_rate(self.request().cost(part.cost).timeout(within).acquire().await)
         })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         let _ = request;
-        Some(self.cost(0).peek())
+        Some(self.request().cost(0).peek())
     }
 }
 
@@ -148,9 +163,9 @@ where
     A: Algorithm + Send + Sync,
     C: Park + Send + Sync,
 {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
         let part = only_part(request)?;
-        of_rate(self.cost(part.cost).acquire_blocking_timeout(within))
+        of_rate(self.request().cost(part.cost).timeout(within).acquire_blocking())
     }
 }
 
@@ -162,14 +177,18 @@ where
     A: Algorithm + Send + Sync,
     C: Sleep + Send + Sync,
 {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
         Box::pin(async move {
             let part = only_part(request)?;
-            of_rate(self.acquire_key(part.key, part.cost, within).await)
+            of_rate(self.request_for(part.key).cost(part.cost).timeout(within).acquire().await)
         })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         only_part(request).ok().map(|part| self.peek_key(part.key))
     }
 }
@@ -180,33 +199,37 @@ where
     A: Algorithm + Send + Sync,
     C: Park + Send + Sync,
 {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
         let part = only_part(request)?;
-        of_rate(self.acquire_key_blocking(part.key, part.cost, within))
+        of_rate(self.request_for(part.key).cost(part.cost).timeout(within).acquire_blocking())
     }
 }
 
 // === impl ConcurrencyLimiter ===
 
 impl<C: Sleep + Send + Sync> WaitingGate for ConcurrencyLimiter<C> {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
         Box::pin(async move {
             let part = only_part(request)?;
-            let permit = self.cost(part.cost).acquire_timeout(within).await;
+            let permit = self.request().cost(part.cost).timeout(within).acquire().await;
             of_permit(permit.map(Permit::into_owned), self.now(), self.stats().limit, free(self))
         })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         let _ = request;
         Some(busy(self.now(), self.stats().limit))
     }
 }
 
 impl<C: Park + Send + Sync> BlockingGate for ConcurrencyLimiter<C> {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
         let part = only_part(request)?;
-        let permit = self.cost(part.cost).acquire_blocking_timeout(within);
+        let permit = self.request().cost(part.cost).timeout(within).acquire_blocking();
         of_permit(permit.map(Permit::into_owned), self.now(), self.stats().limit, free(self))
     }
 }
@@ -218,16 +241,20 @@ where
     K: Borrow<str> + ?Sized,
     C: Sleep + Send + Sync,
 {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
         Box::pin(async move {
             let part = only_part(request)?;
-            let permit = self.acquire_key(part.key, part.cost, within).await;
+            let permit = self.request_for(part.key).cost(part.cost).timeout(within).acquire().await;
             let free = permit.as_ref().map_or(0, |permit| permit.free());
             of_permit(permit, self.now(), self.stats().limit, free)
         })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         let _ = request;
         Some(busy(self.now(), self.stats().limit))
     }
@@ -238,9 +265,9 @@ where
     K: Borrow<str> + ?Sized,
     C: Park + Send + Sync,
 {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
         let part = only_part(request)?;
-        let permit = self.acquire_key_blocking(part.key, part.cost, within);
+        let permit = self.request_for(part.key).cost(part.cost).timeout(within).acquire_blocking();
         let free = permit.as_ref().map_or(0, |permit| permit.free());
         of_permit(permit, self.now(), self.stats().limit, free)
     }
@@ -249,102 +276,63 @@ where
 // === impl Pacer ===
 
 impl<C: Sleep + Send + Sync> WaitingGate for Pacer<C> {
-    fn wait_within<'a>(&'a self, request: &'a [Part<'a>], within: Duration) -> Awaited<'a> {
+    fn wait_within<'a>(
+        &'a self,
+        request: &'a [Part<'a>],
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Admission, AcquireError>> {
         Box::pin(async move {
             let part = only_part(request)?;
-            of_pace(self, self.acquire_timeout(part.cost.into(), within).await, within)
+            of_rate(self.request().cost(part.cost).timeout(within).acquire().await)
         })
     }
 
-    fn seen(&self, request: &[Part<'_>]) -> Option<Decision> {
+    fn peek_remaining(&self, request: &[Part<'_>]) -> Option<Decision> {
         let _ = request;
         Some(Decision::counted(Outcome::Allowed, self.now(), self.quota().max_burst(), 0, Wait::default()))
     }
 }
 
 impl<C: Park + Send + Sync> BlockingGate for Pacer<C> {
-    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, NotAdmitted> {
+    fn block_within(&self, request: &[Part<'_>], within: Duration) -> Result<Admission, AcquireError> {
         let part = only_part(request)?;
-        of_pace(self, self.acquire_blocking_timeout(part.cost.into(), within), within)
+        of_rate(self.request().cost(part.cost).timeout(within).acquire_blocking())
     }
 }
 
-fn of_rate(answer: Result<Decision, WaitRefused>) -> Result<Admission, NotAdmitted> {
-    answer.map(Admission::without_permits).map_err(refused)
+fn of_rate(answer: Result<Decision, AcquireError>) -> Result<Admission, AcquireError> {
+    answer.map(Admission::without_permits)
 }
 
 fn of_permit(
-    answer: Result<impl Into<AnyPermit>, Refused>,
+    answer: Result<impl Into<AnyPermit>, AcquireError>,
     at: Micros,
     limit: u32,
     free: u64,
-) -> Result<Admission, NotAdmitted> {
-    let permit = answer.map_err(|why| refused(why_not(why)))?;
+) -> Result<Admission, AcquireError> {
+    let permit = answer?;
     let decision = Decision::counted(Outcome::Allowed, at, limit.into(), free, Wait::default());
     Ok(Admission { permits: Permits(vec![permit.into()]), ..Admission::without_permits(decision) })
 }
 
-fn of_pace<C: Clock>(
-    pacer: &Pacer<C>,
-    answer: Result<Wait, TooLong>,
-    within: Duration,
-) -> Result<Admission, NotAdmitted> {
-    let within = Wait::micros(u64::try_from(within.as_micros()).unwrap_or(u64::MAX));
-    answer.map_err(|TooLong { wait }| refused(WaitRefused::TooLong { wait, within }))?;
-    let limit = pacer.quota().max_burst();
-    Ok(Admission::without_permits(Decision::counted(
-        Outcome::Allowed,
-        pacer.now(),
-        limit,
-        0,
-        Wait::default(),
-    )))
-}
-
-/// By the only rule there is.
-fn refused(why: WaitRefused) -> NotAdmitted {
-    NotAdmitted::Refused { rule: RuleId(0), why }
-}
-
-fn why_not(why: Refused) -> WaitRefused {
-    match why {
-        Refused::LineFull { max_waiting } => WaitRefused::LineFull { max_waiting },
-        Refused::Never { cost, limit } => WaitRefused::Never { cost, limit: limit.into() },
-        Refused::TooManyKeys { .. } => WaitRefused::TooManyKeys { retry_after: Wait::default() },
-        Refused::TimedOut { timeout } => {
-            let within = Wait::micros(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
-            WaitRefused::TimedOut { within }
-        }
-        Refused::Busy { .. } => WaitRefused::TimedOut { within: Wait::default() }, // only who does not wait is told so
-    }
-}
-
-/// How many slots nobody has.
+/// Returns how many slots are free.
 fn free<C: Clock>(limiter: &ConcurrencyLimiter<C>) -> u64 {
     let stats = limiter.stats();
     u64::from(stats.limit).saturating_sub(stats.in_use)
 }
 
-/// What is seen of slots that somebody has waited for in vain.
+/// Returns the decision for slots that did not become free in time.
 fn busy(at: Micros, limit: u32) -> Decision {
     Decision::counted(Outcome::Busy, at, limit.into(), 0, Wait::default())
 }
 
-/// The decision on who waited in vain, with the numbers that were seen then.
-fn in_vain(why: WaitRefused, seen: Option<Decision>) -> Decision {
-    let outcome = match why {
-        WaitRefused::TooManyKeys { retry_after } if retry_after == Wait::default() => Outcome::Busy,
-        WaitRefused::TooLong { wait, .. } | WaitRefused::TooManyKeys { retry_after: wait } => {
-            Outcome::RetryAfter(wait)
-        }
-        WaitRefused::LineFull { .. } | WaitRefused::TimedOut { .. } => Outcome::Busy,
-        WaitRefused::Never { .. } | WaitRefused::BeyondTime { .. } => Outcome::Never,
-    };
-    let seen = seen.unwrap_or(busy(Micros::ZERO, 0));
-    let mut decision =
-        Decision::counted(outcome, seen.at(), seen.limit(), seen.remaining(), seen.reset_after());
-    if let WaitRefused::TooManyKeys { .. } = why {
-        decision.source = Source::Closed; // there was nothing to count in
+/// Returns the decision on a request that did not pass in time, with the numbers that were found then.
+fn refused(refusal: RefusalKind, found: Option<Decision>) -> Decision {
+    let found = found.unwrap_or(busy(Micros::ZERO, 0));
+    let (at, limit, reset_after) = (found.at(), found.limit(), found.reset_after());
+    let mut decision = Decision::counted(refusal.outcome(), at, limit, found.remaining(), reset_after);
+    if let RefusalKind::TooManyKeys { .. } = refusal {
+        decision.source = Source::Closed; // there was no state to count in
     }
     decision
 }

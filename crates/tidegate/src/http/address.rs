@@ -4,9 +4,9 @@
 //! all clients share. Proxies name the client in a header, but clients can send the same header. A server that uses the
 //! first entry of `X-Forwarded-For`, as many programs do, lets every client choose which limit to use up.
 //!
-//! So an entry of a header counts only as far as its author is trusted. The socket gives the nearest peer. If that is a
-//! trusted proxy, the last entry names the peer before it. If that one is trusted, too, the entry before it counts, and
-//! so on. The first address that is not trusted is the client.
+//! So an entry of a header counts only if the proxy that wrote it is trusted. The socket gives the nearest peer. If that is a
+//! trusted proxy, the last entry names the peer before it. If that peer is trusted, too, the entry before it counts,
+//! and so on. The first address that is not trusted is the client.
 //!
 //! ```text
 //!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.2        socket: 10.0.0.1      trusted: 10.0.0.0/8
@@ -16,9 +16,9 @@
 //! By default no header is read. At most one header is read, never several: with a fallback from one header to another,
 //! clients could choose between them. If an entry cannot be parsed, the walk ends at the last address that could.
 //!
-//! The module `onward` writes these headers for requests that are forwarded to another server.
+//! The module `forward` writes these headers for requests that are forwarded to another server.
 
-mod onward;
+mod forward;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,10 +28,10 @@ use std::sync::Arc;
 use ::http::Extensions;
 use ::http::header::{HeaderMap, HeaderName};
 
-use super::forwarded::Spoken;
+use super::forwarded::ForwardingHeader;
 use super::head::Head;
+use super::key_buf::{InlineKey, KeyBuf, Kind};
 use super::network::{Network, TrustedProxies};
-use super::text::{InlineKey, KeyText, Kind};
 
 /// The peer at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum Peer {
     Local,
 }
 
-/// Finds the address of a client.
+/// Finds the address of the client that sent a request.
 ///
 /// With axum, which leaves the address of the socket in an extension:
 ///
@@ -69,7 +69,7 @@ pub struct ClientAddress {
     v6: Prefix<u128>,
 }
 
-/// How many bits of an address make up a key, and their mask.
+/// The prefix of an address that is its key: its length in bits, and its mask.
 #[derive(Clone, Copy, Debug)]
 struct Prefix<M> {
     bits: u8,
@@ -85,9 +85,9 @@ trait FindPeer: Send + Sync {
 }
 
 /// The peer as `F` reads it from the extension `T` that the server has set.
-struct InExtension<T, F>(F, PhantomData<fn(&T)>);
+struct ExtensionPeer<T, F>(F, PhantomData<fn(&T)>);
 
-impl<T, F> FindPeer for InExtension<T, F>
+impl<T, F> FindPeer for ExtensionPeer<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> Peer + Send + Sync,
@@ -104,7 +104,7 @@ where
     }
 }
 
-impl<T, F> InExtension<T, F>
+impl<T, F> ExtensionPeer<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> Peer,
@@ -142,11 +142,12 @@ pub enum Forwarding {
 /// Which entry of the header names the client.
 #[derive(Clone, Debug)]
 enum Trust {
-    Nobody,
+    /// No entry: headers are ignored.
+    None,
     /// The first entry from the right that is not a trusted proxy.
-    Walk(TrustedProxies, Spoken),
+    Walk(TrustedProxies, ForwardingHeader),
     /// The last entry, if the peer is trusted.
-    Last(TrustedProxies, Spoken),
+    Last(TrustedProxies, ForwardingHeader),
     /// The entry this many from the right, whatever the peer is.
     Hops(usize),
 }
@@ -157,22 +158,22 @@ enum Trust {
 pub struct Client {
     /// The address. `None` for a Unix domain socket, or if it is unknown.
     pub address: Option<IpAddr>,
-    /// Where the address was found.
-    pub found: Found,
+    /// The source of the address.
+    pub source: AddressSource,
     /// Whether an entry could not be parsed, so that the address may be that of a proxy.
-    pub is_doubtful: bool,
+    pub is_uncertain: bool,
 }
 
-/// Where an address was found.
+/// The source of a client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Found {
-    /// At the other end of the connection.
+pub enum AddressSource {
+    /// The socket of the connection.
     Socket,
-    /// In a header of a proxy.
+    /// A header of a trusted proxy.
     Header,
-    /// Nowhere: the peer is unknown.
-    Nowhere,
+    /// Nothing: the peer is unknown.
+    Unknown,
 }
 
 impl ClientAddress {
@@ -193,8 +194,8 @@ impl ClientAddress {
         T: Send + Sync + 'static,
         F: Fn(&T) -> Peer + Send + Sync + 'static,
     {
-        let peer = InExtension(peer, PhantomData);
-        ClientAddress { peer: Arc::new(peer), trust: Trust::Nobody, v4: v4_prefix(32), v6: v6_prefix(64) }
+        let peer = ExtensionPeer(peer, PhantomData);
+        ClientAddress { peer: Arc::new(peer), trust: Trust::None, v4: v4_prefix(32), v6: v6_prefix(64) }
     }
 
     /// Trusts these proxies to name the client in this header.
@@ -202,13 +203,13 @@ impl ClientAddress {
     /// If the address they name is also that of a trusted proxy, the entry before it counts, and so on.
     #[must_use]
     pub fn behind(self, proxies: TrustedProxies, forwarding: Forwarding) -> Self {
-        ClientAddress { trust: Trust::Walk(proxies, forwarding.spoken()), ..self }
+        ClientAddress { trust: Trust::Walk(proxies, forwarding.header()), ..self }
     }
 
-    /// Trusts these proxies only for the last address of this header.
+    /// Trusts these proxies only for the last entry of this header.
     #[must_use]
     pub fn directly_behind(self, proxies: TrustedProxies, forwarding: Forwarding) -> Self {
-        ClientAddress { trust: Trust::Last(proxies, forwarding.spoken()), ..self }
+        ClientAddress { trust: Trust::Last(proxies, forwarding.header()), ..self }
     }
 
     /// Takes the entry of `X-Forwarded-For` that is this many from the right.
@@ -239,17 +240,17 @@ impl ClientAddress {
     /// Finds the client of a request from this peer, with these headers.
     #[must_use]
     pub fn client(&self, peer: Option<Peer>, headers: &HeaderMap) -> Client {
-        let socket = Client::at(peer);
+        let socket = Client::at_socket(peer);
         match &self.trust {
-            Trust::Nobody | Trust::Hops(0) => socket,
+            Trust::None | Trust::Hops(0) => socket,
             Trust::Walk(proxies, _) | Trust::Last(proxies, _) if !is_trusted(peer, proxies) => socket,
-            Trust::Walk(proxies, spoken) => walk(socket, proxies, spoken, headers),
-            Trust::Last(_, spoken) => nth(socket, 1, spoken, headers),
-            Trust::Hops(hops) => nth(socket, *hops, &Forwarding::XForwardedFor.spoken(), headers),
+            Trust::Walk(proxies, header) => walk(socket, proxies, header, headers),
+            Trust::Last(_, header) => nth(socket, 1, header, headers),
+            Trust::Hops(hops) => nth(socket, *hops, &Forwarding::XForwardedFor.header(), headers),
         }
     }
 
-    /// The network under which the client is limited.
+    /// The network that is the key of this client: its address, cut to the prefix.
     #[must_use]
     pub fn network(&self, client: Client) -> Option<Network> {
         let bits = |address: IpAddr| if address.is_ipv4() { self.v4.bits } else { self.v6.bits };
@@ -257,10 +258,10 @@ impl ClientAddress {
     }
 
     /// Writes the client's network as a part of a key: its bits and its first address.
-    pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyText) {
+    pub(super) fn write(&self, head: &Head<'_>, key: &mut KeyBuf) {
         match self.find(head).address {
             None => key.part(Kind::Address, |_| ()),
-            Some(IpAddr::V4(address)) => key.inline_key(self.brief_v4(address.to_bits())),
+            Some(IpAddr::V4(address)) => key.inline_key(self.inline_v4(address.to_bits())),
             Some(IpAddr::V6(address)) => key.part(Kind::Address6, |key| {
                 key.raw(&[self.v6.bits]);
                 key.raw(&(address.to_bits() & self.v6.mask).to_be_bytes());
@@ -268,18 +269,18 @@ impl ClientAddress {
         }
     }
 
-    /// The same as an inline key, for IPv4 peers where headers are ignored.
+    /// As [`write`](ClientAddress::write), for IPv4 peers if headers are ignored.
     #[inline]
     pub(super) fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         match self.trust {
-            Trust::Nobody => self.peer.v4(extensions).map(|address| self.brief_v4(address)),
+            Trust::None => self.peer.v4(extensions).map(|address| self.inline_v4(address)),
             _ => None,
         }
     }
 
     #[inline]
-    fn brief_v4(&self, address: u32) -> InlineKey {
-        InlineKey::five(Kind::Address4, self.v4.bits, address & self.v4.mask)
+    fn inline_v4(&self, address: u32) -> InlineKey {
+        InlineKey::from_byte_and_u32(Kind::Address4, self.v4.bits, address & self.v4.mask)
     }
 }
 
@@ -334,31 +335,31 @@ impl From<SocketAddr> for Peer {
 }
 
 impl Forwarding {
-    fn spoken(self) -> Spoken {
+    fn header(self) -> ForwardingHeader {
         match self {
-            Forwarding::XForwardedFor => Spoken::List(HeaderName::from_static("x-forwarded-for")),
-            Forwarding::Forwarded => Spoken::Forwarded,
-            Forwarding::Single(name) => Spoken::Single(name),
+            Forwarding::XForwardedFor => ForwardingHeader::List(HeaderName::from_static("x-forwarded-for")),
+            Forwarding::Forwarded => ForwardingHeader::Forwarded,
+            Forwarding::Single(name) => ForwardingHeader::Single(name),
         }
     }
 }
 
 impl Client {
-    fn at(peer: Option<Peer>) -> Self {
-        let (address, found) = match peer {
-            Some(Peer::Address(address)) => (Some(address.to_canonical()), Found::Socket),
-            Some(Peer::Local) => (None, Found::Socket),
-            None => (None, Found::Nowhere),
+    fn at_socket(peer: Option<Peer>) -> Self {
+        let (address, source) = match peer {
+            Some(Peer::Address(address)) => (Some(address.to_canonical()), AddressSource::Socket),
+            Some(Peer::Local) => (None, AddressSource::Socket),
+            None => (None, AddressSource::Unknown),
         };
-        Client { address, found, is_doubtful: false }
+        Client { address, source, is_uncertain: false }
     }
 
-    fn said(address: IpAddr) -> Self {
-        Client { address: Some(address), found: Found::Header, is_doubtful: false }
+    fn from_header(address: IpAddr) -> Self {
+        Client { address: Some(address), source: AddressSource::Header, is_uncertain: false }
     }
 
-    fn doubtful(self) -> Self {
-        Client { is_doubtful: true, ..self }
+    fn uncertain(self) -> Self {
+        Client { is_uncertain: true, ..self }
     }
 }
 
@@ -370,33 +371,33 @@ fn is_trusted(peer: Option<Peer>, proxies: &TrustedProxies) -> bool {
     }
 }
 
-/// Walks from the right, past all trusted proxies.
-fn walk(socket: Client, proxies: &TrustedProxies, spoken: &Spoken, headers: &HeaderMap) -> Client {
+/// Skips trusted proxies from the right, and takes the first address that is not trusted.
+fn walk(socket: Client, proxies: &TrustedProxies, header: &ForwardingHeader, headers: &HeaderMap) -> Client {
     let mut client = socket;
-    for entry in spoken.read_from_right(headers) {
-        let Ok(address) = entry else { return client.doubtful() };
-        client = Client::said(address);
-        if matches!(spoken, Spoken::Single(_)) || !proxies.contains(address) {
+    for entry in header.read_from_right(headers) {
+        let Ok(address) = entry else { return client.uncertain() };
+        client = Client::from_header(address);
+        if matches!(header, ForwardingHeader::Single(_)) || !proxies.contains(address) {
             break;
         }
     }
-    single(client, socket, spoken, headers)
+    reject_repeated(client, socket, header, headers)
 }
 
 /// Takes the entry this many from the right; the last entry is number 1.
-fn nth(socket: Client, hops: usize, spoken: &Spoken, headers: &HeaderMap) -> Client {
-    let client = match spoken.read_from_right(headers).nth(hops - 1) {
-        Some(Ok(address)) => Client::said(address),
-        Some(Err(_)) => socket.doubtful(),
+fn nth(socket: Client, hops: usize, header: &ForwardingHeader, headers: &HeaderMap) -> Client {
+    let client = match header.read_from_right(headers).nth(hops - 1) {
+        Some(Ok(address)) => Client::from_header(address),
+        Some(Err(_)) => socket.uncertain(),
         None => socket,
     };
-    single(client, socket, spoken, headers)
+    reject_repeated(client, socket, header, headers)
 }
 
 /// Ignores a single-value header that occurs twice: the provider has not written both.
-fn single(client: Client, socket: Client, spoken: &Spoken, headers: &HeaderMap) -> Client {
-    match spoken {
-        Spoken::Single(name) if headers.get_all(name).iter().nth(1).is_some() => socket.doubtful(),
+fn reject_repeated(client: Client, socket: Client, header: &ForwardingHeader, headers: &HeaderMap) -> Client {
+    match header {
+        ForwardingHeader::Single(name) if headers.get_all(name).iter().nth(1).is_some() => socket.uncertain(),
         _ => client,
     }
 }

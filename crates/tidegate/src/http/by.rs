@@ -1,7 +1,7 @@
 //! # Parts of keys
 //!
-//! Each function returns a part of a key; a tuple of parts is a part. Parts that every request has are keys as they
-//! are. The others need a fallback for requests that lack them, see [`KeyPart`].
+//! Each function returns a part of a key, and a tuple of parts is a part. A part that is present in every request is a
+//! complete key. Every other part needs a fallback for requests without it: see [`KeyPart`].
 //!
 //! | part | always present |
 //! |---|---|
@@ -12,23 +12,23 @@
 //! | [`extension`], such as an authenticated user, or axum's `MatchedPath` | no |
 //! | [`value`], a closure | no |
 //!
-//! Limit by a header only if its value has been verified. A client that can invent values has a limit for each of them,
-//! and a client that can send the value of another client uses up the other's limit.
+//! Limit by a header only if its value has been verified. A client that can invent values gets a fresh limit for each
+//! value, and a client that can send the value of another client uses up that client's limit.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use ::http::header::{HOST, HeaderName};
-use ::http::{Extensions, Method};
+use ::http::{Extensions, Method as HttpMethod};
 use sha2::{Digest, Sha256};
 
 use super::address::ClientAddress;
 use super::head::Head;
 use super::key::{InvalidKey, KeyPart, MissingPart, TotalKey};
+use super::key_buf::{InlineKey, KeyBuf, KeyValue, Kind};
 use super::route::decode;
 pub use super::route::{Param, Route, param, route};
-use super::text::{InlineKey, KeyText, KeyValue, Kind};
 
 /// One limit for all requests together. Its key is empty.
 #[must_use]
@@ -36,17 +36,17 @@ pub const fn global() -> Global {
     Global
 }
 
-/// A fixed text, to tell this use of a rule from others.
+/// A fixed text, which separates this use of a rule from other uses.
 pub fn text(text: impl Into<Cow<'static, str>>) -> Text {
     Text(text.into())
 }
 
-/// The method.
+/// The request method.
 ///
-/// All methods that HTTP does not define count as one, because clients can invent any number of them.
+/// All non-standard methods share one key, because clients can invent any number of them.
 #[must_use]
-pub const fn method() -> OfMethod {
-    OfMethod
+pub const fn method() -> Method {
+    Method
 }
 
 /// The address of the client, or the prefix of it that [`ClientAddress::by_prefix`] sets.
@@ -91,7 +91,7 @@ where
     Extension { value, types: PhantomData }
 }
 
-/// A value that a closure finds in the request head.
+/// A value that a closure computes from the request head.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -115,7 +115,7 @@ pub struct Text(Cow<'static, str>);
 
 /// See [`method`].
 #[derive(Clone, Copy, Debug)]
-pub struct OfMethod;
+pub struct Method;
 
 /// See [`address`].
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ pub struct Value<F>(F);
 // === impl KeyPart ===
 
 impl KeyPart for Global {
-    fn write(&self, _: &Head<'_>, _: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, _: &Head<'_>, _: &mut KeyBuf) -> Result<(), MissingPart> {
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl KeyPart for Global {
 impl TotalKey for Global {}
 
 impl KeyPart for Text {
-    fn write(&self, _: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, _: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         key.part(Kind::Text, |key| self.0.put(key));
         Ok(())
     }
@@ -173,18 +173,18 @@ impl KeyPart for Text {
 
 impl TotalKey for Text {}
 
-impl KeyPart for OfMethod {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+impl KeyPart for Method {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let known = [
-            Method::GET,
-            Method::POST,
-            Method::PUT,
-            Method::DELETE,
-            Method::HEAD,
-            Method::OPTIONS,
-            Method::CONNECT,
-            Method::PATCH,
-            Method::TRACE,
+            HttpMethod::GET,
+            HttpMethod::POST,
+            HttpMethod::PUT,
+            HttpMethod::DELETE,
+            HttpMethod::HEAD,
+            HttpMethod::OPTIONS,
+            HttpMethod::CONNECT,
+            HttpMethod::PATCH,
+            HttpMethod::TRACE,
         ];
         let method = if known.contains(head.method) { head.method.as_str() } else { "" };
         key.part(Kind::Method, |key| method.put(key));
@@ -192,10 +192,10 @@ impl KeyPart for OfMethod {
     }
 }
 
-impl TotalKey for OfMethod {}
+impl TotalKey for Method {}
 
 impl KeyPart for Address {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         self.0.write(head, key);
         Ok(())
     }
@@ -208,7 +208,7 @@ impl KeyPart for Address {
 impl TotalKey for Address {}
 
 impl Header {
-    /// Hashes the value, so that it is neither stored nor sent on.
+    /// Hashes the value, so that the secret is neither stored nor sent to a store.
     ///
     /// For API keys, tokens and cookies.
     #[must_use]
@@ -218,7 +218,7 @@ impl Header {
 }
 
 impl KeyPart for Header {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let name = self.parsed.as_ref().ok_or(MissingPart)?;
         let value = head.only_header(name).ok_or(MissingPart)?;
         if self.is_secret {
@@ -233,13 +233,13 @@ impl KeyPart for Header {
     fn check(&self) -> Result<(), InvalidKey> {
         match self.parsed {
             Some(_) => Ok(()),
-            None => Err(InvalidKey::NotAHeaderName { name: self.name.clone() }),
+            None => Err(InvalidKey::InvalidHeaderName { name: self.name.clone() }),
         }
     }
 }
 
 impl KeyPart for Query {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let query = head.uri.query().ok_or(MissingPart)?;
         let mut values = query.split('&').filter_map(|pair| {
             let (name, value) = pair.split_once('=')?;
@@ -247,7 +247,7 @@ impl KeyPart for Query {
         });
         let value = values.next().filter(|value| !value.is_empty()).ok_or(MissingPart)?;
         if values.next().is_some() {
-            return Err(MissingPart); // ambiguous if there are two
+            return Err(MissingPart); // ambiguous: the parameter occurs twice
         }
         key.part(Kind::Query, |key| decode(value, b'+').for_each(|byte| key.raw(&[byte])));
         Ok(())
@@ -255,7 +255,7 @@ impl KeyPart for Query {
 }
 
 impl KeyPart for Host {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let in_header = || std::str::from_utf8(head.only_header(&HOST)?).ok();
         let authority = match head.uri.authority() {
             Some(authority) => authority.as_str(),
@@ -284,9 +284,9 @@ where
     V: KeyValue + ?Sized + 'static,
     F: Fn(&T) -> &V + Send + Sync + 'static,
 {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
-        let found = head.extensions.get::<T>().ok_or(MissingPart)?;
-        key.part(Kind::Extension, |key| (self.value)(found).put(key));
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
+        let extension = head.extensions.get::<T>().ok_or(MissingPart)?;
+        key.part(Kind::Extension, |key| (self.value)(extension).put(key));
         Ok(())
     }
 }
@@ -295,7 +295,7 @@ impl<F> KeyPart for Value<F>
 where
     F: for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync + 'static,
 {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let value = (self.0)(head).ok_or(MissingPart)?;
         key.part(Kind::Value, |key| value.put(key));
         Ok(())

@@ -7,9 +7,9 @@
 //! Nothing further to the left affects how an entry is parsed: no invalid byte, and no quote that is never closed.
 //! Otherwise a client could make the entry of a trusted proxy unreadable, and be taken for the proxy.
 //!
-//! A parser that starts at the left reads what the client has sent first, and a byte that is not text or an
-//! open quote can hide the rest of the line. What remains is the address of the proxy, and a client that is
-//! limited together with all others has left its own limit. Quotes can be followed from the right, too: in a
+//! A parser that starts at the left reads the client's own entries first, and an invalid byte or an open quote in them
+//! can hide the rest of the line. Then only the address of the proxy is left, which all clients share, and the client
+//! has escaped its own limit. Quotes can be followed from the right, too: in a
 //! well-formed header an opening quote follows an equals sign, and a backslash occurs only before an escaped
 //! character.
 
@@ -20,13 +20,13 @@ use ::http::HeaderMap;
 use ::http::header::HeaderName;
 
 /// The maximum number of entries that are parsed.
-const MOST_HOPS: usize = 32;
+const MAX_HOPS: usize = 32;
 /// The maximum number of bytes that are parsed.
-const MOST_BYTES: usize = 4 * 1024;
+const MAX_BYTES: usize = 4 * 1024;
 
-/// The header in which proxies name the client.
+/// A header in which proxies name the client, and its format.
 #[derive(Clone, Debug)]
-pub(super) enum Spoken {
+pub(super) enum ForwardingHeader {
     /// A list of addresses.
     List(HeaderName),
     /// The list of RFC 7239.
@@ -37,44 +37,46 @@ pub(super) enum Spoken {
 
 /// An entry that is not an address, or beyond the maximum of entries or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable;
+pub(super) struct InvalidEntry;
 
-impl Spoken {
+impl ForwardingHeader {
     /// The addresses in the header, from the last to the first.
     pub(super) fn read_from_right<'a>(
         &'a self,
         headers: &'a HeaderMap,
-    ) -> impl Iterator<Item = Result<IpAddr, Unreadable>> + 'a {
+    ) -> impl Iterator<Item = Result<IpAddr, InvalidEntry>> + 'a {
         let lines = headers.get_all(self.name()).iter().rev();
         let mut bytes = 0;
         lines.flat_map(|line| self.entries(line.as_bytes())).enumerate().map(move |(index, entry)| {
             bytes += entry.len() + 1;
-            let too_many = index >= MOST_HOPS || bytes > MOST_BYTES;
-            if too_many { Err(Unreadable) } else { self.address(entry).ok_or(Unreadable) }
+            let too_many = index >= MAX_HOPS || bytes > MAX_BYTES;
+            if too_many { Err(InvalidEntry) } else { self.address(entry).ok_or(InvalidEntry) }
         })
     }
 
     pub(super) fn name(&self) -> &HeaderName {
         match self {
-            Spoken::List(name) | Spoken::Single(name) => name,
-            Spoken::Forwarded => &::http::header::FORWARDED,
+            ForwardingHeader::List(name) | ForwardingHeader::Single(name) => name,
+            ForwardingHeader::Forwarded => &::http::header::FORWARDED,
         }
     }
 
     /// The entries of one header line, from the last to the first.
     fn entries<'a>(&self, line: &'a [u8]) -> FromRight<'a> {
         let last = match self {
-            Spoken::List(_) => last_of,
-            Spoken::Single(_) => |_: &[u8], _| None,
-            Spoken::Forwarded => last_outside_quotes,
+            ForwardingHeader::List(_) => last_of,
+            ForwardingHeader::Single(_) => |_: &[u8], _| None,
+            ForwardingHeader::Forwarded => last_outside_quotes,
         };
         FromRight { rest: Some(line), separator: b',', last }
     }
 
     fn address(&self, entry: &[u8]) -> Option<IpAddr> {
         match self {
-            Spoken::List(_) | Spoken::Single(_) => address(std::str::from_utf8(entry.trim_ascii()).ok()?),
-            Spoken::Forwarded => forwarded_for(entry),
+            ForwardingHeader::List(_) | ForwardingHeader::Single(_) => {
+                address(std::str::from_utf8(entry.trim_ascii()).ok()?)
+            }
+            ForwardingHeader::Forwarded => forwarded_for(entry),
         }
     }
 }
@@ -110,12 +112,12 @@ fn last_of(text: &[u8], separator: u8) -> Option<usize> {
 }
 
 fn last_outside_quotes(text: &[u8], separator: u8) -> Option<usize> {
-    let mut inside = false;
+    let mut in_quotes = false;
     for (at, byte) in text.iter().enumerate().rev() {
         match *byte {
-            b'"' if inside && is_escaped(text, at) => {}
-            b'"' => inside = !inside,
-            byte if byte == separator && !inside => return Some(at),
+            b'"' if in_quotes && is_escaped(text, at) => {}
+            b'"' => in_quotes = !in_quotes,
+            byte if byte == separator && !in_quotes => return Some(at),
             _ => {}
         }
     }
@@ -136,19 +138,19 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inside, port) = rest.split_once(']')?;
         let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_number);
-        return if is_port { version_6(inside) } else { None };
+        return if is_port { ipv6(inside) } else { None };
     }
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
     }
     match text.parse::<SocketAddr>() {
         Ok(SocketAddr::V4(address)) => Some(address.ip().to_owned().into()),
-        _ => version_6(text),
+        _ => ipv6(text),
     }
 }
 
 /// Parses an IPv6 address without its zone, which means nothing on other machines.
-fn version_6(text: &str) -> Option<IpAddr> {
+fn ipv6(text: &str) -> Option<IpAddr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     let address: Ipv6Addr = address.parse().ok().filter(|_| !zone.is_empty())?;
     Some(IpAddr::V6(address).to_canonical())
@@ -165,36 +167,36 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
         let (name, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
         name.eq_ignore_ascii_case(b"for").then_some(value)
     });
-    let (value, none_more) = (found.next()?, found.next());
-    if none_more.is_some() {
-        return None; // ambiguous if there are two
+    let (value, second) = (found.next()?, found.next());
+    if second.is_some() {
+        return None; // ambiguous: two `for` parameters
     }
-    address(without_hidden_port(&unquoted(value)?))
+    address(without_obfuscated_port(&unquoted(value)?))
 }
 
 /// The value itself, or the text between its quotes, without the backslashes that escape.
 fn unquoted(value: &[u8]) -> Option<Cow<'_, str>> {
     let Some(rest) = value.strip_prefix(b"\"") else { return std::str::from_utf8(value).ok().map(Cow::from) };
-    let (mut bytes, mut meant) = (rest.strip_suffix(b"\"")?.iter(), Vec::new());
+    let (mut bytes, mut unescaped) = (rest.strip_suffix(b"\"")?.iter(), Vec::new());
     while let Some(byte) = bytes.next() {
         match byte {
-            b'\\' => meant.push(*bytes.next()?),
+            b'\\' => unescaped.push(*bytes.next()?),
             b'"' => return None,
-            byte => meant.push(*byte),
+            byte => unescaped.push(*byte),
         }
     }
-    String::from_utf8(meant).ok().map(Cow::from)
+    String::from_utf8(unescaped).ok().map(Cow::from)
 }
 
 /// Removes an obfuscated port, as in `192.0.2.60:_a`.
 ///
 /// RFC 7239 allows it beside numbers.
-fn without_hidden_port(node: &str) -> &str {
-    let is_hidden = |port: &str| {
+fn without_obfuscated_port(node: &str) -> &str {
+    let is_obfuscated = |port: &str| {
         !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
     };
     match node.rsplit_once(":_") {
-        Some((address, port)) if is_hidden(port) => address,
+        Some((address, port)) if is_obfuscated(port) => address,
         _ => node,
     }
 }

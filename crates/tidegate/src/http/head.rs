@@ -24,7 +24,7 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The head of a request.
+    /// Borrows the head of a request.
     #[must_use]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Head {
@@ -37,7 +37,7 @@ impl<'a> Head<'a> {
 
     /// The only value of a header; `None` if it is missing, repeated or empty.
     ///
-    /// With a repeated header, a client could have one value trusted and the other one counted.
+    /// With a repeated header, a client could have one value trusted and the other value counted.
     #[must_use]
     pub fn only_header(&self, name: &::http::HeaderName) -> Option<&'a [u8]> {
         let mut values = self.headers.get_all(name).iter();

@@ -1,6 +1,6 @@
 //! # Buffer for a header value
 //!
-//! Header values are short, and most of them are written with every response. They are assembled on the stack, and
+//! Header values are short, and most of them are written for every response. They are assembled on the stack, and
 //! allocated once, as the final value.
 
 use ::http::HeaderValue;
@@ -29,14 +29,14 @@ impl HeaderBuf {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
         match self.inline.get_mut(self.length..end) {
-            Some(place) => place.copy_from_slice(bytes),
-            None => self.push_slowly(bytes),
+            Some(free) => free.copy_from_slice(bytes),
+            None => self.push_to_heap(bytes),
         }
         self.length = end;
     }
 
     #[cold]
-    fn push_slowly(&mut self, bytes: &[u8]) {
+    fn push_to_heap(&mut self, bytes: &[u8]) {
         if self.heap.is_empty() {
             self.heap.extend_from_slice(&self.inline[..self.length]);
         }
@@ -47,7 +47,7 @@ impl HeaderBuf {
         self.push(itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// Writes a string of RFC 9651, which is also a string of JSON.
+    /// Writes a string of RFC 9651, which is also a JSON string.
     pub(super) fn quoted(&mut self, name: &str) {
         self.push(b"\"");
         let mut rest = name.as_bytes();

@@ -1,13 +1,13 @@
 //! # Errors of building limits
 //!
-//! Every configuration error is found when limits are built, not by the first request. Its message names the place and
+//! Configuration errors are reported when limits are built, not by the first request. Each message names the rule and
 //! the remedy.
 
 use std::error::Error;
 use std::fmt;
 
 use super::key::InvalidKey;
-use super::limits::MOST_RULES;
+use super::limits::MAX_RULES;
 
 /// Why limits cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ use super::limits::MOST_RULES;
 pub enum InvalidLimits {
     /// No rule was added.
     NoRules,
-    /// More rules were added than one service can have.
+    /// More rules were added than one `Limits` can have.
     TooManyRules {
         /// The number of rules.
         rules: usize,
@@ -26,51 +26,53 @@ pub enum InvalidLimits {
         rule: String,
     },
     /// A rule was added twice.
-    SameRule {
+    DuplicateRule {
         /// The name.
         rule: String,
     },
-    /// The name of a rule cannot be sent to clients: it is empty or not printable ASCII.
-    NotAName {
+    /// The name of a rule cannot be sent in a header: it is empty or not printable ASCII.
+    InvalidName {
         /// The name.
         rule: String,
     },
     /// A rule has an invalid key.
-    Key {
+    InvalidKey {
         /// The name of the rule.
         rule: String,
-        /// What is wrong with the key.
-        why: InvalidKey,
+        /// The error of the key.
+        error: InvalidKey,
     },
     /// A setting of a rule was given before the first rule.
-    BeforeAnyRule {
+    SettingBeforeRule {
         /// The name of the setting.
-        said: &'static str,
+        setting: &'static str,
     },
 }
 
 impl fmt::Display for InvalidLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InvalidLimits::NoRules => f.write_str("no rule is named, so nothing would be limited; add one"),
+            InvalidLimits::NoRules => {
+                f.write_str("no rule was added, so no request would be limited; call `rule` at least once")
+            }
             InvalidLimits::TooManyRules { rules } => {
-                write!(f, "{rules} rules are named, and {MOST_RULES} may be; use several layers")
+                write!(f, "{rules} rules exceed the maximum of {MAX_RULES}; split them over several layers")
             }
             InvalidLimits::UnknownRule { rule } => {
-                write!(f, "the gate has no rule {rule:?}; name one that it was built with")
-            }
-            InvalidLimits::SameRule { rule } => {
                 write!(
                     f,
-                    "{rule:?} is a rule that was named before; name each once, and join keys in a tuple"
+                    "the gate has no rule {rule:?}; use the name of a rule that the gate was built with"
                 )
             }
-            InvalidLimits::NotAName { rule } => {
-                write!(f, "clients cannot be told of a rule {rule:?}; name it in printable ASCII")
+            InvalidLimits::DuplicateRule { rule } => {
+                write!(f, "rule {rule:?} was added twice; add each rule once, and combine keys in a tuple")
             }
-            InvalidLimits::Key { rule, why } => write!(f, "rule {rule:?}: {why}"),
-            InvalidLimits::BeforeAnyRule { said } => {
-                write!(f, "`{said}` goes for the rule before it, and there is none; call `rule` first")
+            InvalidLimits::InvalidName { rule } => {
+                write!(f, "rule name {rule:?} cannot be sent in a header; use printable ASCII")
+            }
+            InvalidLimits::InvalidKey { rule, error } => write!(f, "rule {rule:?}: {error}"),
+            InvalidLimits::SettingBeforeRule { setting } => {
+                write!(f, "`{setting}` applies to the rule before it, and there is none; call `rule` first")
             }
         }
     }

@@ -11,10 +11,9 @@
 //! No two different lists of parts have the same encoding, and an address never equals a header with the same text.
 //! Long keys are hashed, not truncated: truncated keys collide.
 //!
-//! A part may be missing from a request, and what happens then is the oldest hole in rate limits. There is no default
-//! for it here. A part that can be missing is a [`KeyPart`] but not a [`RuleKey`]. It becomes one by a choice of the
-//! fallback: [`or_skip`](KeyPart::or_skip), [`or_address`](KeyPart::or_address), [`or_share`](KeyPart::or_share) or
-//! [`or_refuse`](KeyPart::or_refuse). A rule without such a choice does not compile.
+//! A request may lack a part, and an unsafe default for that case is a common bypass of rate limits. So there is no
+//! default. A part that can be missing is a [`KeyPart`] but not a [`RuleKey`]. It becomes a `RuleKey` with a fallback: [`or_skip`](KeyPart::or_skip), [`or_address`](KeyPart::or_address), [`or_share`](KeyPart::or_share) or
+//! [`or_refuse`](KeyPart::or_refuse). A rule without a fallback does not compile.
 
 use std::error::Error;
 use std::fmt;
@@ -24,9 +23,9 @@ use ::http::Extensions;
 use super::address::ClientAddress;
 use super::by::Address;
 use super::head::Head;
-use super::text::{InlineKey, KeyText, Kind};
+use super::key_buf::{InlineKey, KeyBuf, Kind};
 
-/// A part of a key, which is taken from a request and may be missing.
+/// A part of a key, taken from a request. A request may lack it.
 ///
 /// The module [`by`](super::by) has the parts. Tuples of parts are parts.
 pub trait KeyPart: Send + Sync + 'static {
@@ -35,11 +34,11 @@ pub trait KeyPart: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`MissingPart`] if the request lacks this part. The caller discards what was written until then.
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart>;
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart>;
 
-    /// Returns what [`write`](KeyPart::write) would write, if it is short.
+    /// Returns what [`write`](KeyPart::write) would write, if that fits an [`InlineKey`].
     ///
-    /// Sees only the extensions. `None` does not mean that the part is missing.
+    /// Reads only the extensions. `None` does not mean that the part is missing.
     #[doc(hidden)]
     fn inline_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         let _ = extensions;
@@ -50,7 +49,7 @@ pub trait KeyPart: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] if it is not.
+    /// [`InvalidKey`] if the part is invalid.
     fn check(&self) -> Result<(), InvalidKey> {
         Ok(())
     }
@@ -60,62 +59,62 @@ pub trait KeyPart: Send + Sync + 'static {
         false
     }
 
-    /// Does not apply the rule to requests that lack this part.
+    /// Skips the rule for requests without this part.
     fn or_skip(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        OrElse { part: self, otherwise: Fallback::Skip }
+        OrElse { part: self, on_missing: OnMissing::Skip }
     }
 
     /// Falls back to the client address when this part is missing.
     ///
-    /// Requests from one address that lack this part share one key.
+    /// Requests from one address without this part share one key.
     fn or_address(self, client: ClientAddress) -> OrElse<Self>
     where
         Self: Sized,
     {
-        OrElse { part: self, otherwise: Fallback::Address(Address(client)) }
+        OrElse { part: self, on_missing: OnMissing::Address(Address(client)) }
     }
 
-    /// Uses one shared key for all requests that lack this part.
+    /// Uses one shared key for all requests without this part.
     fn or_share(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        OrElse { part: self, otherwise: Fallback::Share }
+        OrElse { part: self, on_missing: OnMissing::Share }
     }
 
-    /// Refuses requests that lack this part.
+    /// Refuses requests without this part, with status 400.
     fn or_refuse(self) -> OrElse<Self>
     where
         Self: Sized,
     {
-        OrElse { part: self, otherwise: Fallback::Refuse }
+        OrElse { part: self, on_missing: OnMissing::Refuse }
     }
 }
 
-/// A part that every request has.
+/// A part that is present in every request.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may be missing from a request, and nothing is said about what happens then",
+    message = "`{Self}` may be missing from a request and has no fallback",
     label = "may be missing",
-    note = "say it of the whole key, as in `(a, b).or_skip()`: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
+    note = "add a fallback to the whole key, as in `(a, b).or_skip()`: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
 )]
 pub trait TotalKey: KeyPart {}
 
-/// A key for a rule: never missing, or with a fallback for requests that lack it.
+/// The key of a rule: present in every request, or with a fallback for when it is missing.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may be missing from a request, and nothing is said about what happens then",
+    message = "`{Self}` may be missing from a request and has no fallback",
     label = "may be missing",
-    note = "say it: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
+    note = "add a fallback: `.or_skip()`, `.or_address(client)`, `.or_share()` or `.or_refuse()`"
 )]
 pub trait RuleKey: Send + Sync + 'static {
-    /// Writes the key of this request, or returns what to do without one.
-    fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written;
+    /// Writes the key of a request, or returns what to do if the key is missing.
+    fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> KeyOutcome;
 
     /// As [`KeyPart::inline_key`].
     #[doc(hidden)]
-    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey>;
+    fn inline_rule_key(&self, extensions: &Extensions) -> Option<InlineKey>;
 
     /// As [`KeyPart::check`].
     ///
@@ -132,20 +131,20 @@ pub trait RuleKey: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct OrElse<P> {
     part: P,
-    otherwise: Fallback,
+    on_missing: OnMissing,
 }
 
 #[derive(Clone, Debug)]
-enum Fallback {
+enum OnMissing {
     Skip,
     Share,
     Refuse,
     Address(Address),
 }
 
-/// The result of writing a key.
+/// The result of [`RuleKey::write_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum KeyOutcome {
     /// The key is written.
     Key,
     /// The key is missing, and the rule does not apply.
@@ -154,7 +153,7 @@ pub enum Written {
     Refuse,
 }
 
-/// The request lacks a part of the key.
+/// A request lacks a part of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingPart;
 
@@ -162,18 +161,18 @@ pub struct MissingPart;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidKey {
-    /// No header can have this name.
-    NotAHeaderName {
+    /// The name is not a valid header name.
+    InvalidHeaderName {
         /// The name.
         name: String,
     },
-    /// The text is not a template of a path.
-    NotATemplate {
+    /// The text is not a valid path template.
+    InvalidTemplate {
         /// The template.
         template: String,
     },
     /// The template has no such parameter.
-    NoSuchParam {
+    UnknownParam {
         /// The template.
         template: String,
         /// The parameter.
@@ -183,22 +182,22 @@ pub enum InvalidKey {
 
 /// Returns the key that a rule uses for this request.
 ///
-/// For calls to the gate by hand; to reset the key, for instance.
+/// For direct calls to the gate: to reset the key, for instance.
 ///
 /// ```
 /// use http::Request;
 /// use tidegate::http::{Head, by, key_of};
-/// use tidegate::{Part, Policy, Quota};
+/// use tidegate::{Policy, Quota};
 ///
 /// let policy = Policy::builder().rule("login", Quota::per_minute(5)).build()?;
 /// let request = Request::new(());
 /// let key = key_of(&(by::text("login"), by::method()), &Head::of(&request));
-/// policy.reset(&[Part::of(policy.id("login").unwrap()).key(&key[..])])?;
+/// policy.request().rule_for("login", &key[..]).reset()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
 pub fn key_of<P: TotalKey>(part: &P, head: &Head<'_>) -> Vec<u8> {
-    let mut key = KeyText::new();
+    let mut key = KeyBuf::new();
     let _ = part.write(head, &mut key); // never missing: it is a `TotalKey`
     key.shorten(0);
     key.bytes().to_vec()
@@ -207,14 +206,14 @@ pub fn key_of<P: TotalKey>(part: &P, head: &Head<'_>) -> Vec<u8> {
 // === impl RuleKey ===
 
 impl<P: TotalKey> RuleKey for P {
-    fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written {
+    fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> KeyOutcome {
         match self.write(head, key) {
-            Ok(()) => Written::Key,
-            Err(MissingPart) => Written::Refuse,
+            Ok(()) => KeyOutcome::Key,
+            Err(MissingPart) => KeyOutcome::Refuse,
         }
     }
 
-    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey> {
+    fn inline_rule_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         self.inline_key(extensions)
     }
 
@@ -228,24 +227,24 @@ impl<P: TotalKey> RuleKey for P {
 }
 
 impl<P: KeyPart> RuleKey for OrElse<P> {
-    fn write_or(&self, head: &Head<'_>, key: &mut KeyText) -> Written {
+    fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> KeyOutcome {
         let mark = key.mark();
         if self.part.write(head, key).is_ok() {
-            return Written::Key;
+            return KeyOutcome::Key;
         }
-        key.back_to(mark);
-        match &self.otherwise {
-            Fallback::Skip => Written::Skip,
-            Fallback::Refuse => Written::Refuse,
-            Fallback::Address(address) => address.write_or(head, key),
-            Fallback::Share => {
+        key.truncate_to(mark);
+        match &self.on_missing {
+            OnMissing::Skip => KeyOutcome::Skip,
+            OnMissing::Refuse => KeyOutcome::Refuse,
+            OnMissing::Address(address) => address.write_key(head, key),
+            OnMissing::Share => {
                 key.part(Kind::Missing, |_| ());
-                Written::Key
+                KeyOutcome::Key
             }
         }
     }
 
-    fn brief_or(&self, extensions: &Extensions) -> Option<InlineKey> {
+    fn inline_rule_key(&self, extensions: &Extensions) -> Option<InlineKey> {
         self.part.inline_key(extensions)
     }
 
@@ -261,21 +260,21 @@ impl<P: KeyPart> RuleKey for OrElse<P> {
 macro_rules! tuples {
     ($(($($name:ident)+)),+ $(,)?) => {$(
         impl<$($name: KeyPart),+> KeyPart for ($($name,)+) {
-            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
-            fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+            #[expect(non_snake_case, reason = "each part is named like its type parameter")]
+            fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
                 let ($($name,)+) = self;
                 $($name.write(head, key)?;)+
                 Ok(())
             }
 
-            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
+            #[expect(non_snake_case, reason = "each part is named like its type parameter")]
             fn check(&self) -> Result<(), InvalidKey> {
                 let ($($name,)+) = self;
                 $($name.check()?;)+
                 Ok(())
             }
 
-            #[expect(non_snake_case, reason = "the names of the types are also those of the parts")]
+            #[expect(non_snake_case, reason = "each part is named like its type parameter")]
             fn is_global(&self) -> bool {
                 let ($($name,)+) = self;
                 true $(&& $name.is_global())+
@@ -293,21 +292,21 @@ tuples!((A B), (A B C), (A B C D), (A B C D E));
 impl fmt::Display for InvalidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InvalidKey::NotAHeaderName { name } => {
+            InvalidKey::InvalidHeaderName { name } => {
                 write!(
                     f,
-                    "{name:?} is no name of a header; write letters, digits and hyphens, as in \"x-api-key\""
+                    "{name:?} is not a valid header name; use letters, digits and hyphens, as in \"x-api-key\""
                 )
             }
-            InvalidKey::NotATemplate { template } => {
+            InvalidKey::InvalidTemplate { template } => {
                 write!(
                     f,
-                    "{template:?} is no template of a path; write one such as \"/users/{{id}}\", with a slash first, \
-                     each name once, and {{*rest}} only at the end"
+                    "{template:?} is not a valid path template; use one such as \"/users/{{id}}\": it starts with a slash, \
+                     has each name once, and {{*rest}} only at the end"
                 )
             }
-            InvalidKey::NoSuchParam { template, param } => {
-                write!(f, "{template:?} has no parameter {param:?}; write it as {{{param}}} there")
+            InvalidKey::UnknownParam { template, param } => {
+                write!(f, "path template {template:?} has no parameter {param:?}; add {{{param}}} to it")
             }
         }
     }

@@ -1,8 +1,8 @@
 //! # Limits on requests
 //!
-//! A gate, the rules of it that a request must pass, and the response to requests that do not. [`Limits`] are built
-//! once and shared by all layers in front of services or clients: see `tidegate::tower`. Clones are handles on the same
-//! limits.
+//! [`Limits`] combine a gate, the rules of that gate that a request is checked against, and the responses to refused
+//! requests. They are built once and shared by all layers in front of services or clients: see `tidegate::tower`.
+//! Clones are handles on the same limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,24 +11,26 @@ use std::time::Duration;
 
 use ::http::{Response, StatusCode};
 
-use super::answer::{Answers, Refusal};
-use super::fast_path::{Direct, FastPath};
-use super::fields::{Fields, Unit, is_name};
+use super::fast_path::{DirectCheck, FastPath};
+use super::fields::{Fields, Unit, is_valid_name};
 use super::head::Head;
 use super::invalid::InvalidLimits;
+use super::jitter::Jitter;
 use super::key::RuleKey;
-use super::retry::Jitter;
+use super::refusal::{Refusal, ResponseConfig};
 use super::rule::{Expose, HttpRule, RuleStats};
 use super::timer::Timer;
 use crate::gate::{Gate, WaitingGate};
 use crate::wait::Sleep;
 use tidegate_core::{Micros, Quota, Wait};
 
-/// The maximum number of rules in front of one service.
-pub(super) const MOST_RULES: usize = 8;
+/// The maximum number of rules of one [`Limits`].
+pub(super) const MAX_RULES: usize = 8;
 const MAX_WAITING: usize = 1_024;
 
-/// The rules that requests must pass, all or nothing, and the response to refusals.
+/// Rules that every request is checked against, and the responses to refused requests.
+///
+/// A request passes only if all rules allow it. If one rule refuses it, no rule is charged.
 ///
 /// ```
 /// use tidegate::http::{Fields, KeyPart, Limits, by};
@@ -37,11 +39,11 @@ const MAX_WAITING: usize = 1_024;
 /// const USER: Quota = Quota::per_minute(100);
 ///
 /// let policy = Policy::builder()
-///     .rule("everybody", Quota::per_second(5_000))
+///     .rule("global", Quota::per_second(5_000))
 ///     .rule("user", USER)
 ///     .build()?;
-/// let limits = Limits::over(policy)
-///     .rule("everybody", by::global())
+/// let limits = Limits::builder(policy)
+///     .rule("global", by::global())
 ///     .rule("user", by::header("x-api-key").secret().or_refuse()).quota(USER)
 ///     .fields(Fields::Draft11)
 ///     .build()?;
@@ -53,7 +55,7 @@ const MAX_WAITING: usize = 1_024;
 /// ```compile_fail
 /// use tidegate::http::{Limits, by};
 /// use tidegate::{Limiter, Quota};
-/// let limits = Limits::over(Limiter::new(Quota::per_second(1))).rule("user", by::header("x-user")).build();
+/// let limits = Limits::builder(Limiter::new(Quota::per_second(1))).rule("user", by::header("x-user")).build();
 /// ```
 #[derive(Clone)]
 pub struct Limits(pub(super) Arc<Shared>);
@@ -64,7 +66,7 @@ pub(super) struct Shared {
     pub(super) timer: Option<Arc<dyn Timer>>,
     pub(super) rules: Box<[HttpRule]>,
     pub(super) skip: Option<Skip>,
-    pub(super) answers: Answers,
+    pub(super) responses: ResponseConfig,
     /// Whether there is a single rule, and it is enforced and decides immediately.
     pub(super) is_single: bool,
     pub(super) fast_path: FastPath,
@@ -72,7 +74,7 @@ pub(super) struct Shared {
 
 pub(super) type Skip = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
 
-/// The gate at which requests wait, and how many wait.
+/// The queue of requests at the gate: its bounds, and its length.
 pub(super) struct Waiting {
     pub(super) gate: Arc<dyn WaitingGate>,
     pub(super) at_most: Duration,
@@ -81,9 +83,9 @@ pub(super) struct Waiting {
 }
 
 /// Counts one waiting request until it is dropped.
-pub(super) struct Place<'a>(&'a AtomicUsize);
+pub(super) struct WaitingGuard<'a>(&'a AtomicUsize);
 
-/// Builds [`Limits`]: see [`Limits::over`].
+/// Builds [`Limits`]. Created by [`Limits::builder`].
 ///
 /// Settings of a rule, such as [`cost`](LimitsBuilder::cost), apply to the last [`rule`](LimitsBuilder::rule) before
 /// them.
@@ -95,46 +97,46 @@ pub struct LimitsBuilder<G> {
     max_waiting: usize,
     timer: Option<Arc<dyn Timer>>,
     skip: Option<Skip>,
-    answers: Answers,
+    responses: ResponseConfig,
     /// The name of a rule setting that was given before the first rule.
-    too_early: Option<&'static str>,
+    setting_before_rule: Option<&'static str>,
 }
 
 impl Limits {
-    /// Starts to build limits by the rules of this gate, with no rules yet.
-    pub fn over<G: Gate + 'static>(gate: G) -> LimitsBuilder<G> {
+    /// Starts building limits on this gate. At least one rule must be added.
+    pub fn builder<G: Gate + 'static>(gate: G) -> LimitsBuilder<G> {
         LimitsBuilder {
             gate: Arc::new(gate),
             rules: Vec::new(),
             waiting: None,
             max_waiting: MAX_WAITING,
-            timer: <dyn Timer>::usual(),
+            timer: <dyn Timer>::default_timer(),
             skip: None,
-            answers: Answers::default(),
-            too_early: None,
+            responses: ResponseConfig::default(),
+            setting_before_rule: None,
         }
     }
 
-    /// Limits by a gate with a single rule, with this key and default settings.
+    /// Builds limits with a single rule of this gate, this key and default settings.
     ///
-    /// Clients know the rule as `default`. If the gate names its rules, the rule must have that name, too.
+    /// The rule is reported to clients as `default`. If the gate names its rules, the rule must have that name, too.
     ///
     /// ```
     /// use tidegate::http::{KeyPart, Limits, by};
     /// use tidegate::{KeyedLimiter, Quota};
     /// let limiter = KeyedLimiter::<str>::new(Quota::per_second(10).burst(20));
-    /// let limits = Limits::on(limiter, by::header("x-api-key").secret().or_refuse())?;
+    /// let limits = Limits::single(limiter, by::header("x-api-key").secret().or_refuse())?;
     /// # Ok::<(), tidegate::http::InvalidLimits>(())
     /// ```
     ///
     /// # Errors
     ///
     /// As [`LimitsBuilder::build`].
-    pub fn on<G: Gate + 'static>(gate: G, key: impl RuleKey) -> Result<Self, InvalidLimits> {
-        Limits::over(gate).rule("default", key).build()
+    pub fn single<G: Gate + 'static>(gate: G, key: impl RuleKey) -> Result<Self, InvalidLimits> {
+        Limits::builder(gate).rule("default", key).build()
     }
 
-    /// The counters of each rule.
+    /// Returns the counters of each rule.
     #[must_use]
     pub fn stats(&self) -> Vec<RuleStats> {
         self.0.rules.iter().map(HttpRule::stats).collect()
@@ -146,7 +148,7 @@ impl Limits {
         self.0.timer.clone()
     }
 
-    /// How many requests are waiting now.
+    /// Returns the number of requests that are waiting now.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.waiting.as_ref().map_or(0, |waiting| waiting.count.load(Ordering::Relaxed))
@@ -154,13 +156,13 @@ impl Limits {
 }
 
 impl<G: Gate + 'static> LimitsBuilder<G> {
-    /// Adds a rule of the gate that requests must pass, with this key.
+    /// Adds a rule of the gate, with the key that it limits requests by.
     ///
-    /// Clients know the rule by the same name.
+    /// The rule is reported to clients under the same name.
     pub fn rule(mut self, name: &str, key: impl RuleKey) -> Self {
         let key = Arc::new(key);
-        let shortcut = Direct { gate: self.gate.clone(), key: key.clone() };
-        self.rules.push(HttpRule::new(name, key, Box::new(shortcut)));
+        let fast_path = DirectCheck { gate: self.gate.clone(), key: key.clone() };
+        self.rules.push(HttpRule::new(name, key, Box::new(fast_path)));
         self
     }
 
@@ -169,9 +171,9 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         self.with_rule("cost", |rule| rule.cost = Some(Arc::new(cost)))
     }
 
-    /// Makes the rule a shadow: it never refuses.
+    /// Makes the rule a shadow: it is only observed, and never refuses a request.
     ///
-    /// What it would have done is counted in [`Limits::stats`].
+    /// [`Limits::stats`] counts the requests that it would have allowed or refused.
     pub fn shadow(self) -> Self {
         self.with_rule("shadow", |rule| rule.is_shadow = true)
     }
@@ -183,7 +185,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
 
     /// Sets the quota that is reported to clients: the limit and its period.
     ///
-    /// Without it the report has the most that can pass at the same instant.
+    /// Without it, the limit of the decision is reported (for a bucket, its burst), and no period.
     pub fn quota(self, quota: Quota) -> Self {
         self.with_rule("quota", |rule| rule.quota = Some(quota))
     }
@@ -195,19 +197,19 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
 
     /// Sets the status of the rule's refusals.
     ///
-    /// The default is 429, and 503 if too many requests of all clients are in progress.
+    /// The default is 429, or 503 if a concurrency limit that all clients share is reached.
     pub fn status(self, status: StatusCode) -> Self {
         self.with_rule("status", |rule| rule.status = Some(status))
     }
 
-    /// Does not limit requests for which this is true: health checks, for instance.
+    /// Exempts requests for which this closure returns `true`: health checks, for instance.
     pub fn skip_if(self, skip: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
         LimitsBuilder { skip: Some(Box::new(skip)), ..self }
     }
 
-    /// Makes requests that may not pass now wait, for at most this long.
+    /// Makes requests over the limit wait in a queue, for at most this long.
     ///
-    /// A request is refused immediately if that cannot suffice.
+    /// A request that would have to wait longer is refused immediately.
     pub fn wait_at_most(self, at_most: Duration) -> Self
     where
         G: WaitingGate,
@@ -217,7 +219,7 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
 
     /// Sets how many requests may wait at the same time; 1,024 by default.
     ///
-    /// Any further request that would have to wait is refused.
+    /// When the queue is full, further requests that would have to wait are refused.
     pub fn max_waiting(self, max_waiting: usize) -> Self {
         LimitsBuilder { max_waiting, ..self }
     }
@@ -233,49 +235,51 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
         LimitsBuilder { timer: Some(Arc::new(clock)), ..self }
     }
 
-    /// Sets the fields that tell clients their remaining quota, with every response.
+    /// Sets the header fields that report the remaining quota in every response.
     ///
-    /// The default is no fields. The fields report each rule that is [exposed](Expose) and that the request had to
-    /// pass, in the order of the rules. If requests may [wait](LimitsBuilder::wait_at_most), or the gate only knows the
-    /// binding rule, they report only the binding rule.
+    /// The default is no fields. The fields report each rule that is [exposed](Expose) and that applied to the request,
+    /// in the order of the rules. If requests may [wait](LimitsBuilder::wait_at_most), or the gate returns only the
+    /// binding decision, they report only the binding rule.
     pub fn fields(mut self, fields: Fields) -> Self {
-        self.answers.fields = fields;
+        self.responses.fields = fields;
         self
     }
 
-    /// Lets scripts in browsers read these fields, by `Access-Control-Expose-Headers`.
+    /// Lets scripts in browsers read these fields, with `Access-Control-Expose-Headers`.
     pub fn readable_in_browsers(mut self) -> Self {
-        self.answers.in_browsers = true;
+        self.responses.expose_to_browsers = true;
         self
     }
 
-    /// Delays retries of refused requests by up to this many percent, to spread them.
+    /// Adds up to this many percent of jitter to retry times, to spread retries.
     pub fn jitter(mut self, percent: u8) -> Self {
-        self.answers.jitter = Jitter::new(percent);
+        self.responses.jitter = Jitter::new(percent);
         self
     }
 
-    /// Sets the retry time if too many requests are in progress, or wait already.
+    /// Sets the retry time when a concurrency limit is reached or the queue is full.
     ///
-    /// It is unknown when a permit will be free. The default is a second; about as long as requests take is a good
-    /// choice.
+    /// In these cases it is unknown when a permit will be free. The default is a second. A good choice is the usual
+    /// duration of a request.
     pub fn retry_when_busy_after(mut self, wait: Duration) -> Self {
-        self.answers.when_busy = Wait::micros(Micros::from(wait).get());
+        self.responses.when_busy = Wait::micros(Micros::from(wait).get());
         self
     }
 
-    /// Sets the page for browsers: requests that ask for HTML are refused with it.
+    /// Sets an HTML page as the body of refusals to browsers.
+    ///
+    /// Requests that prefer HTML to JSON in `Accept` get it.
     pub fn page(mut self, html: impl Into<String>) -> Self {
-        self.answers.page = Some(html.into());
+        self.responses.page = Some(html.into());
         self
     }
 
     /// Replaces the whole response to a refused request.
-    pub fn answer(
+    pub fn refusal_response(
         mut self,
-        answer: impl Fn(&Head<'_>, &Refusal) -> Response<Vec<u8>> + Send + Sync + 'static,
+        response: impl Fn(&Head<'_>, &Refusal) -> Response<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
-        self.answers.replaced = Some(Box::new(answer));
+        self.responses.custom = Some(Box::new(response));
         self
     }
 
@@ -283,15 +287,15 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
     ///
     /// # Errors
     ///
-    /// [`InvalidLimits`], if there are no rules or too many, the gate lacks a rule, a rule is added twice, a key or a
-    /// name is invalid, or a setting of a rule comes before the first rule.
+    /// [`InvalidLimits`], if there are no rules or too many, the gate has no rule of a name, a rule is added twice, a
+    /// key or a name is invalid, or a setting of a rule comes before the first rule.
     pub fn build(self) -> Result<Limits, InvalidLimits> {
-        let rules = self.checked()?;
-        let LimitsBuilder { gate, waiting, max_waiting, timer, skip, answers, .. } = self;
+        let ids = self.rule_ids()?;
+        let LimitsBuilder { gate, waiting, max_waiting, timer, skip, responses, .. } = self;
         let is_single =
             matches!(&*self.rules, [rule] if !rule.is_shadow) && waiting.is_none() && gate.is_immediate();
         let fast_path = match &*self.rules {
-            [rule] if is_single && skip.is_none() => rule.fast_path(answers.fields),
+            [rule] if is_single && skip.is_none() => rule.fast_path(responses.fields),
             _ => FastPath::None,
         };
         let mut shared = Shared {
@@ -307,43 +311,43 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
             timer,
             rules: self.rules.into(),
             skip,
-            answers,
+            responses,
         };
-        shared.rules.iter_mut().zip(rules).for_each(|(rule, id)| rule.id = id);
-        shared.answers.prepare(&shared.rules);
+        shared.rules.iter_mut().zip(ids).for_each(|(rule, id)| rule.id = id);
+        shared.responses.prepare(&shared.rules);
         Ok(Limits(Arc::new(shared)))
     }
 
-    /// The ids of the rules, if everything is valid.
-    fn checked(&self) -> Result<Vec<tidegate_core::RuleId>, InvalidLimits> {
-        if let Some(said) = self.too_early {
-            return Err(InvalidLimits::BeforeAnyRule { said });
+    /// Returns the ids of the rules, if everything is valid.
+    fn rule_ids(&self) -> Result<Vec<tidegate_core::RuleId>, InvalidLimits> {
+        if let Some(setting) = self.setting_before_rule {
+            return Err(InvalidLimits::SettingBeforeRule { setting });
         }
         match self.rules.len() {
             0 => return Err(InvalidLimits::NoRules),
-            rules if rules > MOST_RULES => return Err(InvalidLimits::TooManyRules { rules }),
+            rules if rules > MAX_RULES => return Err(InvalidLimits::TooManyRules { rules }),
             _ => {}
         }
         let mut ids = Vec::new();
         for rule in &self.rules {
             let name = || rule.name.to_string();
-            if !is_name(&rule.name) {
-                return Err(InvalidLimits::NotAName { rule: name() });
+            if !is_valid_name(&rule.name) {
+                return Err(InvalidLimits::InvalidName { rule: name() });
             }
-            rule.key.check_key().map_err(|why| InvalidLimits::Key { rule: name(), why })?;
+            rule.key.check_key().map_err(|error| InvalidLimits::InvalidKey { rule: name(), error })?;
             let id = self.gate.rule(&rule.name).ok_or_else(|| InvalidLimits::UnknownRule { rule: name() })?;
             if ids.contains(&id) {
-                return Err(InvalidLimits::SameRule { rule: name() });
+                return Err(InvalidLimits::DuplicateRule { rule: name() });
             }
             ids.push(id);
         }
         Ok(ids)
     }
 
-    fn with_rule(mut self, said: &'static str, set: impl FnOnce(&mut HttpRule)) -> Self {
+    fn with_rule(mut self, setting: &'static str, set: impl FnOnce(&mut HttpRule)) -> Self {
         match self.rules.last_mut() {
             Some(rule) => set(rule),
-            None => self.too_early = self.too_early.or(Some(said)),
+            None => self.setting_before_rule = self.setting_before_rule.or(Some(setting)),
         }
         self
     }
@@ -353,14 +357,14 @@ impl<G: Gate + 'static> LimitsBuilder<G> {
 
 impl Waiting {
     /// Counts one more waiting request, if the maximum allows it.
-    pub(super) fn enter(&self) -> Option<Place<'_>> {
+    pub(super) fn enter(&self) -> Option<WaitingGuard<'_>> {
         let one_more = |count| (count < self.max_waiting).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Place(&self.count))
+        Some(WaitingGuard(&self.count))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

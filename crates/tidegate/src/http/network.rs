@@ -1,8 +1,8 @@
 //! # Networks and trusted proxies
 //!
 //! A trusted proxy may name the client that it forwards for. If every address were trusted, every client could name any
-//! address, which is no limit at all. Such a list is rejected when it is built. So is a list that amounts to it,
-//! because it leaves out only addresses that are not on the Internet, such as `127.0.0.0/8`.
+//! address and bypass its limit. So a list of all addresses is rejected when it is built, and so is a list of all public
+//! addresses, which leaves out only networks such as `127.0.0.0/8`.
 
 use std::error::Error;
 use std::fmt;
@@ -47,17 +47,17 @@ pub enum InvalidProxies {
         /// The entry.
         entry: String,
     },
-    /// An entry has a prefix length, but its address is not the first of that network.
-    NotTheFirst {
+    /// An entry has a prefix length, and bits of its address after the prefix are set.
+    HostBitsSet {
         /// The entry.
         entry: String,
         /// The network that contains the address.
         network: Network,
     },
     /// The entries together cover the whole Internet, of IPv4 or of IPv6.
-    Global,
+    WholeInternet,
     /// The list is empty.
-    Nobody,
+    Empty,
 }
 
 // === impl Network ===
@@ -120,24 +120,24 @@ impl FromStr for Network {
     type Err = InvalidProxies;
 
     fn from_str(entry: &str) -> Result<Self, InvalidProxies> {
-        let none = || InvalidProxies::NotANetwork { entry: entry.to_owned() };
+        let invalid = || InvalidProxies::NotANetwork { entry: entry.to_owned() };
         let (text, bits) = match entry.split_once('/') {
-            Some((text, bits)) => (text, Some(number(bits).ok_or_else(none)?)),
+            Some((text, bits)) => (text, Some(number(bits).ok_or_else(invalid)?)),
             None => (entry, None),
         };
-        let address: IpAddr = text.parse().map_err(|_| none())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.unwrap_or(most);
-        if bits > most {
-            return Err(none());
+        let address: IpAddr = text.parse().map_err(|_| invalid())?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(max);
+        if bits > max {
+            return Err(invalid());
         }
         let network = match address.to_canonical() {
             IpAddr::V4(_) if address.is_ipv6() && bits >= 96 => Network::of(address, bits - 96),
-            IpAddr::V4(_) if address.is_ipv6() => return Err(none()),
+            IpAddr::V4(_) if address.is_ipv6() => return Err(invalid()),
             address => Network::of(address, bits),
         };
         if network.first != address.to_canonical() {
-            return Err(InvalidProxies::NotTheFirst { entry: entry.to_owned(), network });
+            return Err(InvalidProxies::HostBitsSet { entry: entry.to_owned(), network });
         }
         Ok(network)
     }
@@ -165,12 +165,12 @@ impl TrustedProxies {
     pub fn new<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidProxies> {
         let networks = entries.into_iter().map(str::parse).collect::<Result<Box<[Network]>, _>>()?;
         if networks.is_empty() {
-            return Err(InvalidProxies::Nobody);
+            return Err(InvalidProxies::Empty);
         }
-        if is_global(&networks, IpAddr::is_ipv4, &PUBLIC_4)
-            || is_global(&networks, IpAddr::is_ipv6, &PUBLIC_6)
+        if covers_all(&networks, IpAddr::is_ipv4, &PUBLIC_4)
+            || covers_all(&networks, IpAddr::is_ipv6, &PUBLIC_6)
         {
-            return Err(InvalidProxies::Global);
+            return Err(InvalidProxies::WholeInternet);
         }
         Ok(TrustedProxies { networks, local_sockets: false })
     }
@@ -208,17 +208,17 @@ const PUBLIC_4: [(u128, u128); 7] = [
 const PUBLIC_6: [(u128, u128); 1] = [(0x2 << 124, (0x4 << 124) - 1)];
 
 /// Whether the networks of one IP version cover all of these public ranges.
-fn is_global(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
+fn covers_all(networks: &[Network], is_version: fn(&IpAddr) -> bool, public: &[(u128, u128)]) -> bool {
     let of_version = networks.iter().filter(|network| is_version(&network.first));
     let mut ranges: Vec<_> = of_version.map(Network::range).collect();
     ranges.sort_unstable();
-    public.iter().all(|(first, last)| left_out(&ranges, *first).is_none_or(|address| address > *last))
+    public.iter().all(|(first, last)| first_uncovered(&ranges, *first).is_none_or(|address| address > *last))
 }
 
 /// The first address from this one on that is in none of these sorted ranges.
 ///
 /// `None` if there is no such address.
-fn left_out(ranges: &[(u128, u128)], from: u128) -> Option<u128> {
+fn first_uncovered(ranges: &[(u128, u128)], from: u128) -> Option<u128> {
     ranges.iter().try_fold(
         from,
         |next, (first, end)| {
@@ -238,16 +238,17 @@ impl fmt::Display for InvalidProxies {
                     "{entry:?} is neither an address nor a network; write 10.0.0.7, 10.0.0.0/8 or 2001:db8::/32"
                 )
             }
-            InvalidProxies::NotTheFirst { entry, network } => {
+            InvalidProxies::HostBitsSet { entry, network } => {
                 write!(
                     f,
-                    "{entry:?} is inside the network {network}; write that, or the address without the bits"
+                    "{entry:?} has bits set after its prefix; write the network {network}, or the address without a prefix"
                 )
             }
-            InvalidProxies::Global => f.write_str(
-                "these proxies are the whole world, so everybody could choose whose limit to use; list your own",
+            InvalidProxies::WholeInternet => f.write_str(
+                "the trusted proxies cover the whole Internet, so any client could forge its address; list only your own \
+                 proxies",
             ),
-            InvalidProxies::Nobody => f.write_str("no proxy is listed; leave the list out, or name one"),
+            InvalidProxies::Empty => f.write_str("the list of trusted proxies is empty; add a proxy, or do not read forwarding headers"),
         }
     }
 }
@@ -260,9 +261,9 @@ mod tests {
 
     /// Networks that together cover every address but this one.
     fn all_but(address: Ipv4Addr) -> Vec<String> {
-        let besides =
+        let sibling =
             |bits: u8| Network::of(Ipv4Addr::from_bits(address.to_bits() ^ 1 << (32 - bits)).into(), bits);
-        (1..=32).map(|bits| besides(bits).to_string()).collect()
+        (1..=32).map(|bits| sibling(bits).to_string()).collect()
     }
 
     fn list<S: AsRef<str>>(entries: &[S]) -> Result<(), InvalidProxies> {
@@ -274,8 +275,8 @@ mod tests {
         let mut entries = all_but(Ipv4Addr::new(203, 0, 113, 9));
         assert_eq!(list(&entries), Ok(()), "one address is left out: {entries:?}");
         entries.push("203.0.113.9".to_owned());
-        assert_eq!(list(&entries), Err(InvalidProxies::Global));
-        for world in [
+        assert_eq!(list(&entries), Err(InvalidProxies::WholeInternet));
+        for internet in [
             &["0.0.0.0/0"][..],
             &["::/0"],
             &["10.0.0.0/8", "::ffff:0.0.0.0/96"],
@@ -284,7 +285,7 @@ mod tests {
             &["2000::/3"],
             &["2000::/4", "3000::/4", "10.0.0.0/8"],
         ] {
-            assert_eq!(list(world), Err(InvalidProxies::Global), "{world:?}");
+            assert_eq!(list(internet), Err(InvalidProxies::WholeInternet), "{internet:?}");
         }
         assert_eq!(list(&["8000::/1", "::/3", "128.0.0.0/1"]), Ok(()));
         assert_eq!(list(&["2000::/4", "128.0.0.0/2", "192.0.0.0/3"]), Ok(()));
@@ -296,7 +297,7 @@ mod tests {
             ["10.1.2.3", "127.0.0.1", "255.255.255.255", "0.0.0.0", "192.168.0.1", "172.31.255.255"]
         {
             let entries = all_but(left_out.parse().unwrap());
-            assert_eq!(list(&entries), Err(InvalidProxies::Global), "{left_out}");
+            assert_eq!(list(&entries), Err(InvalidProxies::WholeInternet), "{left_out}");
         }
         for left_out in ["1.0.0.0", "9.255.255.255", "11.0.0.0", "172.32.0.0", "223.255.255.255"] {
             assert_eq!(list(&all_but(left_out.parse().unwrap())), Ok(()), "{left_out}");
@@ -319,11 +320,14 @@ mod tests {
             "::ffff:1.2.3.4/95",
             "x",
         ] {
-            let said = TrustedProxies::new([entry]).unwrap_err().to_string();
-            assert!(said.contains("write 10.0.0.7") && said.contains(&format!("{entry:?}")), "{said}");
+            let message = TrustedProxies::new([entry]).unwrap_err().to_string();
+            assert!(
+                message.contains("write 10.0.0.7") && message.contains(&format!("{entry:?}")),
+                "{message}"
+            );
         }
-        let said = TrustedProxies::new(["192.0.2.1/24"]).unwrap_err().to_string();
-        assert!(said.contains("192.0.2.0/24"), "{said}");
-        assert_eq!(TrustedProxies::new([]), Err(InvalidProxies::Nobody));
+        let message = TrustedProxies::new(["192.0.2.1/24"]).unwrap_err().to_string();
+        assert!(message.contains("192.0.2.0/24"), "{message}");
+        assert_eq!(TrustedProxies::new([]), Err(InvalidProxies::Empty));
     }
 }

@@ -1,57 +1,59 @@
 //! # Outcome of a request
 //!
-//! A request passes, with permits and with quotas to report to its client, or it is refused. Some outcomes take time.
+//! A request passes, with permits and with quotas to report to its client, or it is refused. The outcome may be pending.
 
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::answer::Refusal;
+use super::refusal::Refusal;
 use super::rule::RuleQuota;
 use crate::gate::Permits;
 
-/// Whether a request may pass.
+/// Whether a request passes or is refused.
 #[derive(Debug)]
 pub enum LimitOutcome {
-    /// It may pass now.
+    /// The request passes.
     Pass(Passed),
-    /// It is refused. Boxed: most requests pass, and all would pay for the size.
+    /// The request is refused. Boxed, because it is large and most requests pass.
     Refuse(Box<Refusal>),
 }
 
-/// What goes with a request that may pass.
+/// Permits and quota report of a request that passes.
 #[derive(Debug, Default)]
 pub struct Passed {
     /// The permits, to be held until the response has been sent.
     pub permits: Permits,
     /// The remaining quotas of the rules, if they are reported to clients.
-    pub decisions: Decisions,
+    pub report: QuotaReport,
 }
 
-/// The remaining quotas of the rules, if they are reported to clients.
+/// The remaining quotas to report to a client.
+///
+/// Added to a response by [`Limits::add_fields`](super::Limits::add_fields).
 #[derive(Clone, Debug, Default)]
-pub struct Decisions(Told);
+pub struct QuotaReport(Quotas);
 
 #[derive(Clone, Debug, Default)]
-enum Told {
+enum Quotas {
     #[default]
-    Nothing,
-    /// Of a single rule, the usual case: without a box.
+    None,
+    /// The quota of a single rule: the usual case, without an allocation.
     One(RuleQuota),
     Each(Box<[RuleQuota]>),
 }
 
-/// The outcome of a request, now or later.
+/// The outcome of a request, available now or pending.
 #[derive(Debug)]
 pub enum Evaluation {
     /// The outcome.
     Now(LimitOutcome),
-    /// A future of the outcome. The check is in progress.
+    /// A future that resolves to the outcome. The check is in progress.
     Pending(PendingOutcome),
 }
 
-/// The future outcome of a check that is in progress.
-#[must_use = "an outcome protects nothing until you act on it"]
+/// Resolves to the outcome of a check that is in progress.
+#[must_use = "a request is not limited unless its outcome is awaited"]
 pub struct PendingOutcome(pub(super) Pin<Box<dyn Future<Output = LimitOutcome> + Send>>);
 
 impl Future for PendingOutcome {
@@ -68,32 +70,34 @@ impl fmt::Debug for PendingOutcome {
     }
 }
 
-impl Decisions {
-    /// The quotas of these rules; of none if clients know none of them.
-    pub(super) fn of(mut left: impl Iterator<Item = RuleQuota>) -> Self {
-        match (left.next(), left.next()) {
-            (Some(one), None) => Decisions(Told::One(one)),
-            (one, another) => Decisions(Told::Each(one.into_iter().chain(another).chain(left).collect())),
+impl QuotaReport {
+    /// The quotas of these rules; may be empty if no rule is reported to clients.
+    pub(super) fn of(mut quotas: impl Iterator<Item = RuleQuota>) -> Self {
+        match (quotas.next(), quotas.next()) {
+            (Some(one), None) => QuotaReport(Quotas::One(one)),
+            (one, another) => {
+                QuotaReport(Quotas::Each(one.into_iter().chain(another).chain(quotas).collect()))
+            }
         }
     }
 
     /// The quota of a single rule.
     #[inline]
-    pub(super) const fn one(left: RuleQuota) -> Self {
-        Decisions(Told::One(left))
+    pub(super) const fn one(quota: RuleQuota) -> Self {
+        QuotaReport(Quotas::One(quota))
     }
 
     /// Whether there is nothing to report.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        matches!(self.0, Told::Nothing)
+        matches!(self.0, Quotas::None)
     }
 
     pub(super) fn as_slice(&self) -> &[RuleQuota] {
         match &self.0 {
-            Told::Nothing => &[],
-            Told::One(one) => std::slice::from_ref(one),
-            Told::Each(each) => each,
+            Quotas::None => &[],
+            Quotas::One(one) => std::slice::from_ref(one),
+            Quotas::Each(each) => each,
         }
     }
 }

@@ -1,8 +1,7 @@
 //! # Reading `Retry-After` and `RateLimit`
 //!
-//! A server that we call may tell us that we call too often: by `Retry-After` with a refusal, or by a `RateLimit` with
-//! nothing remaining. The first is an order and comes before the second. A header that cannot be parsed counts as
-//! missing.
+//! A server that is called too often responds with `Retry-After` in a refusal, or with a `RateLimit` field whose
+//! remaining quota is 0. `Retry-After` takes precedence. A header that cannot be parsed counts as missing.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,9 +12,9 @@ use super::forwarded::outside_quotes;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Returns how long the server that sent this response must not be called.
+/// Returns how long a client must wait before it calls the server of this response again.
 ///
-/// `None` if the response does not ask for a wait.
+/// `None` if the response requests no wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,23 +30,23 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 #[must_use]
 pub fn retry_after_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let is_refusal = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let ordered =
+    let requested =
         headers.get(RETRY_AFTER).filter(|_| is_refusal).and_then(|value| retry_after(value, headers));
-    ordered.or_else(|| nothing_left(headers)).filter(|wait| !wait.is_zero())
+    requested.or_else(|| exhausted_quota(headers)).filter(|wait| !wait.is_zero())
 }
 
 fn retry_after(value: &HeaderValue, headers: &HeaderMap) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
-    if let Some(seconds) = seconds_in(text) {
+    if let Some(seconds) = parse_number(text) {
         return Some(Duration::from_secs(seconds));
     }
-    let then = seconds_of(text)?;
-    let theirs = headers.get(DATE).and_then(|date| seconds_of(date.to_str().ok()?.trim()));
-    Some(Duration::from_secs(then.saturating_sub(theirs.or_else(now)?))) // by the server's clock, if it sends the time
+    let date = parse_date(text)?;
+    let server_now = headers.get(DATE).and_then(|value| parse_date(value.to_str().ok()?.trim()));
+    Some(Duration::from_secs(date.saturating_sub(server_now.or_else(now)?))) // by the server's clock, if it sends `Date`
 }
 
 /// Parses a whole number. A number beyond `u64` becomes `u64::MAX`.
-fn seconds_in(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
@@ -57,13 +56,15 @@ fn now() -> Option<u64> {
 }
 
 /// The longest wait of all members with nothing remaining.
-fn nothing_left(headers: &HeaderMap) -> Option<Duration> {
+fn exhausted_quota(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(RATE_LIMIT).iter();
     let waits = lines.flat_map(|line| outside_quotes(line.as_bytes(), b',')).filter_map(wait_of_member);
     waits.max().map(Duration::from_secs)
 }
 
-/// The `t` of a member with an `r` of 0, or the `w` of a member with an `a` of 0.
+/// The seconds until the reset (`t`, or else `w`) of a member with nothing remaining (`r`, or else `a`, is 0).
+///
+/// The names differ between the drafts of the field.
 fn wait_of_member(member: &[u8]) -> Option<u64> {
     let number =
         |wanted: &str| outside_quotes(member, b';').find_map(|parameter| number_of(parameter, wanted));
@@ -76,7 +77,7 @@ fn wait_of_member(member: &[u8]) -> Option<u64> {
 /// The number in a parameter, if the parameter has this name.
 fn number_of(parameter: &[u8], wanted: &str) -> Option<u64> {
     let (name, value) = std::str::from_utf8(parameter).ok()?.split_once('=')?;
-    if name.trim() == wanted { seconds_in(value.trim()) } else { None }
+    if name.trim() == wanted { parse_number(value.trim()) } else { None }
 }
 
 /// Parses a date to seconds since 1970, in any of the three formats of RFC 9110:
@@ -86,15 +87,15 @@ fn number_of(parameter: &[u8], wanted: &str) -> Option<u64> {
 ///   Sunday, 06-Nov-94 08:49:37 GMT
 ///   Sun Nov  6 08:49:37 1994
 /// ```
-fn seconds_of(date: &str) -> Option<u64> {
+fn parse_date(date: &str) -> Option<u64> {
     let words: Vec<&str> = date.split([' ', '-']).filter(|word| !word.is_empty()).collect();
     let (day, month, year, time) = match words[..] {
-        [of_week, day, month, year, time, "GMT"] if of_week.ends_with(',') => (day, month, year, time),
+        [weekday, day, month, year, time, "GMT"] if weekday.ends_with(',') => (day, month, year, time),
         [_, month, day, time, year] => (day, month, year, time),
         _ => return None,
     };
     let [hour, minute, second] = time.split(':').collect::<Vec<_>>()[..] else { return None };
-    let number = |text: &str, most: u64| seconds_in(text).filter(|number| *number <= most);
+    let number = |text: &str, max: u64| parse_number(text).filter(|number| *number <= max);
     let month = MONTHS.iter().position(|name| *name == month)?;
     let days = days_before(full_year(year)?, month)? + number(day, 31)?.checked_sub(1)?;
     Some(((days * 24 + number(hour, 23)?) * 60 + number(minute, 59)?) * 60 + number(second, 60)?)
@@ -105,7 +106,7 @@ const MONTHS: [&str; 12] =
 
 /// Parses a year of four digits, or of two, which stand for 1970 to 2069.
 fn full_year(year: &str) -> Option<u64> {
-    match (year.len(), seconds_in(year)?) {
+    match (year.len(), parse_number(year)?) {
         (4, year) => Some(year),
         (2, year) => Some(if year < 70 { 2_000 + year } else { 1_900 + year }),
         _ => None,
@@ -135,14 +136,14 @@ mod tests {
 
     #[test]
     fn http_dates_are_parsed() {
-        assert_eq!(seconds_of("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
-        assert_eq!(seconds_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
-        assert_eq!(seconds_of("Tue, 29 Feb 2000 23:59:59 GMT"), Some(951_868_799));
-        assert_eq!(seconds_of("Mon, 16 Nov 2026 12:00:00 GMT"), Some(1_794_830_400));
-        assert_eq!(seconds_of("Sunday, 06-Nov-94 08:49:37 GMT"), Some(784_111_777));
-        assert_eq!(seconds_of("Sun Nov  6 08:49:37 1994"), Some(784_111_777));
-        assert_eq!(seconds_of("Monday, 16-Nov-26 12:00:00 GMT"), Some(1_794_830_400));
-        for odd in [
+        assert_eq!(parse_date("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+        assert_eq!(parse_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(parse_date("Tue, 29 Feb 2000 23:59:59 GMT"), Some(951_868_799));
+        assert_eq!(parse_date("Mon, 16 Nov 2026 12:00:00 GMT"), Some(1_794_830_400));
+        assert_eq!(parse_date("Sunday, 06-Nov-94 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(parse_date("Sun Nov  6 08:49:37 1994"), Some(784_111_777));
+        assert_eq!(parse_date("Monday, 16-Nov-26 12:00:00 GMT"), Some(1_794_830_400));
+        for invalid in [
             "",
             "tomorrow",
             "Sun, 06 Nov 1994 08:49 GMT",
@@ -152,12 +153,12 @@ mod tests {
             "Sun, 06 Nov 19994 08:49:37 GMT",
             "Sun, +6 Nov 1994 08:49:37 GMT",
         ] {
-            assert_eq!(seconds_of(odd), None, "{odd}");
+            assert_eq!(parse_date(invalid), None, "{invalid}");
         }
     }
 
     #[test]
-    fn refusals_are_obeyed_and_other_responses_only_if_no_quota_is_left() {
+    fn only_refusals_and_exhausted_quotas_request_a_wait() {
         const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
         type Row = (StatusCode, &'static [(&'static str, &'static str)], Option<u64>);
         let rows: &[Row] = &[

@@ -1,17 +1,17 @@
 //! # Routes
 //!
 //! A path is not a good key: it contains ids, and clients can invent any number of paths. The route of a path is a good
-//! key, and so is a parameter of it. If a router has matched the path already, its result is best, because limiter and
-//! router then cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. In all other cases there are
-//! templates, `/users/{id}`.
+//! key, and so is a path parameter. If a router has matched the path already, use its result, so that limiter and router
+//! cannot disagree: `by::extension(|matched: &MatchedPath| matched.as_str())`. Otherwise use templates such as
+//! `/users/{id}`.
 //!
 //! `/%6cogin`, `//login` and `/x/../login;v=1` are matched as `/login`, because the server may treat them so.
 
 use super::head::Head;
 use super::key::{InvalidKey, KeyPart, MissingPart};
-use super::text::{KeyText, Kind};
+use super::key_buf::{KeyBuf, Kind};
 
-/// The first of these templates that the path matches.
+/// The route of the request: the first of these templates that its path matches.
 ///
 /// `/users/{id}` matches `/users/7`; `/files/{*rest}` matches `/files` and everything below it.
 pub fn route<'a>(templates: impl IntoIterator<Item = &'a str>) -> Route {
@@ -54,10 +54,10 @@ enum Segment {
 }
 
 impl KeyPart for Route {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let path = Path::of(head.uri.path());
-        let found = self.0.iter().find(|template| template.matches(&path)).ok_or(MissingPart)?;
-        key.part(Kind::Route, |key| key.raw(found.text.as_bytes()));
+        let template = self.0.iter().find(|template| template.matches(&path)).ok_or(MissingPart)?;
+        key.part(Kind::Route, |key| key.raw(template.text.as_bytes()));
         Ok(())
     }
 
@@ -67,9 +67,10 @@ impl KeyPart for Route {
 }
 
 impl KeyPart for Param {
-    fn write(&self, head: &Head<'_>, key: &mut KeyText) -> Result<(), MissingPart> {
+    fn write(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), MissingPart> {
         let path = Path::of(head.uri.path());
-        let value = self.place().and_then(|place| path.get(place)).filter(|_| self.template.matches(&path));
+        let value =
+            self.segment_index().and_then(|index| path.get(index)).filter(|_| self.template.matches(&path));
         let value = value.ok_or(MissingPart)?;
         key.part(Kind::Param, |key| decode(value, b'%').for_each(|byte| key.raw(&[byte])));
         Ok(())
@@ -77,9 +78,9 @@ impl KeyPart for Param {
 
     fn check(&self) -> Result<(), InvalidKey> {
         self.template.check()?;
-        match self.place() {
+        match self.segment_index() {
             Some(_) => Ok(()),
-            None => Err(InvalidKey::NoSuchParam {
+            None => Err(InvalidKey::UnknownParam {
                 template: self.template.text.clone(),
                 param: self.param.clone(),
             }),
@@ -88,8 +89,8 @@ impl KeyPart for Param {
 }
 
 impl Param {
-    /// The index of its segment.
-    fn place(&self) -> Option<usize> {
+    /// The index of the segment that is the parameter.
+    fn segment_index(&self) -> Option<usize> {
         self.template
             .segments
             .iter()
@@ -116,16 +117,16 @@ impl Template {
         if self.text.starts_with('/') && self.segments.iter().enumerate().all(is_well_formed) {
             return Ok(());
         }
-        Err(InvalidKey::NotATemplate { template: self.text.clone() })
+        Err(InvalidKey::InvalidTemplate { template: self.text.clone() })
     }
 
     fn matches(&self, path: &Path<'_>) -> bool {
-        let (ahead, fits) = match &*self.segments {
-            [ahead @ .., Segment::Rest] => (ahead, path.length >= ahead.len()),
+        let (fixed, fits) = match &*self.segments {
+            [fixed @ .., Segment::Rest] => (fixed, path.length >= fixed.len()),
             all => (all, path.length == all.len()),
         };
-        fits && ahead.iter().rev().zip(path.first(ahead.len())).all(|(segment, given)| match segment {
-            Segment::Text(text) => decode(given, b'%').eq(text.bytes()),
+        fits && fixed.iter().rev().zip(path.first(fixed.len())).all(|(segment, actual)| match segment {
+            Segment::Text(text) => decode(actual, b'%').eq(text.bytes()),
             Segment::Param(_) | Segment::Rest => true,
         })
     }
@@ -143,7 +144,7 @@ impl Segment {
 
 /// A path as its normalized segments.
 ///
-/// They are found from the right, where `..` comes before the segment that it removes; so none has to be stored.
+/// They are read from the right, where `..` comes before the segment that it removes, so that nothing is allocated.
 struct Path<'a> {
     text: &'a str,
     length: usize,
@@ -151,36 +152,36 @@ struct Path<'a> {
 
 impl<'a> Path<'a> {
     fn of(text: &'a str) -> Self {
-        Path { text, length: from_right(text).count() }
+        Path { text, length: segments_from_right(text).count() }
     }
 
     /// The segment at this index, counted from 0.
-    fn get(&self, place: usize) -> Option<&'a str> {
-        from_right(self.text).nth(self.length.checked_sub(place + 1)?)
+    fn get(&self, index: usize) -> Option<&'a str> {
+        segments_from_right(self.text).nth(self.length.checked_sub(index + 1)?)
     }
 
     /// The first `count` segments, from right to left.
     fn first(&self, count: usize) -> impl Iterator<Item = &'a str> {
-        from_right(self.text).skip(self.length - count)
+        segments_from_right(self.text).skip(self.length - count)
     }
 }
 
 /// The segments of a path, last to first, without empty, `.` and removed ones.
 ///
 /// What follows a semicolon in a segment is cut off.
-fn from_right(path: &str) -> impl Iterator<Item = &str> {
-    let mut taken_back = 0_usize;
+fn segments_from_right(path: &str) -> impl Iterator<Item = &str> {
+    let mut removed = 0_usize;
     path.rsplit('/').map(|segment| segment.split(';').next().unwrap_or(segment)).filter(move |segment| {
         if segment.is_empty() || decode(segment, b'%').eq(*b".") {
             return false;
         }
         if decode(segment, b'%').eq(*b"..") {
-            taken_back += 1;
+            removed += 1;
             return false;
         }
-        let is_left = taken_back == 0;
-        taken_back = taken_back.saturating_sub(1);
-        is_left
+        let is_kept = removed == 0;
+        removed = removed.saturating_sub(1);
+        is_kept
     })
 }
 
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn parent_segments_remove_the_segment_before() {
-        for (path, meant) in [
+        for (path, normalized) in [
             ("/a/b/../c", "/a/c"),
             ("/a/../../b", "/b"),
             ("/../a", "/a"),
@@ -235,9 +236,9 @@ mod tests {
             ("/a/.../b", "/a/.../b"),
             ("/a;x/../b;y/c;..", "/b/c"),
         ] {
-            let mut segments: Vec<&str> = from_right(path).collect();
+            let mut segments: Vec<&str> = segments_from_right(path).collect();
             segments.reverse();
-            assert_eq!(format!("/{}", segments.join("/")), meant, "{path}");
+            assert_eq!(format!("/{}", segments.join("/")), normalized, "{path}");
         }
         let param = |path| Path::of(path).get(1);
         assert_eq!([param("/x/../a/7/b"), param("/a/7"), param("/a")], [Some("7"), Some("7"), None]);

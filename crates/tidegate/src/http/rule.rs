@@ -1,7 +1,7 @@
 //! # HTTP rule
 //!
-//! The gate knows the quota of a rule. This module has what only the request can tell, the key and the cost, and what
-//! concerns only the client side: what is reported, and whether the rule is a shadow.
+//! The gate knows the quota of a rule. This module adds the HTTP side of the rule: how a request maps to a key and a
+//! cost, what is reported to clients, and whether the rule is a shadow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,21 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::StatusCode;
 
-use super::fast_path::{FastPath, Shortcut};
-use super::fields::{Fields, ShownRule, ShownState, Unit};
+use super::fast_path::{FastCheck, FastPath};
+use super::fields::{Fields, ReportedQuota, ReportedRule, Unit};
 use super::head::Head;
+use super::jitter;
 use super::key::RuleKey;
-use super::retry;
 use crate::gate::Remaining;
 use tidegate_core::{Decision, Outcome, Quota, RuleId};
 
 /// How much of a rule is reported to clients.
+///
+/// Set with [`LimitsBuilder::expose`](super::LimitsBuilder::expose).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expose {
     /// Everything: the quota, what remains, when to retry.
     ///
-    /// For limits that clients are meant to keep.
+    /// For limits that clients are expected to respect.
     #[default]
     Quota,
     /// Only when to retry.
@@ -34,21 +36,21 @@ pub enum Expose {
     Hidden,
 }
 
-/// The counters of a rule.
+/// Counters of a rule, since its limits were built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleStats {
     /// The name of the rule.
     pub name: String,
-    /// How many requests it refused.
+    /// The number of requests that the rule refused.
     pub refused: u64,
-    /// As a shadow: how many requests it would have refused.
+    /// As a shadow: the number of requests that it would have refused.
     pub would_refuse: u64,
-    /// As a shadow: how many requests it would have allowed.
+    /// As a shadow: the number of requests that it would have allowed.
     pub would_allow: u64,
-    /// How many requests lacked the key.
+    /// The number of requests without the key of the rule.
     ///
-    /// They were not limited by the rule, or were refused for it.
+    /// The rule was skipped for them, or they were refused, depending on the fallback of the key.
     pub missing: u64,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct HttpRule {
     pub(super) name: Arc<str>,
     pub(super) id: RuleId,
     pub(super) key: Arc<dyn RuleKey>,
-    pub(super) shortcut: Box<dyn Shortcut>,
+    pub(super) fast_check: Box<dyn FastCheck>,
     pub(super) cost: Option<Cost>,
     pub(super) is_shadow: bool,
     pub(super) expose: Expose,
@@ -77,8 +79,8 @@ pub(super) struct RuleQuota {
     /// The most that can pass at the same instant.
     pub(super) limit: u64,
     pub(super) remaining: u64,
-    /// The seconds until a refused request passes, else until the whole limit is back.
-    pub(super) within: u64,
+    /// The seconds until a refused request would pass, otherwise until the full quota is back.
+    pub(super) reset_secs: u64,
     /// Whether the rule refused the request.
     pub(super) is_refusal: bool,
 }
@@ -97,12 +99,12 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl HttpRule {
-    pub(super) fn new(name: &str, key: Arc<dyn RuleKey>, shortcut: Box<dyn Shortcut>) -> Self {
+    pub(super) fn new(name: &str, key: Arc<dyn RuleKey>, fast_check: Box<dyn FastCheck>) -> Self {
         HttpRule {
             name: name.into(),
             id: RuleId(0),
             key,
-            shortcut,
+            fast_check,
             cost: None,
             is_shadow: false,
             expose: Expose::Quota,
@@ -119,72 +121,72 @@ impl HttpRule {
 
     /// The fast path if this is the only rule.
     ///
-    /// It must decide immediately, and on all requests.
+    /// Requires that the rule decides immediately and applies to every request.
     pub(super) fn fast_path(&self, fields: Fields) -> FastPath {
         match (fields, self.cost.is_none()) {
             (Fields::None, true) => FastPath::InlineKey,
             (Fields::None, false) => FastPath::Plain,
-            (_, true) if self.is_shown() => FastPath::WithQuota,
+            (_, true) if self.is_reported() => FastPath::WithQuota,
             _ => FastPath::None,
         }
     }
 
     /// The status of a refusal.
     ///
-    /// 429 for the client's own limit, 503 if too many requests of all clients are in progress.
+    /// 429 for a limit of one client, 503 if a concurrency limit that all clients share is reached.
     pub(super) fn status(&self, outcome: Outcome) -> StatusCode {
-        let usual = match outcome {
+        let default = match outcome {
             Outcome::Busy if self.key.is_global() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::TOO_MANY_REQUESTS,
         };
-        self.status.unwrap_or(usual)
+        self.status.unwrap_or(default)
     }
 
     /// The quota to report for a decision of this rule, the `number`th.
     ///
     /// `None` if the rule is not reported to clients.
-    pub(super) fn left(&self, number: u8, decision: &Decision) -> Option<RuleQuota> {
-        let within = match decision.outcome {
-            Outcome::RetryAfter(wait) => retry::seconds(wait),
+    pub(super) fn report(&self, number: u8, decision: &Decision) -> Option<RuleQuota> {
+        let reset_secs = match decision.outcome {
+            Outcome::RetryAfter(wait) => jitter::retry_after_seconds(wait),
             _ => decision.reset_after().as_secs_up(),
         };
         let is_refusal = !decision.is_allowed();
         let remaining = if is_refusal { 0 } else { decision.remaining() };
-        let left = || RuleQuota { rule: number, limit: decision.limit(), remaining, within, is_refusal };
-        self.is_shown().then(left)
+        let quota = || RuleQuota { rule: number, limit: decision.limit(), remaining, reset_secs, is_refusal };
+        self.is_reported().then(quota)
     }
 
-    /// The quota to report if a request has passed the only rule.
+    /// The quota to report if a request passed the only rule.
     #[inline]
-    pub(super) fn left_of(standing: Remaining) -> RuleQuota {
-        let Remaining { limit, remaining, reset_after } = standing;
-        RuleQuota { rule: 0, limit, remaining, within: reset_after.as_secs_up(), is_refusal: false }
+    pub(super) fn report_remaining(remaining: Remaining) -> RuleQuota {
+        let Remaining { limit, remaining, reset_after } = remaining;
+        RuleQuota { rule: 0, limit, remaining, reset_secs: reset_after.as_secs_up(), is_refusal: false }
     }
 
-    fn is_shown(&self) -> bool {
+    fn is_reported(&self) -> bool {
         self.expose == Expose::Quota && !self.is_shadow
     }
 
     /// The rule as clients see it.
     ///
     /// The limit that the gate returned is used if no quota is configured.
-    pub(super) fn shown(&self, limit: Option<u64>) -> Option<ShownRule<'_>> {
+    pub(super) fn reported(&self, limit: Option<u64>) -> Option<ReportedRule<'_>> {
         let (quota, window) = match (self.quota, limit) {
-            (Some(quota), _) => (quota.limit(), Some(seconds_up(quota))),
+            (Some(quota), _) => (quota.limit(), Some(period_secs(quota))),
             (None, Some(limit)) => (limit, None),
             (None, None) => return None,
         };
-        self.is_shown().then_some(ShownRule { name: &self.name, quota, window, unit: self.unit })
+        self.is_reported().then_some(ReportedRule { name: &self.name, quota, window, unit: self.unit })
     }
 
-    /// Whether each report of the rule is the same, apart from what remains.
-    pub(super) fn is_told_alike(&self) -> bool {
-        self.quota.is_some() || !self.is_shown()
+    /// Whether the policy field of the rule is the same in every response.
+    pub(super) fn has_constant_report(&self) -> bool {
+        self.quota.is_some() || !self.is_reported()
     }
 
-    pub(super) fn state(&self, left: &RuleQuota) -> Option<ShownState<'_>> {
-        let rule = self.shown(Some(left.limit))?;
-        Some(ShownState { rule, remaining: left.remaining, within: left.within })
+    pub(super) fn reported_quota(&self, quota: &RuleQuota) -> Option<ReportedQuota<'_>> {
+        let rule = self.reported(Some(quota.limit))?;
+        Some(ReportedQuota { rule, remaining: quota.remaining, reset_secs: quota.reset_secs })
     }
 
     pub(super) fn stats(&self) -> RuleStats {
@@ -200,7 +202,7 @@ impl HttpRule {
 }
 
 /// The period in whole seconds, rounded up, and at least one.
-fn seconds_up(quota: Quota) -> u64 {
+fn period_secs(quota: Quota) -> u64 {
     let period = quota.period();
     period.as_secs().saturating_add(u64::from(period.subsec_nanos() > 0)).max(1)
 }

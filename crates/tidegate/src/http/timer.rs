@@ -1,7 +1,7 @@
 //! # Timer for delayed requests
 //!
-//! A rule that spaces requests allows some of them only after a wait. Any clock that tasks can sleep on will do. Its
-//! type is erased here, because limits are one type.
+//! A rule that spaces requests allows some of them only after a wait. The wait needs a clock that tasks can sleep on.
+//! Its type is erased here, so that `Limits` need no type parameter for it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ where
 }
 
 impl dyn Timer {
-    /// The steady clock, if tasks can sleep on it: with the feature `tokio`.
-    pub(crate) fn usual() -> Option<Arc<dyn Timer>> {
+    /// The steady clock, with the feature `tokio`. Without it tasks cannot sleep on that clock.
+    pub(crate) fn default_timer() -> Option<Arc<dyn Timer>> {
         #[cfg(feature = "tokio")]
         return Some(Arc::new(crate::clock::SteadyClock::new()));
         #[cfg(not(feature = "tokio"))]

@@ -11,27 +11,28 @@ use crate::lock_bit::LOCKED;
 use crate::reservation;
 use crate::state_cell::{DecisionTime, Guarded};
 use crate::table::Table;
-use tidegate_core::{Algorithm, Words, WordsMut};
+use tidegate_core::{Algorithm, Keep, Words, WordsMut};
 
 impl<A: Algorithm> Keyed<A> {
     /// Makes `algorithm` current and migrates every state.
     ///
     /// The clock is read when every state is locked: before that, another thread could still decide at a later instant.
-    pub(crate) fn change(&self, algorithm: A, when: impl FnOnce() -> DecisionTime) {
+    pub(crate) fn change(&self, keep: Keep, algorithm: A, when: impl FnOnce() -> DecisionTime) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // First, so that a thread that has locked a shard does not find a state locked for long.
         let guards = self.reservations.lock_all_shards();
         let old = self.current();
         let when = if algorithm.words() == old.algorithm.words() {
-            self.change_in_place(algorithm, old, when)
+            self.change_in_place(keep, algorithm, old, when)
         } else {
-            self.change_table(algorithm, old, when)
+            self.change_table(keep, algorithm, old, when)
         };
-        reservation::migrate_from(self, guards, &old.algorithm, when);
+        reservation::migrate(self, keep, guards, &old.algorithm, when);
     }
 
     fn change_in_place(
         &self,
+        keep: Keep,
         algorithm: A,
         old: &Version<A>,
         when: impl FnOnce() -> DecisionTime,
@@ -46,7 +47,7 @@ impl<A: Algorithm> Keyed<A> {
             },
             |when, found, wide| {
                 let next = &self.current().algorithm;
-                paste(next, &adopted(next, &old.algorithm, &copy_of(found, wide), when), wide)
+                paste(next, &migrated(keep, next, &old.algorithm, &copy_of(found, wide), when), wide)
             },
         );
         changed.into_inner().expect("the version was pushed")
@@ -54,34 +55,35 @@ impl<A: Algorithm> Keyed<A> {
 
     fn change_table(
         &self,
+        keep: Keep,
         algorithm: A,
         old: &Version<A>,
         when: impl FnOnce() -> DecisionTime,
     ) -> DecisionTime {
-        let migrated = old.table.migrate();
+        let old_table = old.table.migrate();
         let when = when();
-        let adopted = |was: &[u64]| adopted(&algorithm, &old.algorithm, was, when);
+        let migrated = |was: &[u64]| migrated(keep, &algorithm, &old.algorithm, was, when);
         let table = Table::inserted_raw(old.table.max_keys(), algorithm.words(), |table| {
-            migrated.states().all(|(fingerprint, found, wide)| {
-                let state = adopted(&copy_of(found, wide));
+            old_table.states().all(|(fingerprint, found, wide)| {
+                let state = migrated(&copy_of(found, wide));
                 let idle_at = algorithm.idle_at(state.as_slice());
                 idle_at <= when.now || table.insert_raw(fingerprint, &state, idle_at)
             })
         });
         let (words, is_ordered) = (algorithm.words(), algorithm.is_ordered());
         let sketch =
-            old.table.sketch().taken_over(words, is_ordered, adopted, |cell| algorithm.idle_at(cell));
+            old.table.sketch().taken_over(words, is_ordered, migrated, |cell| algorithm.idle_at(cell));
         let table = Arc::new(table.with_sketch(sketch));
         self.versions.push(Version { algorithm, table, since: when.since() });
-        drop(migrated);
+        drop(old_table);
         when
     }
 }
 
 /// Returns the state under `next` for a state under `old`.
-fn adopted<A: Algorithm>(next: &A, old: &A, was: &[u64], when: DecisionTime) -> Vec<u64> {
+fn migrated<A: Algorithm>(keep: Keep, next: &A, old: &A, was: &[u64], when: DecisionTime) -> Vec<u64> {
     let mut state = vec![0; next.words()];
-    next.migrate_from(old, was, state.as_mut_slice(), when.for_state(old, was));
+    keep.migrate(next, old, was, state.as_mut_slice(), when.for_state(old, was));
     state
 }
 

@@ -4,7 +4,6 @@
 //! path if it can: the key is in the table, its state is one word, and the version is the first. Otherwise it takes the
 //! slow path, which honours [reservations](crate::reservation) if there are any.
 
-use std::hash::Hash;
 use std::sync::Arc;
 
 use super::step::KeyedStep;
@@ -27,7 +26,6 @@ pub(crate) struct Keyed<A> {
     pub(crate) versions: Versions<Version<A>>,
     pub(super) changing: Mutex<()>,
     pub(super) reservations: Reservations<A>,
-    pub(super) settings: Settings,
 }
 
 /// The configured bounds of a limiter.
@@ -76,7 +74,7 @@ impl<A: Algorithm> Keyed<A> {
         let secrets = Secrets::draw();
         let global_key = secrets.fingerprint(&AsText(&[]));
         let reservations = Reservations::new(SHARDS, max_waiting);
-        Keyed { secrets, global_key, versions, changing: Mutex::new(()), reservations, settings }
+        Keyed { secrets, global_key, versions, changing: Mutex::new(()), reservations }
     }
 
     pub(crate) fn current(&self) -> &Version<A> {
@@ -139,9 +137,9 @@ impl<A: Algorithm> Keyed<A> {
 
     /// Executes an operation on the fast path, by an algorithm that comes with the call.
     #[inline]
-    pub(super) fn apply_plan_fast<V: Operation>(
+    pub(super) fn apply_per_call_fast<V: Operation>(
         &self,
-        plan: &A,
+        per_call: &A,
         fingerprint: u64,
         operation: &V,
         when: impl FnOnce() -> DecisionTime,
@@ -150,11 +148,11 @@ impl<A: Algorithm> Keyed<A> {
             return None;
         }
         let Version { algorithm, table, .. } = self.versions.get(FIRST);
-        if (plan.words(), algorithm.words()) != (1, 1) {
+        if (per_call.words(), algorithm.words()) != (1, 1) {
             return None;
         }
         let (versions, number) = (&self.versions, FIRST);
-        let step = || KeyedStep { algorithm: plan, operation, when: when(), versions, number };
+        let step = || KeyedStep { algorithm: per_call, operation, when: when(), versions, number };
         table.apply_fast(fingerprint, step)
     }
 
@@ -163,16 +161,16 @@ impl<A: Algorithm> Keyed<A> {
     /// It is for new keys, wide states, later versions, and operations that missed the fast path.
     pub(super) fn apply<V: Operation>(
         &self,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         operation: &V,
         when: DecisionTime,
     ) -> V::Answer {
         loop {
             let answer = if self.is_slow_path() {
-                reservation::apply(self, plan, fingerprint, operation, when)
+                reservation::apply(self, per_call, fingerprint, operation, when)
             } else {
-                self.apply_while(false, plan, fingerprint, operation, when)
+                self.apply_while(false, per_call, fingerprint, operation, when)
             };
             if let Some(answer) = answer {
                 return answer;
@@ -184,7 +182,7 @@ impl<A: Algorithm> Keyed<A> {
     fn apply_while<V: Operation>(
         &self,
         marked: bool,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         operation: &V,
         when: DecisionTime,
@@ -195,8 +193,8 @@ impl<A: Algorithm> Keyed<A> {
                 return None;
             }
             let Version { algorithm, table, since } = self.versions.get(number);
-            let plan = plan.filter(|plan| plan.words() == algorithm.words());
-            let (algorithm, when) = (plan.unwrap_or(algorithm), when.not_before(*since));
+            let per_call = per_call.filter(|per_call| per_call.words() == algorithm.words());
+            let (algorithm, when) = (per_call.unwrap_or(algorithm), when.not_before(*since));
             let step = || KeyedStep { algorithm, operation, when, versions: &self.versions, number };
             let fast_path = if number == FIRST { None } else { table.apply_fast(fingerprint, step) };
             let answer = fast_path.or_else(|| table.apply(fingerprint, &step()));
@@ -217,10 +215,6 @@ impl<A: Algorithm> Keyed<A> {
         let answer = self.apply(None, fingerprint, operation, when);
         self.current().table.allow_eviction_scan(fingerprint);
         answer
-    }
-
-    pub(super) fn allow_eviction_scan<Q: Hash + ?Sized>(&self, key: &Q) {
-        self.current().table.allow_eviction_scan(self.secrets.fingerprint(key));
     }
 }
 
@@ -253,13 +247,15 @@ impl<A: Algorithm> StateStore for Keyed<A> {
 
     fn apply_under_lock<V: Operation>(
         &self,
-        plan: Option<&A>,
+        per_call: Option<&A>,
         fingerprint: u64,
         operation: &V,
         when: DecisionTime,
     ) -> V::Answer {
         loop {
-            if let Some(answer) = self.apply_while(self.is_slow_path(), plan, fingerprint, operation, when) {
+            if let Some(answer) =
+                self.apply_while(self.is_slow_path(), per_call, fingerprint, operation, when)
+            {
                 return answer;
             }
         }

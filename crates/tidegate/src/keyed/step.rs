@@ -4,7 +4,7 @@
 //! executes an operation by the algorithm of one version, and checks whether that version is still current.
 
 use super::states::Version;
-use crate::operation::{Answer, Operation};
+use crate::operation::{Operation, OperationResult};
 use crate::state_cell::{DecisionTime, run};
 use crate::table::Step;
 use crate::versioned::Versions;
@@ -43,7 +43,7 @@ impl<A: Algorithm, V: Operation> Step for KeyedStep<'_, A, V> {
 
     fn refuse(&self, room_after: Wait) -> V::Answer {
         let limit = self.algorithm.peek(&Unseen, self.when.now, 0).limit();
-        Answer::refused(Decision::closed(self.when.now, room_after, limit))
+        OperationResult::refused(Decision::closed(self.when.now, room_after, limit))
     }
 
     #[inline]

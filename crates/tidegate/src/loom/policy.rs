@@ -44,8 +44,8 @@ const B: RuleId = RuleId(1);
 ///
 /// A key of which nothing is used is not in the table yet.
 fn policy(rules: [TokenBucket; 2], used: [u32; 2]) -> Arc<Buckets> {
-    let built = PolicyBuilder::new().rule("a", rules[0]).rule("b", rules[1]).max_keys(4).build();
-    let policy = built.expect("a valid policy").with_clock(Still);
+    let built = PolicyBuilder::new().rule("a", rules[0]).rule("b", rules[1]).max_keys(4).clock(Still).build();
+    let policy = built.expect("a valid policy");
     for (rule, used) in [A, B].into_iter().zip(used).filter(|(_, used)| *used > 0) {
         assert!(passes(&policy, &[Part::of(rule).cost(used)]));
     }
@@ -53,7 +53,7 @@ fn policy(rules: [TokenBucket; 2], used: [u32; 2]) -> Arc<Buckets> {
 }
 
 fn passes(policy: &Buckets, request: &[Part<'_>]) -> bool {
-    policy.check(request).expect("a valid request").is_allowed()
+    policy.check_parts(request).expect("a valid request").is_allowed()
 }
 
 fn left(policy: &Buckets) -> [u64; 2] {
@@ -114,7 +114,7 @@ fn no_reader_sees_a_half_charged_request() {
     model(INTERRUPTIONS, || {
         let policy = policy([narrow(), narrow()], [1, 1]);
         let look = |policy: &Buckets| {
-            let seen = policy.check_each(&[Part::of(A).cost(2), Part::of(B).cost(2)]).expect("valid");
+            let seen = policy.check_each_parts(&[Part::of(A).cost(2), Part::of(B).cost(2)]).expect("valid");
             assert!(!seen.is_allowed(), "one of each is used");
             [seen.rules[0].remaining(), seen.rules[1].remaining()]
         };
@@ -136,7 +136,7 @@ fn no_request_is_denied_by_a_half_charged_one() {
             let policy = policy([five, five], [2, 1]);
             let two = there().map(|part| part.cost(2));
             let refused =
-                move |policy: &Buckets| policy.check(&everything).expect("a valid request").decision;
+                move |policy: &Buckets| policy.check_parts(&everything).expect("a valid request").decision;
             let (passed, refused) = both(&policy, move |policy| passes(policy, &two), refused);
             assert!(passed);
             let tokens = refused.retry_after().expect("refused for now").as_micros() / (720 * 1_000_000);
@@ -154,7 +154,7 @@ fn no_reader_sees_a_half_charged_request_with_a_new_key() {
             let policy = policy(rules, [1, 0]);
             let look = |policy: &Buckets| {
                 let request = [Part::of(B).cost(0), Part::of(A).cost(2)];
-                let seen = policy.check_each(&request).expect("a valid request");
+                let seen = policy.check_each_parts(&request).expect("a valid request");
                 assert!(!seen.is_allowed(), "one of A is used");
                 [seen.rules[1].remaining(), seen.rules[0].remaining()]
             };
@@ -174,7 +174,7 @@ fn request_during_a_rule_change_counts_once() {
             let (passed, ()) = both(
                 &policy,
                 |policy| passes(policy, &there()),
-                move |policy| policy.change(A, to).expect("there is such a rule"),
+                move |policy| policy.change("a", to).expect("there is such a rule"),
             );
             assert!(passed);
             assert_eq!(left(&policy), [0, 0]);
@@ -189,14 +189,14 @@ fn request_during_a_rule_change_counts_once() {
 fn no_request_is_charged_by_the_previous_quota() {
     let ways: [fn(&Buckets) -> bool; 2] = [
         |policy| passes(policy, &there()),
-        |policy| policy.check_each(&there()).expect("a valid request").is_allowed(),
+        |policy| policy.check_each_parts(&there()).expect("a valid request").is_allowed(),
     ];
     for way in ways {
         model(INTERRUPTIONS, move || {
             let policy = policy([narrow(), narrow()], [1, 1]);
             policy.reset(&[Part::of(A)]).expect("a valid request");
             let daily = TokenBucket::new(Quota::per_day(2));
-            let change = move |policy: &Buckets| policy.change(A, daily).expect("there is such a rule");
+            let change = move |policy: &Buckets| policy.change("a", daily).expect("there is such a rule");
             let (passed, ()) = both(&policy, way, change);
             assert!(passed);
             let half_a_day = 12 * 3_600 * 1_000_000;
@@ -213,7 +213,7 @@ fn no_request_is_denied_by_the_previous_quota() {
         let policy = policy([narrow(), narrow()], [1, 1]);
         // One of two is used. The debt of that one under the slower quota would be two under the faster.
         let slower = TokenBucket::new(Quota::per_hour(1).burst(2));
-        let change = move |policy: &Buckets| policy.change(A, slower).expect("there is such a rule");
+        let change = move |policy: &Buckets| policy.change("a", slower).expect("there is such a rule");
         let (passed, ()) = both(&policy, |policy| passes(policy, &there()), change);
         assert!(passed, "one was left all the time");
     });
@@ -225,12 +225,12 @@ const TWENTY_MINUTES: Duration = Duration::from_secs(1_200);
 
 /// Creates a policy of three per hour for each of a few keys.
 fn timed(clock: &ManualClock) -> Timed {
-    let built = PolicyBuilder::new().rule("a", Quota::per_hour(3)).max_keys(8).build();
-    built.expect("a valid policy").with_clock(clock.clone())
+    let built = PolicyBuilder::new().rule("a", Quota::per_hour(3)).max_keys(8).clock(clock.clone()).build();
+    built.expect("a valid policy")
 }
 
 fn ask(policy: &Timed, key: &str, cost: u32) -> Outcome {
-    policy.check(&[Part::of(A).key(key).cost(cost)]).expect("a valid request").decision.outcome
+    policy.check_parts(&[Part::of(A).key(key).cost(cost)]).expect("a valid request").decision.outcome
 }
 
 /// Returns keys with the same home line as `key`, out of the 256 lines of a small table.
@@ -255,7 +255,7 @@ fn crowded(clock: &ManualClock, key: &str, crowd: &[String]) -> Timed {
 }
 
 fn evicted(policy: &Timed) -> u64 {
-    policy.stats(A).expect("there is such a rule").evicted
+    policy.stats("a").expect("there is such a rule").evicted
 }
 
 /// The slot of a key goes to a key without quota left, while the first key is judged.
@@ -299,7 +299,7 @@ fn global_key_is_not_denied_for_the_usage_of_a_key_in_its_old_slot() {
 fn retried_request_ignores_earlier_answers() {
     model(2, || {
         let rules = PolicyBuilder::new().rule("a", wide()).rule("b", wide()).rule("c", narrow()).max_keys(4);
-        let policy = Arc::new(rules.build().expect("a valid policy").with_clock(Still));
+        let policy = Arc::new(rules.clock(Still).build().expect("a valid policy"));
         let (c, request) = (Part::of(RuleId(2)), [Part::of(A), Part::of(B), Part::of(RuleId(2))]);
         assert!(passes(&policy, &[Part::of(A).cost(2), Part::of(B)]));
         let give_back = |policy: &Buckets| policy.refund(&and_back()).expect("a valid request");

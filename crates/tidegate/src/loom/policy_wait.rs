@@ -49,8 +49,8 @@ const INTERRUPTIONS: usize = 2;
 /// Creates a policy with two per hour, of which `used` are used, and two permits.
 fn policy(used: u32) -> Arc<Waited> {
     let rules = PolicyBuilder::new().rule("rate", Quota::per_hour(2)).concurrency("at work", 2).max_keys(4);
-    let policy = rules.build().expect("a valid policy").with_clock(Still);
-    assert!(policy.check(&[rate(used)]).expect("a valid request").is_allowed());
+    let policy = rules.clock(Still).build().expect("a valid policy");
+    assert!(policy.check_parts(&[rate(used)]).expect("a valid request").is_allowed());
     Arc::new(policy)
 }
 
@@ -94,7 +94,7 @@ impl Wake for Bell {
 fn wait_for(policy: &Waited, request: &[Part<'_>]) {
     let bell = Shared::new(Bell::default());
     let waker = Waker::from(bell.clone());
-    let mut waits = pin!(policy.acquire(request));
+    let mut waits = pin!(policy.wait(request, Micros::MAX));
     loop {
         match waits.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(answer) => return drop(answer.expect("the request passes eventually")),
@@ -105,14 +105,14 @@ fn wait_for(policy: &Waited, request: &[Part<'_>]) {
 
 /// Starts to wait and gives up. Returns whether the request passed before.
 fn give_up(policy: &Waited, request: &[Part<'_>]) -> bool {
-    let waits = pin!(policy.acquire(request));
+    let waits = pin!(policy.wait(request, Micros::MAX));
     waits.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 fn assert_at_rest(policy: &Waited, rate_left: u64) {
     assert_eq!((policy.waiting(), left(policy, rate(0)), left(policy, at_work(0))), (0, rate_left, 2));
     if rate_left > 0 {
-        assert!(policy.check(&[rate(1)]).expect("a valid request").is_allowed(), "the queue is empty");
+        assert!(policy.check_parts(&[rate(1)]).expect("a valid request").is_allowed(), "the queue is empty");
     }
 }
 
@@ -120,7 +120,7 @@ fn assert_at_rest(policy: &Waited, rate_left: u64) {
 fn released_permit_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
-        let busy = policy.check(&[at_work(1)]).expect("a valid request");
+        let busy = policy.check_parts(&[at_work(1)]).expect("a valid request");
         both(&policy, |policy| wait_for(policy, &[rate(1), at_work(2)]), move |_| drop(busy));
         assert_at_rest(&policy, 0);
     });
@@ -140,8 +140,8 @@ fn refund_wakes_a_waiter_that_is_joining_the_queue() {
 fn raised_limit_wakes_a_waiter_that_is_joining_the_queue() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
-        let busy = policy.check(&[at_work(2)]).expect("a valid request");
-        let resize = |policy: &Waited| policy.resize(AT_WORK, 3).expect("there is such a rule");
+        let busy = policy.check_parts(&[at_work(2)]).expect("a valid request");
+        let resize = |policy: &Waited| policy.resize("at work", 3).expect("there is such a rule");
         both(&policy, |policy| wait_for(policy, &[at_work(1)]), resize);
         drop(busy);
         assert_eq!((policy.waiting(), left(&policy, at_work(0))), (0, 3));
@@ -165,7 +165,7 @@ fn waiter_that_gives_up_wakes_the_next() {
 fn waiter_that_gives_up_on_permits_wakes_the_next() {
     model(INTERRUPTIONS, || {
         let policy = policy(1);
-        let busy = policy.check(&[at_work(1)]).expect("a valid request");
+        let busy = policy.check_parts(&[at_work(1)]).expect("a valid request");
         let (passed, ()) = both(
             &policy,
             |policy| give_up(policy, &[at_work(2)]),
@@ -184,7 +184,7 @@ fn waiter_that_gives_up_on_permits_wakes_the_next() {
 fn waiter_that_gives_up_charges_nothing() {
     model(1, || {
         let policy = policy(1);
-        let check = |policy: &Waited| policy.check(&[rate(1)]).expect("a valid request").is_allowed();
+        let check = |policy: &Waited| policy.check_parts(&[rate(1)]).expect("a valid request").is_allowed();
         let (passed, checked) = both(&policy, |policy| give_up(policy, &[rate(2)]), check);
         assert!(!passed, "only one is left");
         assert_at_rest(&policy, u64::from(!checked));

@@ -5,11 +5,11 @@
 
 use loom::sync::Arc;
 use std::task::Waker;
-use tidegate_core::{Algorithm, ClockKind, Decision, FixedWindow, Micros, Quota, TokenBucket};
+use tidegate_core::{Algorithm, ClockKind, Decision, FixedWindow, Keep, Micros, Quota, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::operation::{Check, Force, Peek};
-use crate::reservation::{AcquireRequest, Joined, Progress, Ticket, cancel, join, keep, poll};
+use crate::reservation::{AcquireRequest, Joined, Progress, ReservationTicket, cancel, join, keep, poll};
 use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
 
 const START: DecisionTime = DecisionTime { now: Micros::ZERO, clock: ClockKind::Monotonic };
@@ -38,7 +38,7 @@ fn check<A: Algorithm>(shared: &StateCell<A>) -> Decision {
     shared.apply_fast(&Check(1), START.now).unwrap_or_else(|| shared.apply(&Check(1), START))
 }
 
-fn reserve<A: Algorithm>(shared: &StateCell<A>, cost: u32) -> Ticket {
+fn reserve<A: Algorithm>(shared: &StateCell<A>, cost: u32) -> ReservationTicket {
     let acquire_request = AcquireRequest { cost, deadline: Micros::MAX };
     match join(shared, None, SOLE_KEY, acquire_request, None, || START).expect("the request is scheduled") {
         Joined::Later(ticket) => ticket,
@@ -46,7 +46,7 @@ fn reserve<A: Algorithm>(shared: &StateCell<A>, cost: u32) -> Ticket {
     }
 }
 
-fn give_back<A: Algorithm>(shared: &StateCell<A>, ticket: Ticket) {
+fn give_back<A: Algorithm>(shared: &StateCell<A>, ticket: ReservationTicket) {
     cancel(shared, SOLE_KEY, ticket, || START);
 }
 
@@ -145,8 +145,11 @@ fn quota_change_keeps_a_concurrent_reservation() {
     model(2, || {
         let shared = nine_used(narrow());
         let twice = || bucket(Quota::per_hour(20).burst(10));
-        let (ticket, ()) =
-            both(&shared, |shared| reserve(shared, 2), move |shared| shared.change(twice(), || START));
+        let (ticket, ()) = both(
+            &shared,
+            |shared| reserve(shared, 2),
+            move |shared| shared.change(Keep::Used, twice(), || START),
+        );
         let ready = ticket.ready().get();
         assert!(ready == TOKEN || ready == TOKEN / 2, "by the old quota or by the new: {ready}");
         assert!(!check(&shared).is_allowed(), "the quota is reserved");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use tidegate_core::{Algorithm, ClockKind, Micros, Quota, TokenBucket};
+use tidegate_core::{Algorithm, ClockKind, Keep, Micros, Quota, TokenBucket};
 
 use super::{INTERRUPTIONS, both, model};
 use crate::operation::{Check, Peek};
@@ -81,7 +81,7 @@ fn charge_during_a_quota_change_counts_once() {
     {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 3);
-            let (passed, ()) = both(&shared, passes, move |shared| shared.change(to(), || START));
+            let (passed, ()) = both(&shared, passes, move |shared| shared.change(Keep::Used, to(), || START));
             assert!(passed);
             assert_eq!(left(&shared), 6, "3 and 1 of 10 are used");
         });
@@ -93,8 +93,8 @@ fn charge_during_two_quota_changes_counts_once() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
         let (passed, ()) = both(&shared, passes, |shared| {
-            shared.change(daily(), || START);
-            shared.change(hourly(), || START);
+            shared.change(Keep::Used, daily(), || START);
+            shared.change(Keep::Used, hourly(), || START);
         });
         assert!(passed);
         assert_eq!(
@@ -113,7 +113,7 @@ fn charge_during_two_quota_changes_counts_once() {
 fn state_of_another_quota_denies_no_request() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 1);
-        let (passed, ()) = both(&shared, passes, |shared| shared.change(daily(), || START));
+        let (passed, ()) = both(&shared, passes, |shared| shared.change(Keep::Used, daily(), || START));
         assert!(passed);
     });
 }
@@ -123,7 +123,7 @@ fn state_of_another_quota_allows_no_request() {
     for (from, to) in [(daily, hourly), (wide, hourly), (hourly, wide)] as [(fn() -> _, fn() -> _); 3] {
         model(INTERRUPTIONS, move || {
             let shared = shared(from(), 10);
-            let (passed, ()) = both(&shared, passes, move |shared| shared.change(to(), || START));
+            let (passed, ()) = both(&shared, passes, move |shared| shared.change(Keep::Used, to(), || START));
             assert!(!passed);
             assert_eq!(left(&shared), 0);
         });
@@ -134,7 +134,11 @@ fn state_of_another_quota_allows_no_request() {
 fn concurrent_quota_changes_are_serialized() {
     model(INTERRUPTIONS, || {
         let shared = shared(hourly(), 3);
-        both(&shared, |shared| shared.change(daily(), || START), |shared| shared.change(wide(), || START));
+        both(
+            &shared,
+            |shared| shared.change(Keep::Used, daily(), || START),
+            |shared| shared.change(Keep::Used, wide(), || START),
+        );
         assert_eq!(left(&shared), 7);
         assert!(passes(&shared));
     });
@@ -164,7 +168,9 @@ fn change_takes_effect_no_earlier_than_decisions_before_it() {
                 clock.store(15, Ordering::SeqCst);
                 shared.apply(&Check(3), at(15)).is_allowed()
             },
-            move |(shared, clock)| shared.change(fast(), || at(clock.fetch_add(0, Ordering::SeqCst))),
+            move |(shared, clock)| {
+                shared.change(Keep::Used, fast(), || at(clock.fetch_add(0, Ordering::SeqCst)))
+            },
         );
         assert!(passed, "at 15 the bucket is full again");
         let left = both_of_us.0.apply(&Peek(0), at(15)).remaining();

@@ -7,7 +7,7 @@
 mod token_cache;
 
 use loom::sync::Arc;
-use token_cache::{Refilling, TokenCache};
+use token_cache::{CacheContent, TokenCache};
 
 use super::{INTERRUPTIONS, both, model};
 
@@ -15,7 +15,7 @@ const NOW: u64 = 7;
 
 fn filled(tokens: u32, until: u64) -> Arc<TokenCache> {
     let token_cache = TokenCache::new();
-    token_cache.fill(Refilling { tokens, until, ..Refilling::default() });
+    token_cache.fill(CacheContent { tokens, until, ..CacheContent::default() });
     Arc::new(token_cache)
 }
 
@@ -24,7 +24,7 @@ fn filled(tokens: u32, until: u64) -> Arc<TokenCache> {
 /// Returns what was left.
 fn fill_anew(token_cache: &TokenCache, tokens: u32, until: u64) -> u32 {
     let left = token_cache.empty();
-    token_cache.fill(Refilling { tokens, until, ..Refilling::default() });
+    token_cache.fill(CacheContent { tokens, until, ..CacheContent::default() });
     left
 }
 

@@ -26,7 +26,7 @@
 //! memory.
 
 use super::participant::TRIES;
-use super::{Limit, Limits};
+use super::{Limit, RuleStates};
 use crate::gate::Part;
 use crate::keyed::{FIRST, Keyed};
 use crate::lock_bit::{Backoff, LOCKED, try_lock_bit, unlock_bit};
@@ -80,7 +80,7 @@ enum NotCharged {
 /// and each hand-over writes and reads it again.
 #[inline(always)]
 pub(super) fn check<'a, A: Algorithm, const N: usize>(
-    limits: &'a Limits<A>,
+    limits: &'a RuleStates<A>,
     request: &'a [Part<'a>; N],
     now: impl FnOnce() -> Micros,
 ) -> Result<Binding<'a, A>, Option<Decision>> {
@@ -269,7 +269,7 @@ impl<A> Copy for Found<'_, A> {}
 
 impl<'a, A: Algorithm> Found<'a, A> {
     #[inline(always)]
-    fn find(limits: &'a Limits<A>, part: &'a Part<'a>) -> Option<Self> {
+    fn find(limits: &'a RuleStates<A>, part: &'a Part<'a>) -> Option<Self> {
         let Limit::Rate(keyed) = limits.limit(part.rule) else { return None };
         if keyed.versions.current() != FIRST {
             return None;

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::wait_queues::{QueueId, WaitQueues};
-use crate::concurrency::{KeyGuard, KeyedPermit, Keys, Refused, refusal};
+use crate::concurrency::{KeyGuard, KeyedPermit, Keys, refused};
+use crate::error::RefusalKind;
 use crate::gate::{Key, Part};
 use crate::keyed::{Keyed, KeyedStep, Version};
 use crate::lock_bit::Backoff;
@@ -142,7 +143,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
     }
 
     #[inline]
-    fn told(&mut self, decision: Decision) {
+    fn set_decision(&mut self, decision: Decision) {
         self.own = Some(decision.of_rule(self.rule));
     }
 
@@ -154,7 +155,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
     }
 
     /// Pins the key that this part takes its permits from; `None` for a rate limit.
-    pub(super) fn key_guard(&self) -> Option<Result<KeyGuard, Refused>> {
+    pub(super) fn key_guard(&self) -> Option<Result<KeyGuard, RefusalKind>> {
         match &self.of {
             ParticipantKind::Rate { .. } => None,
             ParticipantKind::Concurrency { keys, fingerprint, .. } => Some(Keys::guard(keys, *fingerprint)),
@@ -226,7 +227,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
             && now.claim.is_new()
         {
             let decision = now.make_room(keyed, locks, self.cost)?;
-            self.told(decision);
+            self.set_decision(decision);
         }
         Some(())
     }
@@ -237,7 +238,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
         if let ParticipantKind::Rate { keyed, now: Some(now), .. } = &mut self.of {
             let found = now.with_step(keyed, &Peek(self.cost), |claim, step| claim.lock_wide(step))?;
             if let Some(found) = found {
-                self.told(found);
+                self.set_decision(found);
             }
         }
         Some(())
@@ -269,7 +270,7 @@ impl<'a, A: Algorithm> Participant<'a, A> {
             let passes = mode.is_met_by(&decision);
             let held = passes && now.with_step(keyed, &check, |claim, step| claim.lock_word(step));
             let lost = now.claim.is_judged() && passes;
-            self.told(decision);
+            self.set_decision(decision);
             if !lost {
                 return held;
             }
@@ -287,9 +288,9 @@ impl<'a, A: Algorithm> Participant<'a, A> {
                 *permit = Some(taken);
                 true
             }
-            Err(refused) => {
+            Err(refusal) => {
                 let at = self.decision().at();
-                self.told(refusal(refused, at));
+                self.set_decision(refused(refusal, at));
                 false
             }
         }
@@ -342,15 +343,21 @@ impl<'a, A: Algorithm> Participant<'a, A> {
                 now.with_step(keyed, &Peek(0), |claim, step| claim.look(locks, step))
             }
             ParticipantKind::Concurrency { .. } => {
-                let told = self.decision();
-                let left = told.remaining() + u64::from(self.cost);
-                Some(Decision::counted(Outcome::Allowed, told.at(), told.limit(), left, Wait::micros(0)))
+                let decision = self.decision();
+                let left = decision.remaining() + u64::from(self.cost);
+                Some(Decision::counted(
+                    Outcome::Allowed,
+                    decision.at(),
+                    decision.limit(),
+                    left,
+                    Wait::micros(0),
+                ))
             }
             ParticipantKind::Rate { now: None, .. } => None,
         };
         let known = found.is_some();
         if let Some(found) = found {
-            self.told(found);
+            self.set_decision(found);
         }
         known
     }
@@ -411,11 +418,11 @@ fn judge_permit(
             let usage = here.usage();
             *key_guard = Some(here);
             match usage.refusal(cost) {
-                Some(refused) => refusal(refused, at),
+                Some(refusal) => refused(refusal, at),
                 None => allowed(usage.limit, usage.free().saturating_sub(cost.into()), at),
             }
         }
-        Err(refused) => refusal(refused, at),
+        Err(refusal) => refused(refusal, at),
     }
 }
 

@@ -26,9 +26,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::wait_queues::WaitQueues;
-use super::{Bounds, InvalidPolicy, Kind, Limit, Limits, Policy, PolicyBuilder};
+use super::{Bounds, InvalidPolicy, Kind, Limit, Policy, PolicyBuilder, RuleStates};
 use crate::clock::Clock;
-use tidegate_core::{Algorithm, RuleId};
+use tidegate_core::{Algorithm, Keep, RuleId};
 
 impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     /// Builds a policy of other rules that keeps the states of rules with the same name.
@@ -36,17 +36,15 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     /// Recorded usage is kept, and permits stay held.
     ///
     /// ```
-    /// use tidegate::{ManualClock, Part, Policy, Quota};
+    /// use tidegate::{ManualClock, Policy, Quota};
     ///
     /// let rules = Policy::builder().rule("user", Quota::per_hour(10)).rule("search", Quota::per_hour(5));
-    /// let policy = rules.build()?.with_clock(ManualClock::new());
-    /// let user = [Part::of(policy.id("user").unwrap()).key("alice").cost(8)];
-    /// assert!(policy.check(&user)?.is_allowed()); // 8 used of 10
+    /// let policy = rules.clock(ManualClock::new()).build()?;
+    /// assert!(policy.request().rule_for("user", "alice").cost(8).check()?.is_allowed()); // 8 used of 10
     ///
     /// let rules = Policy::builder().rule("uploads", Quota::per_hour(3)).rule("user", Quota::per_hour(100));
     /// let policy = policy.reload(rules)?;
-    /// let user = [Part::of(policy.id("user").unwrap()).key("alice").cost(0)];
-    /// assert_eq!(policy.peek(&user)?.remaining(), 92); // 8 used of 100
+    /// assert_eq!(policy.request().rule_for("user", "alice").cost(0).peek()?.remaining(), 92); // 8 used of 100
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -57,7 +55,8 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
     /// original bound on keys. A rule that changes from a rate limit to a concurrency limit, or the other way round,
     /// starts with no usage.
     ///
-    /// Waiters of this policy keep waiting in its own queues, which are separate from the queues of the new policy.
+    /// Waiters of this policy keep waiting in its own queues, which are separate from the queues of the new policy. The
+    /// new policy has the clock of this one, and its observer unless `next` brings another.
     ///
     /// # Errors
     ///
@@ -67,15 +66,17 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
         let Bounds { max_keys, max_waiting } = next.bounds;
         let numbers = (0..=u16::MAX).map(RuleId);
         let before: HashMap<&str, RuleId> =
-            self.shared.names.iter().map(String::as_str).zip(numbers).collect();
-        let (names, kinds): (Vec<_>, Vec<_>) = next.rules.into_iter().unzip();
-        let limits = names.iter().zip(kinds).map(|(name, kind)| match before.get(name.as_str()) {
+            self.shared.names.iter().map(|name| &**name).zip(numbers).collect();
+        let (names, kinds): (Vec<Arc<str>>, Vec<_>) =
+            next.rules.into_iter().map(|(name, kind)| (name.into(), kind)).unzip();
+        let limits = names.iter().zip(kinds).map(|(name, kind)| match before.get(&**name) {
             Some(rule) => self.carry_over(*rule, kind, max_keys),
             None => Limit::fresh::<C>(kind, max_keys),
         });
         let limits = limits.collect();
-        let shared = Limits { names: names.into(), limits, queues: WaitQueues::new(max_waiting), max_keys };
-        Ok(Policy { shared: Arc::new(shared), clock: self.clock.clone(), observer: self.observer.clone() })
+        let shared = RuleStates { names: names.into(), limits, queues: WaitQueues::new(max_waiting) };
+        let observer = next.observer.or_else(|| self.observer.clone());
+        Ok(Policy { shared: Arc::new(shared), clock: self.clock.clone(), observer })
     }
 
     /// Returns the states of a rule of this policy, under a setting that may differ.
@@ -84,7 +85,7 @@ impl<A: Algorithm + PartialEq, C: Clock + Clone> Policy<A, C> {
             (Limit::Rate(keyed), Kind::Rate(algorithm)) => {
                 let algorithm = algorithm.for_clock(C::KIND);
                 if keyed.current().algorithm != algorithm {
-                    keyed.change(algorithm, || self.when());
+                    keyed.change(Keep::Used, algorithm, || self.when());
                     self.shared.queues.call(rule, None);
                 }
                 Limit::Rate(keyed.clone())

@@ -26,7 +26,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use super::{Limit, Limits};
+use super::{Limit, RuleStates};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 use tidegate_core::{Algorithm, Micros, RuleId};
 
@@ -43,14 +43,14 @@ pub(super) struct QueueId {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct WaitQueues {
-    standing: Mutex<Waiter>,
+    queues: Mutex<Queues>,
     /// The number of waiters. Changed only under the lock.
     waiting: AtomicUsize,
     max_waiting: usize,
 }
 
 #[derive(Debug, Default)]
-struct Waiter {
+struct Queues {
     waiters: BTreeMap<u64, Waker>,
     /// For each state, the waiters in its queue, and when each will try again as far as known.
     queues: BTreeMap<QueueId, BTreeMap<u64, Micros>>,
@@ -59,7 +59,7 @@ struct Waiter {
 
 impl WaitQueues {
     pub(super) fn new(max_waiting: usize) -> Self {
-        WaitQueues { standing: Mutex::default(), waiting: AtomicUsize::new(0), max_waiting }
+        WaitQueues { queues: Mutex::default(), waiting: AtomicUsize::new(0), max_waiting }
     }
 
     pub(super) fn max_waiting(&self) -> usize {
@@ -74,35 +74,40 @@ impl WaitQueues {
 
     /// Registers a waiter and returns its number; `None` if too many wait.
     pub(super) fn enter(&self, waker: &Waker) -> Option<u64> {
-        let mut standing = lock(&self.standing);
-        if standing.waiters.len() >= self.max_waiting {
+        let mut queues = lock(&self.queues);
+        if queues.waiters.len() >= self.max_waiting {
             return None;
         }
-        let number = standing.next;
-        standing.next += 1;
-        standing.waiters.insert(number, waker.clone());
-        self.waiting.store(standing.waiters.len(), Ordering::Release);
+        let number = queues.next;
+        queues.next += 1;
+        queues.waiters.insert(number, waker.clone());
+        self.waiting.store(queues.waiters.len(), Ordering::Release);
         Some(number)
     }
 
     /// Removes the registration of a waiter, which must be in no queue any more.
     pub(super) fn exit(&self, number: u64) {
-        let mut standing = lock(&self.standing);
-        let waker = standing.waiters.remove(&number);
-        self.waiting.store(standing.waiters.len(), Ordering::Release);
-        drop(standing);
+        let mut queues = lock(&self.queues);
+        let waker = queues.waiters.remove(&number);
+        self.waiting.store(queues.waiters.len(), Ordering::Release);
+        drop(queues);
         drop(waker); // without the lock: dropping a waker may run arbitrary code
     }
 
     /// Whether `number` is first in all of its queues. If not, `waker` is woken when that may have changed.
-    pub(super) fn is_first(&self, number: u64, spots: impl Iterator<Item = QueueId>, waker: &Waker) -> bool {
-        let mut standing = lock(&self.standing);
-        let known = standing.waiters.get_mut(&number).filter(|known| !known.will_wake(waker));
+    pub(super) fn is_first(
+        &self,
+        number: u64,
+        queue_ids: impl Iterator<Item = QueueId>,
+        waker: &Waker,
+    ) -> bool {
+        let mut queues = lock(&self.queues);
+        let known = queues.waiters.get_mut(&number).filter(|known| !known.will_wake(waker));
         let before = known.map(|known| std::mem::replace(known, waker.clone()));
         let mut firsts =
-            spots.map(|queue_id| standing.first(queue_id).is_none_or(|(first, _)| first == number));
+            queue_ids.map(|queue_id| queues.first(queue_id).is_none_or(|(first, _)| first == number));
         let first = firsts.all(|first| first);
-        drop(standing);
+        drop(queues);
         drop(before);
         first
     }
@@ -112,7 +117,7 @@ impl WaitQueues {
     /// A request with a `number` yields to waiters with lower numbers. A request without a number yields to every
     /// waiter.
     pub(super) fn first_before(&self, queue_id: QueueId, number: Option<u64>) -> Option<Micros> {
-        let (first, again) = lock(&self.standing).first(queue_id)?;
+        let (first, again) = lock(&self.queues).first(queue_id)?;
         number.is_none_or(|number| first < number).then_some(again)
     }
 
@@ -121,16 +126,16 @@ impl WaitQueues {
     /// Called when quota may have become available there.
     pub(super) fn call(&self, rule: RuleId, fingerprint: Option<u64>) {
         let (least, most) = fingerprint.map_or((0, u64::MAX), |one| (one, one));
-        let spots = QueueId { rule, fingerprint: least }..=QueueId { rule, fingerprint: most };
-        let standing = lock(&self.standing);
-        let firsts = standing.queues.range(spots).filter_map(|(queue_id, _)| standing.first_waker(*queue_id));
+        let queue_ids = QueueId { rule, fingerprint: least }..=QueueId { rule, fingerprint: most };
+        let queues = lock(&self.queues);
+        let firsts = queues.queues.range(queue_ids).filter_map(|(queue_id, _)| queues.first_waker(*queue_id));
         let called: Vec<Waker> = firsts.collect();
-        drop(standing);
+        drop(queues);
         called.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Waiter {
+impl Queues {
     fn first(&self, queue_id: QueueId) -> Option<(u64, Micros)> {
         let (number, again) = self.queues.get(&queue_id)?.first_key_value()?;
         Some((*number, *again))
@@ -141,21 +146,21 @@ impl Waiter {
     }
 
     fn has_lines(&self, rule: RuleId) -> bool {
-        let spots = QueueId { rule, fingerprint: 0 }..=QueueId { rule, fingerprint: u64::MAX };
-        self.queues.range(spots).next().is_some()
+        let queue_ids = QueueId { rule, fingerprint: 0 }..=QueueId { rule, fingerprint: u64::MAX };
+        self.queues.range(queue_ids).next().is_some()
     }
 }
 
-impl<A: Algorithm> Limits<A> {
+impl<A: Algorithm> RuleStates<A> {
     /// Adds waiter `number` to the queue at `queue_id`, or updates when it will try again.
     pub(super) fn enqueue(&self, number: u64, queue_id: QueueId, again: Micros) {
-        let mut standing = lock(&self.queues.standing);
+        let mut queues = lock(&self.queues.queues);
         if let Limit::Rate(keyed) = self.limit(queue_id.rule)
-            && !standing.has_lines(queue_id.rule)
+            && !queues.has_lines(queue_id.rule)
         {
             keyed.versions.set_slow_path();
         }
-        standing.queues.entry(queue_id).or_default().insert(number, again);
+        queues.queues.entry(queue_id).or_default().insert(number, again);
     }
 
     /// Removes waiter `number` from the queue at `queue_id`, and wakes the new first waiter.
@@ -167,19 +172,19 @@ impl<A: Algorithm> Limits<A> {
     }
 
     fn remove(&self, number: u64, queue_id: QueueId) -> Option<Waker> {
-        let mut standing = lock(&self.queues.standing);
-        let wait_queues = standing.queues.get_mut(&queue_id)?;
+        let mut queues = lock(&self.queues.queues);
+        let wait_queues = queues.queues.get_mut(&queue_id)?;
         let was_first = wait_queues.first_key_value().is_some_and(|(first, _)| *first == number);
         wait_queues.remove(&number)?;
         if wait_queues.is_empty() {
-            standing.queues.remove(&queue_id);
+            queues.queues.remove(&queue_id);
         }
         if let Limit::Rate(keyed) = self.limit(queue_id.rule)
-            && !standing.has_lines(queue_id.rule)
+            && !queues.has_lines(queue_id.rule)
         {
             keyed.versions.clear_slow_path();
         }
-        if was_first { standing.first_waker(queue_id) } else { None }
+        if was_first { queues.first_waker(queue_id) } else { None }
     }
 }
 
@@ -195,7 +200,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
     use std::time::Duration;
-    use tidegate_core::{Quota, Rule, RuleId};
+    use tidegate_core::{Micros, Quota, Rule, RuleId};
 
     const RULES: [RuleId; 2] = [RuleId(0), RuleId(1)];
 
@@ -210,19 +215,20 @@ mod tests {
     fn slow_path_flag_is_set_while_a_waiter_is_queued_at_the_rule() {
         let clock = ManualClock::new();
         let rules = Policy::builder().rule("slow", Quota::per_hour(1)).rule("fast", Quota::per_second(1));
-        let policy = rules.build().expect("a valid policy").with_clock(clock.clone());
+        let policy = rules.clock(clock.clone()).build().expect("a valid policy");
         let [slow, fast] = RULES.map(Part::of);
         let (a, b) = ([slow.key("a"), fast], [slow.key("b")]);
-        assert!(policy.check(&a).is_ok_and(|admission| admission.is_allowed()));
-        assert!(policy.check(&b).is_ok_and(|admission| admission.is_allowed()));
+        assert!(policy.check_parts(&a).is_ok_and(|admission| admission.is_allowed()));
+        assert!(policy.check_parts(&b).is_ok_and(|admission| admission.is_allowed()));
         let mut cx = Context::from_waker(Waker::noop());
         {
-            let (mut first, mut second) = (pin!(policy.acquire(&a)), pin!(policy.acquire(&b)));
+            let (mut first, mut second) =
+                (pin!(policy.wait(&a, Micros::MAX)), pin!(policy.wait(&b, Micros::MAX)));
             assert_eq!(marks(&policy), [false, false]);
             assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
             assert_eq!(marks(&policy), [true, false]);
             clock.advance(Duration::from_secs(3_600));
-            assert!(policy.check(&[fast]).is_ok_and(|admission| admission.is_allowed()));
+            assert!(policy.check_parts(&[fast]).is_ok_and(|admission| admission.is_allowed()));
             assert!(first.as_mut().poll(&mut cx).is_pending());
             assert_eq!(marks(&policy), [true, true], "the waiter is queued at both rules");
             clock.advance(Duration::from_secs(1));
@@ -230,6 +236,6 @@ mod tests {
             assert_eq!(marks(&policy), [true, false], "another key of the rule still has a waiter");
         }
         assert_eq!(marks(&policy), [false, false], "no waiters are left");
-        assert!(policy.shared.queues.standing.lock().is_ok_and(|standing| standing.queues.is_empty()));
+        assert!(policy.shared.queues.queues.lock().is_ok_and(|queues| queues.queues.is_empty()));
     }
 }

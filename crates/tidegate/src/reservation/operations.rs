@@ -4,9 +4,9 @@
 //! deciding without having seen the slow-path flag. From then on only threads that have locked the shard change the
 //! state, and a plain write is sufficient.
 
-use super::WaitRefused;
 use super::schedule::{AcquireRequest, ScheduledCharge};
-use crate::operation::{Answer, Operation};
+use crate::error::RefusalKind;
+use crate::operation::{Operation, OperationResult};
 use tidegate_core::{Algorithm, Decision, Micros, Words, WordsMut};
 
 /// Finds the first possible instant and charges it, if it meets the deadline.
@@ -27,9 +27,9 @@ pub(super) struct Put<'a>(pub(super) &'a [u64]);
 
 /// Whether there was room for the state.
 #[derive(Debug)]
-pub(super) struct Stored(pub(super) Result<(), WaitRefused>);
+pub(super) struct Stored(pub(super) Result<(), RefusalKind>);
 
-type Beginning = Result<Begun, WaitRefused>;
+type Beginning = Result<Begun, RefusalKind>;
 
 impl Operation for Begin {
     type Answer = Beginning;
@@ -58,11 +58,11 @@ impl Operation for Put<'_> {
     }
 }
 
-fn no_room(closed: &Decision) -> WaitRefused {
-    WaitRefused::TooManyKeys { retry_after: closed.retry_after().unwrap_or_default() }
+fn no_room(closed: &Decision) -> RefusalKind {
+    RefusalKind::TooManyKeys { retry_after: closed.retry_after().unwrap_or_default() }
 }
 
-impl Answer for Beginning {
+impl OperationResult for Beginning {
     fn refused(closed: Decision) -> Self {
         Err(no_room(&closed))
     }
@@ -76,7 +76,7 @@ impl Answer for Beginning {
     }
 }
 
-impl Answer for Stored {
+impl OperationResult for Stored {
     fn refused(closed: Decision) -> Self {
         Stored(Err(no_room(&closed)))
     }

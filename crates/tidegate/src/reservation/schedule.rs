@@ -30,9 +30,9 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use super::WaitRefused;
-use crate::operation::{Answer, Mutation, passed};
-use tidegate_core::{Algorithm, Decision, Micros, Outcome, Words};
+use crate::error::RefusalKind;
+use crate::operation::{Mutation, OperationResult, passed};
+use tidegate_core::{Algorithm, Decision, Keep, Micros, Outcome, Words};
 
 /// The pending charges of one state.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Schedule<A> {
     horizon: Micros,
     items: BTreeMap<u64, Item<A>>,
     /// The number of items that are mutations by other operations.
-    deeds: usize,
+    mutations: usize,
     /// Whether some items are charged now for a later instant, as a queue does.
     queues: bool,
     /// When a waiter left a long queue, while the rest has not been replayed yet.
@@ -58,7 +58,7 @@ pub(super) struct Schedule<A> {
 struct Item<A> {
     mutation: Mutation,
     /// The algorithm to charge by, if not the current one.
-    plan: Option<A>,
+    per_call: Option<A>,
     holder: Holder,
     /// When the item is charged, and when its holder may pass: later than `at` in a queue.
     at: Micros,
@@ -86,7 +86,7 @@ enum Holder {
 struct Waiter {
     waker: Waker,
     deadline: Micros,
-    told: Result<Decision, WaitRefused>,
+    result: Result<Decision, RefusalKind>,
 }
 
 /// When a request may pass, if no other request comes before it.
@@ -105,7 +105,7 @@ pub(crate) struct AcquireRequest {
 }
 
 /// The result of polling a waiter.
-pub(crate) type Progress = crate::wait::Progress<Result<Decision, WaitRefused>>;
+pub(crate) type Progress = crate::wait::Progress<Result<Decision, RefusalKind>>;
 
 /// Wakers to be woken and wakers to be dropped after all locks are released.
 ///
@@ -159,7 +159,7 @@ impl ScheduledCharge {
         state: &S,
         from: Micros,
         cost: u32,
-    ) -> Result<ScheduledCharge, WaitRefused>
+    ) -> Result<ScheduledCharge, RefusalKind>
     where
         A: Algorithm,
         S: Words + ?Sized,
@@ -168,21 +168,21 @@ impl ScheduledCharge {
         match found.outcome {
             Outcome::Allowed | Outcome::AllowedAfter(_) => ScheduledCharge::at(from, found, cost),
             // No algorithm returns `Busy`. If one did, the end of the wait would be unknown.
-            Outcome::Busy | Outcome::Never => Err(WaitRefused::Never { cost, limit: found.limit() }),
+            Outcome::Busy | Outcome::Never => Err(RefusalKind::Never { cost, limit: found.limit() }),
             Outcome::RetryAfter(wait) => {
-                let at = later(from, wait.as_micros()).ok_or(WaitRefused::BeyondTime { cost })?;
+                let at = later(from, wait.as_micros()).ok_or(RefusalKind::BeyondTime { cost })?;
                 ScheduledCharge::at(at, algorithm.peek(state, at, cost), cost)
             }
         }
     }
 
-    fn at(at: Micros, decision: Decision, cost: u32) -> Result<ScheduledCharge, WaitRefused> {
+    fn at(at: Micros, decision: Decision, cost: u32) -> Result<ScheduledCharge, RefusalKind> {
         let ready = match decision.outcome {
             Outcome::Allowed => Some(at),
             Outcome::AllowedAfter(wait) => later(at, wait.as_micros()),
-            Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => None, // at the end of the clock nothing passes
+            Outcome::RetryAfter(_) | Outcome::Busy | Outcome::Never => None, // at the end of the time line nothing passes
         };
-        ready.map(|ready| ScheduledCharge { at, ready, decision }).ok_or(WaitRefused::BeyondTime { cost })
+        ready.map(|ready| ScheduledCharge { at, ready, decision }).ok_or(RefusalKind::BeyondTime { cost })
     }
 
     /// Marks the decision as taken from a state that several keys share.
@@ -195,15 +195,15 @@ impl ScheduledCharge {
         self,
         acquire_request: AcquireRequest,
         now: Micros,
-    ) -> Result<ScheduledCharge, WaitRefused> {
+    ) -> Result<ScheduledCharge, RefusalKind> {
         if self.ready > acquire_request.deadline {
-            return Err(WaitRefused::too_long(now, self.ready, acquire_request.deadline));
+            return Err(RefusalKind::too_long(now, self.ready, acquire_request.deadline));
         }
         Ok(self)
     }
 
     /// Returns the decision for the holder after the wait: nothing is left to wait for.
-    pub(super) fn told(self) -> Decision {
+    pub(super) fn after_wait(self) -> Decision {
         passed(self.decision)
     }
 }
@@ -240,7 +240,7 @@ impl<A: Algorithm> Schedule<A> {
     pub(super) fn new(base: Vec<u64>, base_at: Micros) -> Self {
         let end = base.clone();
         let (items, horizon) = (BTreeMap::new(), base_at);
-        Schedule { base, base_at, end, horizon, items, deeds: 0, queues: false, stale: None }
+        Schedule { base, base_at, end, horizon, items, mutations: 0, queues: false, stale: None }
     }
 
     /// Returns the state after all scheduled charges.
@@ -255,7 +255,7 @@ impl<A: Algorithm> Schedule<A> {
 
     /// Returns the number of waiters and reservations.
     pub(super) fn len(&self) -> usize {
-        self.items.len() - self.deeds
+        self.items.len() - self.mutations
     }
 
     /// Returns whether the end is up to date.
@@ -289,7 +289,7 @@ impl<A: Algorithm> Schedule<A> {
             }
             let item = first.remove();
             self.count(algorithm, &item);
-            self.deeds -= usize::from(item.is_mutation());
+            self.mutations -= usize::from(item.is_mutation());
         }
     }
 
@@ -302,14 +302,14 @@ impl<A: Algorithm> Schedule<A> {
         }
         let waits = |item: &Item<A>| matches!(item.holder, Holder::Waiter(_));
         items.retain(|_, item| !item.counted || waits(item) || item.is_promise() && item.ready > now);
-        self.deeds =
-            if self.deeds == 0 { 0 } else { items.values().filter(|item| item.is_mutation()).count() };
+        self.mutations =
+            if self.mutations == 0 { 0 } else { items.values().filter(|item| item.is_mutation()).count() };
         self.items = items;
     }
 
     fn count(&mut self, algorithm: &A, item: &Item<A>) {
         if !item.counted {
-            let _ = item.mutation.run(item.plan.as_ref().unwrap_or(algorithm), &mut self.base, item.at);
+            let _ = item.mutation.run(item.per_call.as_ref().unwrap_or(algorithm), &mut self.base, item.at);
             self.base_at = self.base_at.max(item.at);
         }
     }
@@ -319,25 +319,31 @@ impl<A: Algorithm> Schedule<A> {
         &mut self,
         ticket: u64,
         acquire_request: AcquireRequest,
-        plan: Option<A>,
+        per_call: Option<A>,
         turn: ScheduledCharge,
         waker: Waker,
     ) {
-        let told = Ok(turn.told());
-        let holder = Holder::Waiter(Waiter { waker, deadline: acquire_request.deadline, told });
-        self.add(ticket, acquire_request.cost, plan, turn, holder);
+        let result = Ok(turn.after_wait());
+        let holder = Holder::Waiter(Waiter { waker, deadline: acquire_request.deadline, result });
+        self.add(ticket, acquire_request.cost, per_call, turn, holder);
     }
 
     /// Schedules `turn` for a reservation, with a fixed instant.
-    pub(super) fn add_reservation(&mut self, ticket: u64, cost: u32, plan: Option<A>, turn: ScheduledCharge) {
-        self.add(ticket, cost, plan, turn, Holder::Reservation);
+    pub(super) fn add_reservation(
+        &mut self,
+        ticket: u64,
+        cost: u32,
+        per_call: Option<A>,
+        turn: ScheduledCharge,
+    ) {
+        self.add(ticket, cost, per_call, turn, Holder::Reservation);
     }
 
-    fn add(&mut self, ticket: u64, cost: u32, plan: Option<A>, turn: ScheduledCharge, holder: Holder) {
+    fn add(&mut self, ticket: u64, cost: u32, per_call: Option<A>, turn: ScheduledCharge, holder: Holder) {
         let ScheduledCharge { at, ready, .. } = turn;
         self.horizon = self.horizon.max(at);
         self.queues |= ready > at;
-        let item = Item { mutation: Mutation::Charge(cost), plan, holder, at, ready, counted: false };
+        let item = Item { mutation: Mutation::Charge(cost), per_call, holder, at, ready, counted: false };
         self.items.insert(ticket, item);
     }
 
@@ -356,12 +362,13 @@ impl<A: Algorithm> Schedule<A> {
         self.end = end;
         self.seal(algorithm, now);
         match act.mutation {
-            Some(mutation) if self.deeds < MAX_MUTATIONS => {
+            Some(mutation) if self.mutations < MAX_MUTATIONS => {
                 let (at, ready) = (act.at, ready(act.at, act.decision));
                 self.horizon = self.horizon.max(at);
                 self.queues |= ready > at;
-                self.deeds += 1;
-                let item = Item { mutation, plan: None, holder: Holder::Mutation, at, ready, counted: false };
+                self.mutations += 1;
+                let item =
+                    Item { mutation, per_call: None, holder: Holder::Mutation, at, ready, counted: false };
                 self.items.insert(act.number, item);
             }
             _ => self.seal_all(act.at),
@@ -376,7 +383,7 @@ impl<A: Algorithm> Schedule<A> {
         // A scheduled charge stays in the list, although it is counted: a reset clears the count, but not the
         // reservation.
         self.items.retain(|_, item| item.is_promise());
-        self.deeds = 0;
+        self.mutations = 0;
     }
 
     /// Forgets all used quota. Charges scheduled for later stay scheduled.
@@ -387,16 +394,16 @@ impl<A: Algorithm> Schedule<A> {
         for item in self.items.values_mut().filter(|item| item.ready > now && !item.is_refused()) {
             item.counted = false;
         }
-        self.deeds = 0;
+        self.mutations = 0;
         self.run(algorithm, now, Run::MovingUp, wakes);
     }
 
     /// Migrates the schedule from `old` to `new`.
-    pub(super) fn migrate_from(&mut self, old: &A, new: &A, now: Micros, wakes: &mut PendingWakes) {
+    pub(super) fn migrate(&mut self, keep: Keep, old: &A, new: &A, now: Micros, wakes: &mut PendingWakes) {
         self.repair(old, now);
         let at = now.max(self.base_at).max(old.last_seen(self.base.as_slice()));
         let mut base = vec![0; new.words()];
-        new.migrate_from(old, self.base.as_slice(), base.as_mut_slice(), at);
+        keep.migrate(new, old, self.base.as_slice(), base.as_mut_slice(), at);
         (self.base, self.base_at) = (base, at);
         self.run(new, now, Run::Anew, wakes);
     }
@@ -471,19 +478,19 @@ impl<A: Algorithm> Schedule<A> {
     ) -> Option<Progress> {
         let item = self.items.get_mut(&ticket)?;
         let Holder::Waiter(waiter) = &mut item.holder else { return None };
-        if waiter.told.is_ok() && item.ready > now {
+        if waiter.result.is_ok() && item.ready > now {
             if !waiter.waker.will_wake(waker) {
                 wakes.spent.push(std::mem::replace(&mut waiter.waker, waker.clone()));
             }
             return Some(Progress::Until(item.ready));
         }
-        let told = waiter.told;
+        let result = waiter.result;
         wakes.spend(std::mem::replace(&mut item.holder, Holder::Nobody));
         if item.counted {
             self.items.remove(&ticket);
         }
         self.repair(algorithm, now);
-        Some(Progress::Done(told))
+        Some(Progress::Done(result))
     }
 
     /// Makes a reservation count even if its handle is dropped.
@@ -533,8 +540,8 @@ impl<A: Algorithm> Item<A> {
         horizon: Micros,
         now: Micros,
         run: Run,
-    ) -> Result<Micros, WaitRefused> {
-        let (before, algorithm) = (self.ready, self.plan.as_ref().unwrap_or(algorithm));
+    ) -> Result<Micros, RefusalKind> {
+        let (before, algorithm) = (self.ready, self.per_call.as_ref().unwrap_or(algorithm));
         let at = match (&self.holder, self.mutation) {
             // A charge that was already made, for a later instant in a queue, keeps the instant of the charge.
             (Holder::Waiter(waiter), Mutation::Charge(cost)) if self.at > now => {
@@ -550,7 +557,7 @@ impl<A: Algorithm> Item<A> {
         match &mut self.holder {
             Holder::Waiter(waiter) => {
                 self.ready = ready(self.at, decision);
-                waiter.told = decision.map_or(waiter.told, |decision| Ok(passed(decision)));
+                waiter.result = decision.map_or(waiter.result, |decision| Ok(passed(decision)));
             }
             // A reservation keeps its instant. A mutation by another operation keeps its own.
             Holder::Reservation | Holder::Nobody | Holder::Mutation | Holder::GivenBack => {}
@@ -558,10 +565,10 @@ impl<A: Algorithm> Item<A> {
         Ok(before)
     }
 
-    fn refuse(&mut self, refused: WaitRefused) {
+    fn refuse(&mut self, refused: RefusalKind) {
         self.counted = true;
         if let Holder::Waiter(waiter) = &mut self.holder {
-            waiter.told = Err(refused);
+            waiter.result = Err(refused);
         }
     }
 
@@ -580,7 +587,7 @@ impl<A: Algorithm> Item<A> {
     }
 
     fn is_refused(&self) -> bool {
-        matches!(&self.holder, Holder::Waiter(waiter) if waiter.told.is_err())
+        matches!(&self.holder, Holder::Waiter(waiter) if waiter.result.is_err())
     }
 
     fn waker(&self) -> Option<Waker> {

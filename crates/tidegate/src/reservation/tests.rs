@@ -6,8 +6,9 @@
 use std::task::Waker;
 
 use super::{
-    AcquireRequest, Joined, Progress, StateStore, Ticket, WaitRefused, apply, cancel, join, keep, poll,
+    AcquireRequest, Joined, Progress, ReservationTicket, StateStore, apply, cancel, join, keep, poll,
 };
+use crate::error::RefusalKind;
 use crate::keyed::{Keyed, Settings};
 use crate::operation::{Check, Force, Peek};
 use crate::state_cell::{DecisionTime, SOLE_KEY, StateCell};
@@ -42,7 +43,7 @@ fn joined(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Joined {
     join(shared, None, SOLE_KEY, wish_for_one(), waker, || at(0)).expect("there is room in the queue")
 }
 
-fn promised(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> Ticket {
+fn promised(shared: &StateCell<TokenBucket>, waker: Option<Waker>) -> ReservationTicket {
     match joined(shared, waker) {
         Joined::Later(ticket) => ticket,
         Joined::Now(_) => panic!("no quota is left for it"),
@@ -88,7 +89,8 @@ fn later_decision_clears_the_slow_path_flag_of_a_kept_reservation() {
 fn long_queue_clears_the_slow_path_flag_when_all_have_passed() {
     let shared = one_a_second(1, 66);
     assert!(shared.apply(&Check(1), at(0)).is_allowed());
-    let mut tickets: Vec<Ticket> = (0..66).map(|_| promised(&shared, Some(Waker::noop().clone()))).collect();
+    let mut tickets: Vec<ReservationTicket> =
+        (0..66).map(|_| promised(&shared, Some(Waker::noop().clone()))).collect();
     cancel(&shared, SOLE_KEY, tickets.pop().expect("the last"), || at(0));
     for ticket in tickets {
         let found = poll(&shared, SOLE_KEY, ticket, Waker::noop(), || at(65));
@@ -98,10 +100,10 @@ fn long_queue_clears_the_slow_path_flag_when_all_have_passed() {
 }
 
 /// A thread that read the clock early is decided after what a faster thread did.
-fn assert_late_check_is_decided_after(plan: Option<&TokenBucket>) {
+fn assert_late_check_is_decided_after(per_call: Option<&TokenBucket>) {
     let shared = used(3, 3);
     let _waits = promised(&shared, Some(Waker::noop().clone())); // 1 s
-    let forced = apply(&shared, plan, SOLE_KEY, &Force(1), at(5)).expect("there is a reservation");
+    let forced = apply(&shared, per_call, SOLE_KEY, &Force(1), at(5)).expect("there is a reservation");
     assert!(forced.is_allowed());
     let slow = shared.apply(&Check(1), at(3)).retry_after().expect("not before 5 s");
     assert_eq!(slow.as_micros(), 2 * SECOND);
@@ -114,8 +116,8 @@ fn late_check_is_decided_after_the_charge_of_a_faster_thread() {
 
 #[test]
 fn late_check_is_decided_after_the_charge_by_another_quota() {
-    let plan = TokenBucket::new(Quota::per_second(1).burst(3)).for_clock(ClockKind::Monotonic);
-    assert_late_check_is_decided_after(Some(&plan));
+    let per_call = TokenBucket::new(Quota::per_second(1).burst(3)).for_clock(ClockKind::Monotonic);
+    assert_late_check_is_decided_after(Some(&per_call));
 }
 
 // --- keys
@@ -136,7 +138,7 @@ fn keyed(max_keys: usize) -> Keyed<TokenBucket> {
 #[test]
 fn join_without_a_slot_reports_when_one_may_be_free() {
     let refused = join(&keyed(1), None, ANOTHER, wish_for_one(), None, || at(0)).expect_err("no slot");
-    assert_eq!(refused, WaitRefused::TooManyKeys { retry_after: Wait::micros(SECOND) });
+    assert_eq!(refused, RefusalKind::TooManyKeys { retry_after: Wait::micros(SECOND) });
 }
 
 /// No caller reports the end of a kept reservation. A decision on any key removes it.

@@ -17,12 +17,12 @@
 //! made before any word is locked, because making room may have to wait until the word of an idle key can be locked.
 //!
 //! A global order of locks, the usual remedy against deadlocks, is not sufficient here. A reload locks all
-//! words of a table in an order of its own, and an insertion needs the lock of a segment, whose holder may be
+//! words of a table in an order of its own, and an insertion needs the lock of a segment, and its holder may be
 //! waiting for a word. The first segment lock is taken by waiting, every other only by trying.
 //!
-//! A state that is wider than one word cannot be judged without locking its word. It is judged late, and stays locked.
+//! A state that is wider than one word cannot be judged without locking its word. It is judged last, and stays locked.
 
-use super::insertion::{Insertion, Stays};
+use super::insertion::{Insertion, Placement};
 use super::segment::{Location, Segment};
 use super::sketch::Recalled;
 use super::{OwnersGuard, Scratch, Step, Table, lock};
@@ -51,8 +51,8 @@ enum Stage<'a> {
     Word { place: Location<'a>, found: u64, next: u64 },
     /// A wide state that was not read yet.
     Unseen { place: Location<'a> },
-    /// A wide state whose word is locked.
-    Beside { place: Location<'a>, found: u64 },
+    /// A wide state. Its word is locked.
+    Wide { place: Location<'a>, found: u64 },
     /// The key has no state yet.
     New,
     /// The table has no slot for the key, which shares cells of the sketch.
@@ -88,7 +88,7 @@ impl<'a> Claim<'a> {
         let table = self.table;
         let found = table.segments.find(self.fingerprint).and_then(|segment| segment.find(self.fingerprint));
         let Some(place) = found else {
-            return self.judge_newcomer(step);
+            return self.judge_new_key(step);
         };
         if table.words != 1 {
             self.stage = Stage::Unseen { place };
@@ -109,7 +109,7 @@ impl<'a> Claim<'a> {
     ///
     /// No word is locked yet, so waiting for the lock is safe.
     #[cold]
-    fn judge_newcomer<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
+    fn judge_new_key<T: Step>(&mut self, step: &T) -> Option<Option<T::Answer>> {
         let mut locks = Locks::default();
         let Locked { segment, .. } = locks.get(self.table.segments.of(self.fingerprint))?;
         if !self.is_absent_from(segment) || !step.is_current() {
@@ -131,7 +131,7 @@ impl<'a> Claim<'a> {
 
     /// Sets a slot aside for a new key, under the lock of its segment.
     ///
-    /// The answer is the one for its initial state, or a refusal if there is no room.
+    /// Returns the answer for its initial state, or a refusal if there is no room.
     ///
     /// Returns `None` if the request must restart.
     #[cold]
@@ -143,16 +143,16 @@ impl<'a> Claim<'a> {
             return None;
         }
         let is_taken = |place: Location<'_>| taken.iter().any(|other| other.is(place));
-        let Insertion { answer, mut state, stays } =
-            table.receive(segment, owners, fingerprint, step, &is_taken)?;
-        self.stage = match stays {
-            Stays::Nowhere => Stage::Idle,
-            Stays::At(place) => {
+        let Insertion { answer, mut state, placement } =
+            table.decide_new_key(segment, owners, fingerprint, step, &is_taken)?;
+        self.stage = match placement {
+            Placement::None => Stage::Idle,
+            Placement::Slot(place) => {
                 taken.push(place);
                 let idle_at = step.idle_at(state.words());
                 Stage::Room { place, state, idle_at }
             }
-            Stays::InSketch => Stage::Sketched { state },
+            Placement::Sketch => Stage::Sketched { state },
         };
         Some(answer)
     }
@@ -173,7 +173,7 @@ impl<'a> Claim<'a> {
     pub(crate) fn lock_wide<T: Step>(&mut self, peek: &T) -> Option<Option<T::Answer>> {
         let Stage::Unseen { place } = self.stage else { return Some(None) };
         let found = place.try_lock_bit(self.fingerprint)?;
-        self.stage = Stage::Beside { place, found };
+        self.stage = Stage::Wide { place, found };
         peek.is_current().then(|| Some(peek.run(&mut Guarded(place.state()))))
     }
 
@@ -196,7 +196,7 @@ impl<'a> Claim<'a> {
     pub(crate) fn look<T: Step>(&self, locks: &mut Locks<'a>, peek: &T) -> Option<T::Answer> {
         match self.stage {
             Stage::Judged { found, .. } | Stage::Word { found, .. } => Some(peek.run(&mut [found])),
-            Stage::Beside { place, .. } => Some(peek.run(&mut Guarded(place.state()))),
+            Stage::Wide { place, .. } => Some(peek.run(&mut Guarded(place.state()))),
             Stage::New | Stage::Room { .. } | Stage::Sketched { .. } | Stage::Idle => {
                 self.is_still_absent(locks, peek).then(|| self.run_unseen(peek))
             }
@@ -234,22 +234,24 @@ impl<'a> Claim<'a> {
     /// Charges the state and unlocks it. All claims of the request must be locked by now.
     #[inline]
     pub(crate) fn charge<T: Step>(&mut self, locks: &mut Locks<'a>, step: &T) {
-        if let Stage::Beside { place, .. } = self.stage {
+        if let Stage::Wide { place, .. } = self.stage {
             return self.run_wide(place, step);
         }
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Word { place, next, .. } => unlock_bit(place.word(), next),
             Stage::Room { place, mut state, idle_at } => {
                 let locked = locks.get(place.segment).expect("the segment is locked since room was made");
-                self.table.move_in(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
+                self.table.store_new_key(place, &mut locked.owners, self.fingerprint, state.words(), idle_at);
             }
             Stage::Sketched { mut state } => self.table.sketch.raise(self.fingerprint, state.words()),
             Stage::Idle => {} // nothing to remember
-            unfinished => unreachable!("a request is charged when all of it is held: {unfinished:?}"),
+            unfinished => {
+                unreachable!("a request is charged only after all claims are locked: {unfinished:?}")
+            }
         }
     }
 
-    /// Runs `step` on a wide state whose word is locked, and unlocks it.
+    /// Runs `step` on a wide state with a locked word, and unlocks the word.
     fn run_wide<T: Step>(&mut self, place: Location<'a>, step: &T) {
         step.run(&mut Guarded(place.state()));
         self.stage = Stage::Idle; // only now: if the step panics, dropping the claim unlocks the word
@@ -274,7 +276,7 @@ impl<'a> Claim<'a> {
                 }
                 done
             }
-            Stage::Beside { place, .. } => {
+            Stage::Wide { place, .. } => {
                 self.run_wide(place, step);
                 true
             }
@@ -301,7 +303,7 @@ impl Drop for Claim<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.stage {
-            Stage::Word { place, found, .. } | Stage::Beside { place, found } => {
+            Stage::Word { place, found, .. } | Stage::Wide { place, found } => {
                 unlock_bit(place.word(), found)
             }
             Stage::Room { .. } => {

@@ -11,22 +11,22 @@ use crate::sync::AtomicU64;
 use tidegate_core::Micros;
 
 impl Table {
-    /// Locks every state, calls `put_in_force`, and converts each state with its result.
+    /// Locks every state, calls `activate`, and converts each state with its result.
     ///
     /// No decision happens meanwhile. `convert` returns the new word of a slot, which is locked. It is called for the
     /// cells of the sketch as well.
     pub(crate) fn convert<T: Copy>(
         &self,
-        put_in_force: impl FnOnce() -> T,
+        activate: impl FnOnce() -> T,
         convert: impl Fn(T, u64, &[AtomicU64]) -> u64,
     ) {
         let mut locks = self.lock_all();
-        let held = self.lock_states();
-        let it = put_in_force();
-        for (place, found) in held {
-            unlock_bit(place.word(), convert(it, found, self.wide(place)));
+        let locked = self.lock_states();
+        let version = activate();
+        for (place, found) in locked {
+            unlock_bit(place.word(), convert(version, found, self.wide(place)));
         }
-        self.sketch.convert(|found, wide| convert(it, found, wide));
+        self.sketch.convert(|found, wide| convert(version, found, wide));
         // Under another version a key may become idle earlier.
         locks.iter_mut().for_each(|owners| owners.none_idle_before = Micros::ZERO);
         self.eviction_hint.idle_from(Micros::ZERO);
@@ -39,7 +39,7 @@ impl Table {
     #[must_use]
     pub(crate) fn migrate(&self) -> Migrated<'_> {
         let locks = self.lock_all();
-        Migrated { held: self.lock_states(), table: self, _locks: locks }
+        Migrated { locked: self.lock_states(), table: self, _locks: locks }
     }
 
     /// Locks every state. Requires the locks of all segments.
@@ -64,7 +64,7 @@ impl Table {
                 if !self.reserve() {
                     return false;
                 }
-                self.move_in(place, &mut owners, fingerprint, state, idle_at);
+                self.store_new_key(place, &mut owners, fingerprint, state, idle_at);
                 return true;
             }
             self.segments.grow(segment, &mut owners);
@@ -79,7 +79,7 @@ impl Table {
         // Without a root there would be no lock to take, and the first key could be inserted under the old version
         // meanwhile.
         self.segments.make_root();
-        // A segment made while this thread waits for its parent's lock is locked after it, so the loop locks all of
+        // A segment allocated while this thread waits for its parent's lock is locked after it, so the loop locks all of
         // them.
         let mut locks = Vec::new();
         while let Some(segment) = u32::try_from(locks.len()).ok().and_then(|n| self.segments.nth(n)) {
@@ -93,7 +93,7 @@ impl Table {
 ///
 /// No slot changes its owner while this value exists, and no decision is ever made there again.
 pub(crate) struct Migrated<'a> {
-    held: Vec<(Location<'a>, u64)>,
+    locked: Vec<(Location<'a>, u64)>,
     table: &'a Table,
     _locks: Vec<OwnersGuard<'a>>,
 }
@@ -101,6 +101,6 @@ pub(crate) struct Migrated<'a> {
 impl<'a> Migrated<'a> {
     /// Returns the fingerprint, the word and the wide state of each key.
     pub(crate) fn states(&self) -> impl Iterator<Item = (u64, u64, &'a [AtomicU64])> {
-        self.held.iter().map(|(place, found)| (place.owner(), *found, self.table.wide(*place)))
+        self.locked.iter().map(|(place, found)| (place.owner(), *found, self.table.wide(*place)))
     }
 }

@@ -24,7 +24,7 @@
 //! over the upper half of its stretch of the directory, and the keys that belong there. That takes one thread a few
 //! microseconds, and the other threads continue to decide. See [`segments`].
 //!
-//! **Eviction** costs existing keys nothing. A key that owes nothing is equal to a key never seen, so its slot is given
+//! **Eviction** costs existing keys nothing. A key that owes nothing is decided like a key never seen, so its slot is given
 //! to the next new key that needs one. Only insertions pay for it.
 //!
 //! **The cap** limits the number of keys. When it is reached and no key is idle, new keys share the cells of a
@@ -33,7 +33,7 @@
 
 mod cache_line;
 mod claim;
-mod eviction_hint;
+mod eviction;
 mod insertion;
 mod migrate_table;
 mod segment;
@@ -48,7 +48,7 @@ use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, MutexGuard, Ordering};
 use std::ops::RangeInclusive;
 
 pub(crate) use claim::{Claim, Locks};
-use eviction_hint::EvictionHint;
+use eviction::EvictionHint;
 pub(crate) use segment::Location;
 use segment::{Owners, Segment};
 use segments::Segments;
@@ -106,7 +106,7 @@ pub(crate) struct Table {
     max_keys: usize,
     keys: AtomicUsize,
     eviction_hint: EvictionHint,
-    /// Where the hot key of this table was found last: the segment, and the slot in it.
+    /// The slot in which the hot key was found last: the segment, and the slot in it.
     remembered: AtomicU64,
     /// The segment that was last swept for a new key of another segment.
     swept: AtomicU32,
@@ -135,37 +135,37 @@ pub struct Stats {
     pub bytes: usize,
     /// Decisions on keys that found no room and share cells: [`KeyedLimiter::on_full`].
     ///
-    /// [`KeyedLimiter::on_full`]: crate::KeyedLimiter::on_full
+    /// [`KeyedLimiter::on_full`]: crate::builder::KeyedLimiterBuilder::on_full
     pub sketch: SketchStats,
 }
 
-/// No location: a number that belongs to no segment.
+/// No remembered slot: a number that belongs to no segment.
 const NOWHERE: u64 = (segments::NONE as u64) << 32;
 
 /// The approximate size of a full segment in bytes.
 ///
-/// A segment never has fewer than `FEWEST_LINES`, because uneven fingerprints would fill it early.
+/// A segment never has fewer than `MIN_LINES`, because uneven fingerprints would fill it early.
 const SEGMENT_BYTES: usize = 64 << 10;
-const FEWEST_LINES: usize = 16;
-const MOST_LINES: usize = 256;
+const MIN_LINES: usize = 16;
+const MAX_LINES: usize = 256;
 /// The approximate size of the first root in bytes. It has at least one pair of lines.
 const FIRST_ROOT_BYTES: usize = 1 << 10;
-const FEWEST_LINES_OF_ROOT: usize = 2;
+const MIN_ROOT_LINES: usize = 2;
 
 impl Table {
     /// Creates an empty table for at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize) -> Self {
-        Table::roomy(max_keys, words, 1)
+        Table::with_room(max_keys, words, 1)
     }
 
-    /// Creates a table in which every key found room that `plant_all` inserts.
+    /// Creates a table that has room for every key that `insert_all` inserts.
     ///
-    /// `plant_all` returns whether all keys fit. Until they do, a table with twice the room is tried.
-    pub(crate) fn inserted_raw(max_keys: usize, words: usize, plant_all: impl Fn(&Table) -> bool) -> Self {
+    /// `insert_all` returns whether all keys fit. Until they do, a table with twice the room is tried.
+    pub(crate) fn inserted_raw(max_keys: usize, words: usize, insert_all: impl Fn(&Table) -> bool) -> Self {
         let mut room = 1;
         loop {
-            let table = Table::roomy(max_keys, words, room);
-            if plant_all(&table) {
+            let table = Table::with_room(max_keys, words, room);
+            if insert_all(&table) {
                 return table;
             }
             room *= 2;
@@ -173,14 +173,14 @@ impl Table {
     }
 
     /// Creates a table with `room` times the segments that it needs.
-    fn roomy(max_keys: usize, words: usize, room: usize) -> Self {
-        let lines = (SEGMENT_BYTES / line_bytes(words)).clamp(FEWEST_LINES, MOST_LINES);
+    fn with_room(max_keys: usize, words: usize, room: usize) -> Self {
+        let lines = (SEGMENT_BYTES / line_bytes(words)).clamp(MIN_LINES, MAX_LINES);
         let lines = 1 << lines.ilog2();
         // Three quarters full at the cap, once every segment has divided as often as it can. Small segments are half
         // full, because keys spread less evenly among them.
         let keys = lines * cache_line::SLOTS * if lines < 128 { 2 } else { 3 } / 4;
-        let stretches = max_keys.div_ceil(keys).saturating_mul(room).clamp(1, segments::MOST);
-        let root = (FIRST_ROOT_BYTES / line_bytes(words)).clamp(FEWEST_LINES_OF_ROOT, lines);
+        let stretches = max_keys.div_ceil(keys).saturating_mul(room).clamp(1, segments::MAX_STRETCHES);
+        let root = (FIRST_ROOT_BYTES / line_bytes(words)).clamp(MIN_ROOT_LINES, lines);
         Table::of_stretches(stretches, max_keys, words, 1 << root.ilog2()..=lines)
     }
 
@@ -204,16 +204,16 @@ impl Table {
 
     /// Creates a table of segments that all have `lines` lines.
     ///
-    /// It starts with `first` segments, one or two, and each of them can divide `most_divisions` times.
+    /// It starts with `first` segments, one or two, and each of them can divide `max_divisions` times.
     #[cfg(test)]
     pub(crate) fn of_segments(
         first: usize,
-        most_divisions: u32,
+        max_divisions: u32,
         max_keys: usize,
         words: usize,
         lines: usize,
     ) -> Self {
-        let table = Table::of_stretches(first << most_divisions, max_keys, words, lines..=lines);
+        let table = Table::of_stretches(first << max_divisions, max_keys, words, lines..=lines);
         if first == 2 {
             let root = table.segments.of(0);
             table.segments.grow(root, &mut lock(root));
@@ -258,7 +258,7 @@ impl Table {
         self.stats_with(self.sketch.stats(|_| Micros::MAX, Micros::ZERO))
     }
 
-    /// Returns the statistics, given those of the sketch.
+    /// Returns the statistics, given the statistics of the sketch.
     ///
     /// Reading all cells of the sketch takes a while.
     pub(crate) fn stats_with(&self, sketch: SketchStats) -> Stats {
@@ -297,7 +297,7 @@ impl Table {
         done.then_some(answer)
     }
 
-    /// Finds the slot of a key whose state is one word.
+    /// Finds the slot of a key with a state of one word.
     ///
     /// Returns `None` also if states are wide here.
     #[inline(always)]
@@ -305,20 +305,20 @@ impl Table {
         if self.words != 1 {
             return None;
         }
-        self.segments.find(fingerprint)?.find_at_once(fingerprint)
+        self.segments.find(fingerprint)?.find_one_word(fingerprint)
     }
 
     /// Returns the slot in which the hot key was found last.
-    /// Does not compare the fingerprint: the caller must check the owner after locking the word. Searches for the key
-    /// if no slot is remembered.
-    /// Does not compare the fingerprint. The caller sees it after locking the word.
+    ///
+    /// Searches for the key if no slot is remembered. Does not compare the fingerprint: the caller must check the owner
+    /// after locking the word.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits in one")]
     pub(crate) fn find_word_by_memory(&self, fingerprint: u64) -> Option<Location<'_>> {
         let remembered = self.remembered.load(Ordering::Relaxed);
         let number = (remembered as u32) as usize;
         match self.segments.get((remembered >> 32) as u32) {
-            Some(segment) if self.words == 1 => Some(segment.place_of(number)),
+            Some(segment) if self.words == 1 => Some(segment.nth_slot(number)),
             _ => self.find_and_remember(fingerprint),
         }
     }
@@ -329,13 +329,13 @@ impl Table {
         let place = self.find_word(fingerprint)?;
         let number = self.segments.number(fingerprint);
         if std::ptr::eq(self.segments.get(number)?, place.segment) {
-            let remembered = u64::from(number) << 32 | u64::from(small(place.number_in_segment()));
+            let remembered = u64::from(number) << 32 | u64::from(segment_number(place.number_in_segment()));
             self.remembered.store(remembered, Ordering::Relaxed);
         }
         Some(place)
     }
 
-    /// Forgets where the hot key was found: it was not there.
+    /// Forgets the slot of the hot key, because another key owns the slot now.
     #[cold]
     pub(crate) fn forget_place(&self) {
         self.remembered.store(NOWHERE, Ordering::Relaxed);
@@ -391,7 +391,7 @@ fn line_bytes(words: usize) -> usize {
     cache_line::SLOTS * (2 + segment::stride(words)) * 8
 }
 
-fn small(number: usize) -> u32 {
+fn segment_number(number: usize) -> u32 {
     u32::try_from(number).expect("a table has fewer than 2³² segments")
 }
 
@@ -452,9 +452,9 @@ fn put<T: Step>(place: Location<'_>, fingerprint: u64, found: u64, next: u64, st
     if !try_lock_bit(place.word(), found) {
         return false;
     }
-    let ours = place.owner() == fingerprint && step.is_current();
-    unlock_bit(place.word(), if ours { next } else { found });
-    ours
+    let is_valid = place.owner() == fingerprint && step.is_current();
+    unlock_bit(place.word(), if is_valid { next } else { found });
+    is_valid
 }
 
 /// Locks the word, and changes the wide state in place.

@@ -1,6 +1,6 @@
 //! # Segment: a part of the table that grows by dividing
 //!
-//! A segment stores the keys whose fingerprints have the same high bits. The *home* of a key is one line of the
+//! A segment stores the keys with the same high bits of the fingerprint. The *home* of a key is one line of the
 //! segment. If the home line is full, the key is stored in the neighbouring line; if that is full too, in one of a
 //! second pair of lines, or in any line with room. Each home line counts its keys that are stored *away* (outside the
 //! first pair), and how many of them are *astray* (outside the second pair as well), so that a search knows whether to
@@ -47,7 +47,7 @@ pub(crate) struct Segment {
     version: AtomicU64,
     /// For each line, how many keys of this home are stored away and astray. Sticks at 255.
     homes: Box<[Home]>,
-    rest: Box<Rest>,
+    cold: Box<ColdPart>,
 }
 
 /// Counts the keys of a home line that are stored elsewhere.
@@ -61,7 +61,7 @@ struct Home {
 
 /// The part of a segment that few decisions read.
 #[derive(Debug)]
-struct Rest {
+struct ColdPart {
     words: usize,
     stride: usize,
     /// States that are larger than a cache line are stored here instead.
@@ -117,16 +117,16 @@ impl Segment {
         let large = (0..large).map(|_| AtomicU64::new(0)).collect();
         Segment {
             lines: (0..lines * group).map(|_| CacheLine::new()).collect(),
-            group: small(group),
-            mask: small(lines - 1),
+            group: to_u32(group),
+            mask: to_u32(lines - 1),
             version: AtomicU64::new(0),
             homes: (0..lines).map(|_| Home { away: AtomicU8::new(0), astray: AtomicU8::new(0) }).collect(),
-            rest: Box::new(Rest { words, stride, large, owners: Mutex::new(owners) }),
+            cold: Box::new(ColdPart { words, stride, large, owners: Mutex::new(owners) }),
         }
     }
 
     pub(crate) fn owners(&self) -> &Mutex<Owners> {
-        &self.rest.owners
+        &self.cold.owners
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -139,8 +139,8 @@ impl Segment {
 
     /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        let Segment { lines, homes, rest, .. } = self;
-        size_of_val(&**lines) + size_of_val(&**homes) + size_of_val(&**rest) + size_of_val(&*rest.large)
+        let Segment { lines, homes, cold, .. } = self;
+        size_of_val(&**lines) + size_of_val(&**homes) + size_of_val(&**cold) + size_of_val(&*cold.large)
     }
 
     #[inline(always)]
@@ -154,7 +154,7 @@ impl Segment {
     /// once the line is loaded.
     #[inline]
     pub(crate) fn prefetch(&self, fingerprint: u64) {
-        let place = self.place(self.home(fingerprint), favourite(fingerprint));
+        let place = self.place(self.home(fingerprint), preferred_slot(fingerprint));
         black_box(place.owner());
         if place.has_wide_state() {
             black_box(place.state()[0].load(Ordering::Relaxed));
@@ -169,24 +169,24 @@ impl Segment {
         let home = self.home(fingerprint);
         match self.line(home).find(fingerprint) {
             Some(slot) => Some(self.place(home, slot)),
-            None => self.find_further(home, fingerprint),
+            None => self.find_beyond_home(home, fingerprint),
         }
     }
 
     /// Like [`find`](Segment::find), for states of one word: their lines follow each other.
     #[inline(always)]
-    pub(crate) fn find_at_once(&self, fingerprint: u64) -> Option<Location<'_>> {
+    pub(crate) fn find_one_word(&self, fingerprint: u64) -> Option<Location<'_>> {
         let number = self.home(fingerprint);
         let line = self.lines.get(number)?;
         match line.find(fingerprint) {
             Some(slot) => Some(Location { segment: self, line, number, slot }),
-            None => self.find_further(number, fingerprint),
+            None => self.find_beyond_home(number, fingerprint),
         }
     }
 
     #[inline(always)]
-    fn find_further(&self, home: usize, fingerprint: u64) -> Option<Location<'_>> {
-        let number = self.number_further(home, fingerprint)?;
+    fn find_beyond_home(&self, home: usize, fingerprint: u64) -> Option<Location<'_>> {
+        let number = self.slot_beyond_home(home, fingerprint)?;
         Some(self.place(number / SLOTS, number % SLOTS))
     }
 
@@ -195,7 +195,7 @@ impl Segment {
     /// A number is returned in a register. So the compiler need not build a `Location` in memory for the keys that are
     /// found in their home line.
     #[inline(never)]
-    fn number_further(&self, home: usize, fingerprint: u64) -> Option<usize> {
+    fn slot_beyond_home(&self, home: usize, fingerprint: u64) -> Option<usize> {
         let find = |line| self.line(line).find(fingerprint).map(|slot| line * SLOTS + slot);
         if let Some(number) = find(neighbour(home)) {
             return Some(number);
@@ -240,7 +240,7 @@ impl Segment {
 
     /// Returns the slot with this number among all slots.
     #[inline(always)]
-    pub(crate) fn place_of(&self, number: usize) -> Location<'_> {
+    pub(crate) fn nth_slot(&self, number: usize) -> Location<'_> {
         self.place(number / SLOTS, number % SLOTS)
     }
 
@@ -267,8 +267,9 @@ impl Segment {
     ) -> Option<Location<'_>> {
         let home = self.home(fingerprint);
         let lines = [home, neighbour(home)].into_iter().chain(self.lines_beyond(fingerprint));
-        let slots =
-            move |line| (0..SLOTS).map(move |slot| self.place(line, (favourite(fingerprint) + slot) % SLOTS));
+        let slots = move |line| {
+            (0..SLOTS).map(move |slot| self.place(line, (preferred_slot(fingerprint) + slot) % SLOTS))
+        };
         lines.flat_map(slots).find(|place| place.is_empty() && !taken(*place))
     }
 
@@ -312,11 +313,11 @@ impl Segment {
             owners.keys -= 1;
             others.keys += 1;
         }
-        self.bring_home();
+        self.move_keys_home();
     }
 
     /// Moves keys that are stored away from their home back to it where there is room now.
-    fn bring_home(&self) {
+    fn move_keys_home(&self) {
         for place in self.places().filter(|place| !place.is_empty() && place.is_far()) {
             let home = self.home(place.owner());
             let near = [home, neighbour(home)].into_iter();
@@ -368,7 +369,7 @@ pub(crate) fn stride(words: usize) -> usize {
     }
 }
 
-fn small(number: usize) -> u32 {
+fn to_u32(number: usize) -> u32 {
     u32::try_from(number).expect("a segment has few lines")
 }
 
@@ -378,7 +379,7 @@ fn is_large(words: usize) -> bool {
 
 /// Returns the slot of the home line that a key prefers.
 #[inline]
-fn favourite(fingerprint: u64) -> usize {
+fn preferred_slot(fingerprint: u64) -> usize {
     (fingerprint >> 40) as usize % SLOTS
 }
 
@@ -405,13 +406,13 @@ impl<'a> Location<'a> {
 
     #[inline]
     pub(crate) fn has_wide_state(self) -> bool {
-        self.segment.rest.words > 1
+        self.segment.cold.words > 1
     }
 
     /// Returns the wide state. The caller must have locked the word.
     pub(crate) fn state(self) -> &'a [AtomicU64] {
-        let Segment { lines, group, rest, .. } = self.segment;
-        let Rest { words, stride, large, .. } = &**rest;
+        let Segment { lines, group, cold, .. } = self.segment;
+        let ColdPart { words, stride, large, .. } = &**cold;
         if is_large(*words) {
             let start = (self.number * SLOTS + self.slot) * stride;
             return &large[start..start + words];
@@ -479,7 +480,7 @@ impl<'a> Location<'a> {
         unlock_bit(self.word(), word);
     }
 
-    /// Evicts the owner if `may_go` holds.
+    /// Evicts the owner if `may_evict` holds.
     ///
     /// That is checked while the word is locked, so that no charge can happen. `now` is recorded as the instant of the
     /// eviction.
@@ -487,17 +488,17 @@ impl<'a> Location<'a> {
         self,
         owners: &mut Owners,
         now: Micros,
-        may_go: &dyn Fn(Location<'_>) -> bool,
+        may_evict: &dyn Fn(Location<'_>) -> bool,
     ) -> bool {
         let found = lock_bit(self.word());
-        let goes = may_go(self);
-        if goes {
+        let evicts = may_evict(self);
+        if evicts {
             self.segment.change_owners(|| self.set_owner(EMPTY));
             owners.keys -= 1;
             owners.evicted_at = owners.evicted_at.max(now);
         }
         unlock_bit(self.word(), found);
-        goes
+        evicts
     }
 
     /// Moves the owner to an empty slot, of this segment or another.
@@ -525,13 +526,13 @@ impl<'a> Location<'a> {
 
     /// Changes the owner, and the away counts of the old and the new owner's home line.
     fn set_owner(self, fingerprint: u64) {
-        self.count_far(self.owner(), |count| if count == u8::MAX { count } else { count - 1 });
-        self.count_far(fingerprint, |count| count.saturating_add(1));
+        self.adjust_counts(self.owner(), |count| if count == u8::MAX { count } else { count - 1 });
+        self.adjust_counts(fingerprint, |count| count.saturating_add(1));
         self.line.set_fingerprint(self.slot, fingerprint);
     }
 
     /// Adjusts the counts of an owner's home line if this slot is away from it.
-    fn count_far(self, owner: u64, change: fn(u8) -> u8) {
+    fn adjust_counts(self, owner: u64, change: fn(u8) -> u8) {
         let home = self.segment.home(owner);
         if owner == EMPTY || !self.is_away_from(home) {
             return;

@@ -14,7 +14,7 @@
 //! list.
 //!
 //! **Allocation.** The thread that inserts the first key allocates the root, under a lock. Every other segment, and the
-//! directory, is allocated under the lock of the segment that gives away its keys. Each is complete before its number
+//! directory, is allocated under the lock of the segment that the keys move out of. Each is complete before its number
 //! is published. A thread that has not seen the new number yet finds the old segment, takes its lock, and then sees it.
 //!
 //! **Cost.** Growing on demand costs a decision 12 to 23 of about 180 instructions, counted by callgrind: the
@@ -42,12 +42,12 @@ pub(super) struct Segments {
     /// The number of stretches.
     stretches: usize,
     /// The number of segments. Counts the first root even if it is not allocated yet.
-    made: AtomicU32,
+    allocated_segments: AtomicU32,
     /// The number of lines of the first root, and of a segment of full size.
     lines: RangeInclusive<usize>,
     words: usize,
     /// Locked to allocate the first root.
-    making_root: Mutex<()>,
+    root_lock: Mutex<()>,
     /// Allocated bytes.
     ///
     /// Uses `std` under loom, too: it is updated while a `OnceLock` is initialized, where loom must not switch threads.
@@ -59,16 +59,16 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Value of `root` after it has divided: the directory is in use.
 const DIVIDED: u32 = u32::MAX - 1;
 /// The maximum number of stretches of a table.
-pub(super) const MOST: usize = 1 << 27;
+pub(super) const MAX_STRETCHES: usize = 1 << 27;
 /// A root is replaced by one with this many times its lines.
 pub(super) const GROWTH: usize = 4;
 /// The number of lists.
 ///
 /// The last list belongs to [`NONE`] and [`DIVIDED`], and is never allocated. The others have room for more than
-/// [`MOST`].
+/// [`MAX_STRETCHES`].
 const LISTS: usize = 16;
 /// The number of bits of a segment number that are the index in its list.
-const PLACE_BITS: u32 = 28;
+const INDEX_BITS: u32 = 28;
 /// List `n` has room for 8 · 4ⁿ segments.
 const FIRST_LIST: usize = 8;
 
@@ -79,10 +79,10 @@ impl Segments {
             directory: OnceLock::new(),
             lists: [const { OnceLock::new() }; LISTS],
             stretches,
-            made: AtomicU32::new(1),
+            allocated_segments: AtomicU32::new(1),
             lines,
             words,
-            making_root: Mutex::new(()),
+            root_lock: Mutex::new(()),
             bytes: AtomicUsize::new(0),
         }
     }
@@ -115,26 +115,26 @@ impl Segments {
     /// Returns the segment with this number.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> Option<&Segment> {
-        let list = self.lists[(number >> PLACE_BITS) as usize].get()?;
-        list.get((number & ((1 << PLACE_BITS) - 1)) as usize)?.get()
+        let list = self.lists[(number >> INDEX_BITS) as usize].get()?;
+        list.get((number & ((1 << INDEX_BITS) - 1)) as usize)?.get()
     }
 
     /// Returns the segment of a key. Allocates the root if there is none.
     #[inline]
     pub(super) fn of(&self, fingerprint: u64) -> &Segment {
-        self.find(fingerprint).unwrap_or_else(|| self.first_of(fingerprint))
+        self.find(fingerprint).unwrap_or_else(|| self.create_root_for(fingerprint))
     }
 
     #[cold]
     #[inline(never)]
-    fn first_of(&self, fingerprint: u64) -> &Segment {
+    fn create_root_for(&self, fingerprint: u64) -> &Segment {
         self.make_root();
         self.find(fingerprint).expect("there is a root")
     }
 
     /// Returns the number of segments.
-    pub(super) fn made(&self) -> u32 {
-        self.made.load(Ordering::Relaxed)
+    pub(super) fn allocated_segments(&self) -> u32 {
+        self.allocated_segments.load(Ordering::Relaxed)
     }
 
     /// Returns the `n`th segment, in the order of allocation.
@@ -151,31 +151,31 @@ impl Segments {
 
     /// Allocates the root if there is none.
     pub(super) fn make_root(&self) {
-        let _making_root = sync::lock(&self.making_root);
+        let _making_root = sync::lock(&self.root_lock);
         // Another thread may have allocated it, and replaced it since.
         if self.root.load(Ordering::Acquire) == NONE {
-            self.make(0, *self.lines.start(), 0..self.stretches);
+            self.allocate(0, *self.lines.start(), 0..self.stretches);
             self.root.store(number(0), Ordering::Release);
         }
     }
 
     /// Allocates the `n`th segment. No other thread allocates the same one.
-    fn make(&self, n: u32, lines: usize, stretches: Range<usize>) -> &Segment {
+    fn allocate(&self, n: u32, lines: usize, stretches: Range<usize>) -> &Segment {
         let number = number(n);
-        let (list, place) = ((number >> PLACE_BITS) as usize, number & ((1 << PLACE_BITS) - 1));
+        let (list, index) = ((number >> INDEX_BITS) as usize, number & ((1 << INDEX_BITS) - 1));
         let slots = self.lists[list].get_or_init(|| {
             let slots: Box<[Slot]> = (0..self.length(list)).map(|_| Slot::default()).collect();
-            self.allocated(size_of_val(&*slots));
+            self.count_bytes(size_of_val(&*slots));
             slots
         });
-        slots[place as usize].get_or_init(|| {
+        slots[index as usize].get_or_init(|| {
             let segment = Segment::new(lines, self.words, stretches);
-            self.allocated(segment.bytes());
+            self.count_bytes(segment.bytes());
             segment
         })
     }
 
-    fn allocated(&self, bytes: usize) {
+    fn count_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -202,10 +202,9 @@ impl Segments {
         let lines = (segment.lines() * GROWTH).min(*self.lines.end());
         let is_replaced = segment.lines() < lines;
         let first = if is_replaced { start } else { start + (end - start).div_ceil(2) };
-        let n = self.made.fetch_add(1, Ordering::Relaxed);
-        let other = self.make(n, lines, first..end);
-        // Locked until the keys are there: a sweep that reaches it earlier would find it empty and report no idle key.
-        // state.
+        let n = self.allocated_segments.fetch_add(1, Ordering::Relaxed);
+        let other = self.allocate(n, lines, first..end);
+        // Locked until the keys are moved: a sweep that reaches it earlier would find it empty and report no idle key.
         let mut others = lock(other);
         (others.none_idle_before, others.evicted_at) = (owners.none_idle_before, owners.evicted_at);
         owners.stretches.end = first;
@@ -229,7 +228,7 @@ impl Segments {
     fn directory(&self, root: u32) -> &[AtomicU32] {
         self.directory.get_or_init(|| {
             let directory: Box<[_]> = (0..self.stretches).map(|_| AtomicU32::new(root)).collect();
-            self.allocated(size_of_val(&*directory));
+            self.count_bytes(size_of_val(&*directory));
             directory
         })
     }
@@ -247,7 +246,7 @@ fn number(n: u32) -> u32 {
     // List `l` starts at 8 · (4ˡ − 1) / 3.
     let list = (3 * u64::from(n) / FIRST_LIST as u64 + 1).ilog2() / 2;
     let before = FIRST_LIST as u64 * ((1 << (2 * list)) - 1) / 3;
-    list << PLACE_BITS | u32::try_from(u64::from(n) - before).expect("a list has fewer than 2²⁸ places")
+    list << INDEX_BITS | u32::try_from(u64::from(n) - before).expect("a list has fewer than 2²⁸ entries")
 }
 
 #[cfg(all(test, not(loom)))]
@@ -259,11 +258,14 @@ mod tests {
         let mut next = (0, 0);
         for n in 0..100_000 {
             let number = number(n);
-            assert_eq!((number >> PLACE_BITS, number & ((1 << PLACE_BITS) - 1)), next, "of segment {n}");
+            assert_eq!((number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)), next, "of segment {n}");
             next = if next.1 + 1 == 8 << (2 * next.0) { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
         }
-        let last = u32::try_from(MOST + 8).unwrap();
-        assert!((number(last) >> PLACE_BITS) as usize + 1 < LISTS, "the last list is never made");
+        let last = u32::try_from(MAX_STRETCHES + 8).unwrap();
+        assert!(
+            (number(last) >> INDEX_BITS) as usize + 1 < LISTS,
+            "the last list is never allocated_segments"
+        );
     }
 
     #[test]
@@ -271,7 +273,7 @@ mod tests {
         for stretches in [1, 2, 3, 7, 8, 39, 40, 41, 5_462] {
             for (lines, roots) in [(16..=256, 2), (2..=16, 2), (2..=2, 0), (4..=8, 1)] {
                 let segments = Segments::new(stretches, 1, lines);
-                let last = number(u32::try_from(stretches + roots - 1).unwrap()) >> PLACE_BITS;
+                let last = number(u32::try_from(stretches + roots - 1).unwrap()) >> INDEX_BITS;
                 let room: usize = (0..=last as usize).map(|list| segments.length(list)).sum();
                 assert_eq!(room, stretches + roots);
             }

@@ -38,7 +38,7 @@
 //!
 //! **A clock that steps back** may leave cells that were written at instants that have not come yet. Each decision
 //! first pulls the cells of its key back, as it does with a state of its own ([`Algorithm::repair`]). Only then do
-//! cells ever get smaller. When the clock reaches those instants again, a charge of a colliding key may have replaced
+//! cells ever get smaller. When the clock reaches these instants again, a charge of a colliding key may have replaced
 //! what one of the cells remembered of the step. Such a return gives a key one burst at most.
 //!
 //! **Insertion.** A key that gets a slot starts with its estimate. Its cells stay as they are, for the keys that share
@@ -61,7 +61,7 @@ use tidegate_core::Micros;
 
 /// What happens to a key when the table is full.
 ///
-/// Set with [`KeyedLimiter::on_full`](crate::KeyedLimiter::on_full).
+/// Set with [`KeyedLimiterBuilder::on_full`](crate::builder::KeyedLimiterBuilder::on_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
@@ -75,7 +75,7 @@ pub enum OnFull {
     Refuse,
 }
 
-/// Statistics of the sketch of a table: part of [`Stats`](crate::Stats).
+/// Statistics of the sketch of a table: part of [`Stats`](crate::stats::Stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SketchStats {
@@ -98,7 +98,7 @@ pub(crate) struct Sketch {
     width: usize,
     /// The number of words in a cell.
     words: usize,
-    meaning: Meaning,
+    content: CellContent,
     /// Allocated when the first key finds no room.
     cells: OnceLock<Box<[AtomicU64]>>,
     decided: AtomicU64,
@@ -107,7 +107,7 @@ pub(crate) struct Sketch {
 
 /// What a cell contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum CellContent {
     /// A state that stands for several keys.
     States,
     /// Only the instant at which that state is idle.
@@ -134,20 +134,20 @@ const ROWS: usize = if cfg!(loom) { 2 } else { 4 };
 /// Bounds for the cells of a row.
 ///
 /// In total there are as many cells as there may be keys, within these bounds.
-const NARROWEST: usize = 1 << 10;
-const WIDEST: usize = 1 << 18;
+const MIN_WIDTH: usize = 1 << 10;
+const MAX_WIDTH: usize = 1 << 18;
 /// The maximum number of words of a cell: more than any ordered state has.
-const MOST_WORDS: usize = 3;
+const MAX_WORDS: usize = 3;
 /// The words of a cell, padded with zeros.
-type Copied = [u64; MOST_WORDS];
+type CellWords = [u64; MAX_WORDS];
 /// Odd multipliers without a pattern. Fingerprints are secret, so these need not be.
-const PICKS: [u64; 4] =
+const ROW_MULTIPLIERS: [u64; 4] =
     [0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93];
 
 impl Sketch {
     /// Creates the sketch of a table with at most `max_keys` states of `words` each.
     pub(crate) fn new(max_keys: usize, words: usize, on_full: OnFull) -> Self {
-        let width = (max_keys / ROWS).clamp(NARROWEST, WIDEST).next_power_of_two();
+        let width = (max_keys / ROWS).clamp(MIN_WIDTH, MAX_WIDTH).next_power_of_two();
         Sketch::of_width(width, words, on_full)
     }
 
@@ -156,7 +156,7 @@ impl Sketch {
             on_full,
             width,
             words,
-            meaning: Meaning::States,
+            content: CellContent::States,
             cells: OnceLock::new(),
             decided: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -166,8 +166,8 @@ impl Sketch {
     /// Returns whether keys without a slot may be counted here.
     pub(crate) fn serves<T: Step>(&self, step: &T) -> bool {
         self.on_full == OnFull::Sketch
-            && self.meaning == Meaning::States
-            && self.words <= MOST_WORDS
+            && self.content == CellContent::States
+            && self.words <= MAX_WORDS
             && step.is_ordered()
     }
 
@@ -197,7 +197,7 @@ impl Sketch {
     fn estimate<T: Step>(&self, fingerprint: u64, step: &T, state: &mut [u64]) {
         state.fill(u64::MAX);
         for cell in self.cells_of(fingerprint) {
-            let found = settled(cell, step);
+            let found = repaired(cell, step);
             let found = &found[..self.words];
             if found < state {
                 state.copy_from_slice(found);
@@ -230,7 +230,7 @@ impl Sketch {
     ///
     /// Requires all locks of the table.
     pub(crate) fn convert(&self, convert: impl Fn(u64, &[AtomicU64]) -> u64) {
-        if self.meaning == Meaning::IdleAt {
+        if self.content == CellContent::IdleAt {
             return;
         }
         for cell in self.used() {
@@ -252,15 +252,15 @@ impl Sketch {
         migrate_from: impl Fn(&[u64]) -> Vec<u64>,
         idle_at: impl Fn(&[u64]) -> Micros,
     ) -> Self {
-        let states = is_ordered && words <= MOST_WORDS && self.meaning == Meaning::States;
-        let (words, meaning) = if states { (words, Meaning::States) } else { (1, Meaning::IdleAt) };
-        let convert = |found: Vec<u64>| match self.meaning {
+        let states = is_ordered && words <= MAX_WORDS && self.content == CellContent::States;
+        let (words, content) = if states { (words, CellContent::States) } else { (1, CellContent::IdleAt) };
+        let convert = |found: Vec<u64>| match self.content {
             _ if found.iter().all(|word| *word == 0) => vec![0; words],
-            Meaning::States if states => migrate_from(&found),
-            Meaning::States => vec![idle_at(&migrate_from(&found)).get()],
-            Meaning::IdleAt => found, // there is no state left to migrate
+            CellContent::States if states => migrate_from(&found),
+            CellContent::States => vec![idle_at(&migrate_from(&found)).get()],
+            CellContent::IdleAt => found, // there is no state left to migrate
         };
-        let next = Sketch { meaning, ..Sketch::of_width(self.width, words, self.on_full) };
+        let next = Sketch { content, ..Sketch::of_width(self.width, words, self.on_full) };
         if self.cells.get().is_some() {
             let cells = self.all().flat_map(|cell| convert(copy_of(cell)));
             next.cells.get_or_init(|| cells.map(AtomicU64::new).collect());
@@ -274,9 +274,9 @@ impl Sketch {
 
     /// Returns the statistics at `now`. `idle_at` tells when a state is idle.
     pub(crate) fn stats(&self, idle_at: impl Fn(&Guarded<'_>) -> Micros, now: Micros) -> SketchStats {
-        let is_in_use = |cell: &[AtomicU64]| match self.meaning {
-            Meaning::States => idle_at(&Guarded(cell)) > now,
-            Meaning::IdleAt => Micros::new(cell[0].load(Ordering::Relaxed)) > now,
+        let is_in_use = |cell: &[AtomicU64]| match self.content {
+            CellContent::States => idle_at(&Guarded(cell)) > now,
+            CellContent::IdleAt => Micros::new(cell[0].load(Ordering::Relaxed)) > now,
         };
         SketchStats {
             decided: self.decided.load(Ordering::Relaxed),
@@ -288,7 +288,7 @@ impl Sketch {
 
     /// Returns a key's cell of each row.
     fn cells_of(&self, fingerprint: u64) -> impl Iterator<Item = &[AtomicU64]> {
-        PICKS[..ROWS].iter().enumerate().filter_map(move |(row, pick)| {
+        ROW_MULTIPLIERS[..ROWS].iter().enumerate().filter_map(move |(row, pick)| {
             // The high bits of the product depend on the whole fingerprint.
             let column = (fingerprint.wrapping_mul(*pick) >> 40) as usize & (self.width - 1);
             self.all().nth(row * self.width + column)
@@ -306,29 +306,29 @@ impl Sketch {
     }
 
     fn idle_at<T: Step>(&self, cell: &[AtomicU64], step: &T) -> Micros {
-        match self.meaning {
-            Meaning::IdleAt => Micros::new(cell[0].load(Ordering::Relaxed)),
-            Meaning::States => step.idle_at(&Guarded(cell)),
+        match self.content {
+            CellContent::IdleAt => Micros::new(cell[0].load(Ordering::Relaxed)),
+            CellContent::States => step.idle_at(&Guarded(cell)),
         }
     }
 }
 
 /// Returns the content of a cell, pulled back if the clock has stepped back.
-fn settled<T: Step>(cell: &[AtomicU64], step: &T) -> Copied {
+fn repaired<T: Step>(cell: &[AtomicU64], step: &T) -> CellWords {
     let found = read(cell);
-    let mut settled = found;
-    step.repair(&mut settled[..cell.len()]);
-    if settled != found {
+    let mut repaired = found;
+    step.repair(&mut repaired[..cell.len()]);
+    if repaired != found {
         update(cell, |found| step.repair(found));
     }
-    settled
+    repaired
 }
 
 /// Returns the content of a cell.
 ///
 /// While another thread is raising the word, the old value is valid: the raise comes later.
-fn read(cell: &[AtomicU64]) -> Copied {
-    let mut copied = [0; MOST_WORDS];
+fn read(cell: &[AtomicU64]) -> CellWords {
+    let mut copied = [0; MAX_WORDS];
     match cell {
         [word] => copied[0] = word.load(Ordering::Acquire) & !LOCKED,
         _ => update(cell, |found| copied[..found.len()].copy_from_slice(found)),
@@ -340,7 +340,7 @@ fn read(cell: &[AtomicU64]) -> Copied {
 ///
 /// The cell is locked meanwhile.
 fn update(cell: &[AtomicU64], change: impl FnOnce(&mut [u64])) {
-    let mut words: Copied = [0; MOST_WORDS];
+    let mut words: CellWords = [0; MAX_WORDS];
     let words = &mut words[..cell.len()];
     words[0] = lock_bit(&cell[0]);
     for (copy, word) in words.iter_mut().zip(cell).skip(1) {

@@ -6,7 +6,7 @@
 use super::*;
 
 /// A state is idle this long after its last charge.
-const STAY: u64 = 10;
+const IDLE_AFTER: u64 = 10;
 
 /// Charges one at `now`.
 ///
@@ -32,7 +32,7 @@ impl Step for Charge {
     fn run<S: WordsMut + ?Sized>(&self, state: &mut S) -> Answer {
         let word = state.get(0);
         let count = if word >> 16 <= self.now { 1 } else { (word & 0xFFFF) + 1 };
-        state.set(0, (word >> 16).max(self.now + STAY) << 16 | count);
+        state.set(0, (word >> 16).max(self.now + IDLE_AFTER) << 16 | count);
         Charged { count, at: self.now }
     }
 
@@ -80,10 +80,10 @@ fn table_holds_max_keys_for_every_state_size() {
     for words in [1, 2, 3, 8, 9, 21, 101, 1_001] {
         for max_keys in [1, 2, 3, 5, 16, 100, 1_000] {
             let table = Table::new(max_keys, words);
-            let insert_or_decide =
+            let inserted =
                 (0..max_keys as u64).filter(|key| charge(&table, spread(*key), 0) == NEW(0)).count();
-            assert_eq!(insert_or_decide, max_keys, "of {max_keys} keys with states of {words} words");
-            assert_eq!(charge(&table, spread(1_000_000), 0), NoRoom(STAY));
+            assert_eq!(inserted, max_keys, "of {max_keys} keys with states of {words} words");
+            assert_eq!(charge(&table, spread(1_000_000), 0), NoRoom(IDLE_AFTER));
         }
     }
 }
@@ -92,10 +92,14 @@ fn table_holds_max_keys_for_every_state_size() {
 fn table_of_one_key_replaces_it_only_when_idle() {
     let table = Table::new(1, 1);
     assert_eq!(charge(&table, 7, 0), NEW(0));
-    assert_eq!(charge(&table, 8, STAY - 1), NoRoom(1), "the refusal says exactly when");
-    assert_eq!(charge(&table, 7, STAY - 1), Charged { count: 2, at: STAY - 1 }, "an existing key continues");
-    assert_eq!(charge(&table, 8, STAY), NoRoom(STAY - 1), "the charge extended its stay");
-    assert_eq!(charge(&table, 8, 2 * STAY), NEW(2 * STAY));
+    assert_eq!(charge(&table, 8, IDLE_AFTER - 1), NoRoom(1), "the refusal says exactly when");
+    assert_eq!(
+        charge(&table, 7, IDLE_AFTER - 1),
+        Charged { count: 2, at: IDLE_AFTER - 1 },
+        "an existing key continues"
+    );
+    assert_eq!(charge(&table, 8, IDLE_AFTER), NoRoom(IDLE_AFTER - 1), "the charge made it idle later");
+    assert_eq!(charge(&table, 8, 2 * IDLE_AFTER), NEW(2 * IDLE_AFTER));
     let Stats { keys, evicted, refused, .. } = table.stats();
     assert_eq!((keys, evicted, refused), (1, 1, 2));
 }
@@ -147,29 +151,33 @@ fn operation_that_leaves_an_empty_state_takes_no_slot() {
 fn evicted_key_is_decided_no_earlier_than_its_eviction() {
     let table = Table::of_segments(1, 0, 1, 1, 2);
     charge(&table, 2, 0);
-    assert_eq!(charge(&table, 4, STAY), NEW(STAY), "2 is idle, and evicted");
-    assert_eq!(charge(&table, 6, 2 * STAY), NEW(2 * STAY), "and so is 4");
-    assert_eq!(charge(&table, 2, 3 * STAY), NEW(3 * STAY));
+    assert_eq!(charge(&table, 4, IDLE_AFTER), NEW(IDLE_AFTER), "2 is idle, and evicted");
+    assert_eq!(charge(&table, 6, 2 * IDLE_AFTER), NEW(2 * IDLE_AFTER), "and so is 4");
+    assert_eq!(charge(&table, 2, 3 * IDLE_AFTER), NEW(3 * IDLE_AFTER));
     let late = Table::of_segments(1, 0, 5, 1, 2);
     charge(&late, 2, 0);
-    [4, 6, 8].into_iter().for_each(|key| assert_eq!(charge(&late, key, STAY), NEW(STAY)));
+    [4, 6, 8].into_iter().for_each(|key| assert_eq!(charge(&late, key, IDLE_AFTER), NEW(IDLE_AFTER)));
     assert_eq!(late.stats().evicted, 0, "the home line had room, though 2 is idle");
-    charge(&late, 10, STAY);
+    charge(&late, 10, IDLE_AFTER);
     assert_eq!(late.stats().evicted, 1, "10 found 2 idle in a full home line");
-    assert_eq!(charge(&late, 2, STAY - 3), NEW(STAY), "decided at the instant of its eviction, not before");
+    assert_eq!(
+        charge(&late, 2, IDLE_AFTER - 3),
+        NEW(IDLE_AFTER),
+        "decided at the instant of its eviction, not before"
+    );
 }
 
 #[test]
 fn evicted_key_is_decided_no_earlier_even_after_a_division() {
     let table = Table::of_segments(1, 1, 32, 1, 2);
     charge(&table, 2, 0);
-    charge(&table, 4, STAY);
-    (10..16).for_each(|key| assert_eq!(charge(&table, 1 << 63 | key, STAY), NEW(STAY)));
+    charge(&table, 4, IDLE_AFTER);
+    (10..16).for_each(|key| assert_eq!(charge(&table, 1 << 63 | key, IDLE_AFTER), NEW(IDLE_AFTER)));
     let before = table.stats().bytes;
-    charge(&table, 1 << 63 | 16, STAY);
+    charge(&table, 1 << 63 | 16, IDLE_AFTER);
     assert!(table.stats().bytes > before, "it has divided");
     for key in [2, 1 << 63 | 99] {
-        assert_eq!(charge(&table, key, 1), NEW(STAY));
+        assert_eq!(charge(&table, key, 1), NEW(IDLE_AFTER));
     }
 }
 
@@ -178,8 +186,8 @@ fn idle_keys_of_other_segments_make_room() {
     let table = Table::of_segments(2, 0, 2, 1, 2);
     charge(&table, 2, 0);
     charge(&table, 4, 0);
-    assert_eq!(charge(&table, 1 << 63 | 2, STAY - 1), NoRoom(1));
-    assert_eq!(charge(&table, 1 << 63 | 2, STAY), NEW(STAY));
+    assert_eq!(charge(&table, 1 << 63 | 2, IDLE_AFTER - 1), NoRoom(1));
+    assert_eq!(charge(&table, 1 << 63 | 2, IDLE_AFTER), NEW(IDLE_AFTER));
     assert_eq!((table.stats().keys, table.stats().evicted), (1, 2));
 }
 
@@ -202,7 +210,7 @@ fn keys_of_a_full_line_are_stored_and_found_in_other_lines() {
 fn keys_outside_their_home_line_are_inserted_and_evicted() {
     let table = Table::of_segments(1, 0, 32, 1, 8);
     for round in 0..50 {
-        let now = round * STAY;
+        let now = round * IDLE_AFTER;
         for n in 0..32 {
             let key = 8 * (1 + round * 32 + n);
             assert_eq!(charge(&table, key, now), NEW(now));
@@ -223,10 +231,10 @@ fn hundreds_of_keys_with_one_home_line_are_all_found() {
             assert_eq!(charge(&table, 256 * n, 0), Charged { count: round, at: 0 });
         }
     }
-    assert_eq!(charge(&table, 256 * 2_000, STAY), NEW(STAY));
+    assert_eq!(charge(&table, 256 * 2_000, IDLE_AFTER), NEW(IDLE_AFTER));
     assert_eq!((table.stats().keys, table.stats().evicted), (1, 1_024));
     for n in 1..=1_023 {
-        assert_eq!(charge(&table, 256 * n, STAY), NEW(STAY));
+        assert_eq!(charge(&table, 256 * n, IDLE_AFTER), NEW(IDLE_AFTER));
     }
 }
 
@@ -254,8 +262,8 @@ fn keys_of_one_full_segment_are_denied() {
     for key in 1..=8 {
         assert_eq!(charge(&table, key, 0), NEW(0));
     }
-    assert_eq!(charge(&table, 9, 0), NoRoom(STAY));
-    assert_eq!(charge(&table, 9, STAY), NEW(STAY));
+    assert_eq!(charge(&table, 9, 0), NoRoom(IDLE_AFTER));
+    assert_eq!(charge(&table, 9, IDLE_AFTER), NEW(IDLE_AFTER));
 }
 
 #[test]
@@ -264,7 +272,7 @@ fn idle_keys_are_evicted_before_a_segment_divides() {
     charge(&table, 1, 0);
     let before = table.stats().bytes;
     for n in 1..1_000 {
-        assert_eq!(charge(&table, spread(n), n * STAY), NEW(n * STAY));
+        assert_eq!(charge(&table, spread(n), n * IDLE_AFTER), NEW(n * IDLE_AFTER));
     }
     assert_eq!(table.stats().bytes, before, "one key at a time needs no more than there was");
 }
@@ -274,7 +282,7 @@ fn idle_keys_are_evicted_before_a_segment_divides() {
 fn keys_made_idle_by_a_change_make_room() {
     let table = Table::of_segments(1, 0, 8, 1, 2);
     (1..=8).for_each(|key| assert_eq!(charge(&table, key, 1_000), NEW(1_000)));
-    assert_eq!(charge(&table, 9, 1_000), NoRoom(STAY));
+    assert_eq!(charge(&table, 9, 1_000), NoRoom(IDLE_AFTER));
     table.convert(|| {}, |(), found, _| (found & 0xFFFF) | 1_001 << 16);
     assert_eq!(charge(&table, 9, 1_000), NoRoom(1));
     assert_eq!(charge(&table, 9, 1_001), NEW(1_001));
@@ -297,14 +305,14 @@ fn migrated_states_are_unchanged() {
 /// Random fingerprints may crowd one segment of the next table while others have room.
 #[test]
 fn migration_loses_no_key_of_a_crowded_segment() {
-    let crowd = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);
-    let state = |n: u64| [1 | (STAY + n) << 16];
-    let plant_all = |table: &Table| {
-        crowd().zip(0..).all(|(key, n)| table.insert_raw(key, &state(n), Micros::new(STAY + n)))
+    let crowded_keys = || (0..1_500).map(|n| spread(n) >> 13 | 1 << 63);
+    let state = |n: u64| [1 | (IDLE_AFTER + n) << 16];
+    let insert_all = |table: &Table| {
+        crowded_keys().zip(0..).all(|(key, n)| table.insert_raw(key, &state(n), Micros::new(IDLE_AFTER + n)))
     };
-    assert!(!plant_all(&Table::new(4_000, 1)), "the crowd does not fit a table of the usual size");
+    assert!(!insert_all(&Table::new(4_000, 1)), "the crowded keys do not fit a table of the usual size");
 
-    let table = Table::inserted_raw(4_000, 1, plant_all);
+    let table = Table::inserted_raw(4_000, 1, insert_all);
     assert_eq!(table.stats().keys, 1_500);
-    crowd().for_each(|key| assert_eq!(charge(&table, key, 6), Charged { count: 2, at: 6 }));
+    crowded_keys().for_each(|key| assert_eq!(charge(&table, key, 6), Charged { count: 2, at: 6 }));
 }

@@ -1,11 +1,11 @@
 //! # Bodies that hold permits
 //!
 //! A response is not finished when its head is ready: a slow body is work, and may be most of it. So the permits of a
-//! request stay with the body. They are released when the body has ended, has failed, or was dropped because the client
-//! has disconnected.
+//! request stay with the body. They are released when the body ends, fails, or is dropped because the client
+//! disconnects.
 //!
-//! A server asks a body whether it has ended, and if so drops it without polling it again; so a body that was dropped
-//! may well have ended. A limit that adapts to how requests end must tell the two cases apart.
+//! A server that finds `is_end_stream` true drops the body without polling it again, so a dropped body may be complete.
+//! A limit that adapts to how requests end must distinguish the two cases.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,13 @@ pin_project! {
     pub struct PermitBody<B> {
         #[pin]
         inner: B,
-        held: Held,
+        held: HeldPermits,
     }
 }
 
 /// The permits of a request, and how its work has ended when they are released.
 #[derive(Debug)]
-struct Held {
+struct HeldPermits {
     permits: Option<Permits>,
     status: StatusCode,
     /// Atomic, because `is_end_stream` sets it through a shared reference.
@@ -39,12 +39,12 @@ struct Held {
 impl<B> PermitBody<B> {
     /// Holds the permits of a response with this status, which may report an overload.
     pub(super) fn new(inner: B, permits: Permits, status: StatusCode) -> Self {
-        PermitBody { inner, held: Held::new(Some(permits), status) }
+        PermitBody { inner, held: HeldPermits::new(Some(permits), status) }
     }
 
     /// Holds no permits.
-    pub(super) fn without_permit(inner: B) -> Self {
-        PermitBody { inner, held: Held::new(None, StatusCode::OK) }
+    pub(super) fn without_permits(inner: B) -> Self {
+        PermitBody { inner, held: HeldPermits::new(None, StatusCode::OK) }
     }
 
     /// Returns the body, and releases the permits.
@@ -55,7 +55,7 @@ impl<B> PermitBody<B> {
 
 impl<B: Default> Default for PermitBody<B> {
     fn default() -> Self {
-        PermitBody::without_permit(B::default())
+        PermitBody::without_permits(B::default())
     }
 }
 
@@ -70,9 +70,9 @@ impl<B: Body> Body for PermitBody<B> {
         let mut this = self.project();
         let frame = this.inner.as_mut().poll_frame(cx);
         match &frame {
-            Poll::Ready(None) => this.held.give_back(true),
-            Poll::Ready(Some(Err(_))) => this.held.give_back(false),
-            Poll::Ready(Some(Ok(_))) => this.held.note(this.inner.is_end_stream()),
+            Poll::Ready(None) => this.held.release(true),
+            Poll::Ready(Some(Err(_))) => this.held.release(false),
+            Poll::Ready(Some(Ok(_))) => this.held.record_end(this.inner.is_end_stream()),
             Poll::Pending => {}
         }
         frame
@@ -80,7 +80,7 @@ impl<B: Body> Body for PermitBody<B> {
 
     fn is_end_stream(&self) -> bool {
         let has_ended = self.inner.is_end_stream();
-        self.held.note(has_ended);
+        self.held.record_end(has_ended);
         has_ended
     }
 
@@ -89,37 +89,37 @@ impl<B: Body> Body for PermitBody<B> {
     }
 }
 
-impl Held {
+impl HeldPermits {
     fn new(permits: Option<Permits>, status: StatusCode) -> Self {
-        Held { permits, status, has_ended: AtomicBool::new(false) }
+        HeldPermits { permits, status, has_ended: AtomicBool::new(false) }
     }
 
     /// Notes that nothing more is to be sent.
     ///
     /// The permits are held until everything has been sent.
-    fn note(&self, has_ended: bool) {
+    fn record_end(&self, has_ended: bool) {
         if has_ended {
             self.has_ended.store(true, Ordering::Relaxed);
         }
     }
 
-    fn give_back(&mut self, has_ended: bool) {
+    fn release(&mut self, has_ended: bool) {
         match self.permits.take() {
-            Some(permits) if has_ended => end(permits, self.status),
+            Some(permits) if has_ended => release_finished(permits, self.status),
             permits => drop(permits),
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldPermits {
     fn drop(&mut self) {
         let has_ended = *self.has_ended.get_mut();
-        self.give_back(has_ended);
+        self.release(has_ended);
     }
 }
 
 /// Releases the permits of finished work; a status of 429 or 503 reports an overload.
-pub(super) fn end(permits: Permits, status: StatusCode) {
+pub(super) fn release_finished(permits: Permits, status: StatusCode) {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => permits.overloaded(),
         _ => permits.succeeded(),

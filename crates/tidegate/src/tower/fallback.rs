@@ -1,7 +1,7 @@
 //! # Fallback service for refused requests
 //!
-//! Sometimes a worse response is better than none: yesterday's prices, a page without recommendations. A layer can have
-//! another service for the requests that the limits refuse. That service finds the [`Refusal`](crate::http::Refusal) in
+//! A degraded response is sometimes better than a refusal: yesterday's prices, a page without recommendations. A layer
+//! can send refused requests to a fallback service. That service finds the [`Refusal`](crate::http::Refusal) in
 //! the extensions of the request.
 
 use std::future::Ready;
@@ -11,15 +11,15 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-/// What serves refused requests: nothing, or another service.
+/// Serves refused requests. Implemented by [`FallbackService`] and [`NoFallback`].
 pub trait Fallback<Request, Response, Error>: Clone {
-    /// The response of the fallback.
+    /// The future of the fallback's response.
     type Future: Future<Output = Result<Response, Error>>;
 
-    /// Whether every refused request is served, so that no refusal is sent.
+    /// Whether refused requests are served by a fallback, so that no refusal is sent.
     const SERVES: bool;
 
-    /// Serves a refused request. `None` if the response is to be the refusal.
+    /// Serves a refused request. `None` if the refusal is to be sent instead.
     fn serve(&mut self, request: Request, prepare: impl FnOnce(&mut Request)) -> Option<Self::Future>;
 }
 
@@ -27,7 +27,7 @@ pub trait Fallback<Request, Response, Error>: Clone {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFallback;
 
-/// Sends refused requests to another service.
+/// Sends refused requests to a fallback service.
 #[derive(Clone, Copy, Debug)]
 pub struct FallbackService<T>(pub(super) T);
 
@@ -45,20 +45,20 @@ impl<T, Request> Fallback<Request, T::Response, T::Error> for FallbackService<T>
 where
     T: Service<Request> + Clone,
 {
-    type Future = Once<T, T::Future, Request>;
+    type Future = FallbackFuture<T, T::Future, Request>;
 
     const SERVES: bool = true;
 
     fn serve(&mut self, mut request: Request, prepare: impl FnOnce(&mut Request)) -> Option<Self::Future> {
         prepare(&mut request);
-        Some(Once { state: State::Waiting { service: self.0.clone(), request: Some(request) } })
+        Some(FallbackFuture { state: State::Waiting { service: self.0.clone(), request: Some(request) } })
     }
 }
 
 pin_project! {
-    /// One call of a service, made when the service is ready.
+    /// Waits until the fallback service is ready, then calls it.
     #[derive(Debug)]
-    pub struct Once<T, F, Request> {
+    pub struct FallbackFuture<T, F, Request> {
         #[pin]
         state: State<T, F, Request>,
     }
@@ -73,7 +73,7 @@ pin_project! {
     }
 }
 
-impl<T, Request> Future for Once<T, T::Future, Request>
+impl<T, Request> Future for FallbackFuture<T, T::Future, Request>
 where
     T: Service<Request>,
 {

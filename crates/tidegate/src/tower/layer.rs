@@ -11,7 +11,7 @@ use super::service::{Concurrency, RateLimit};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::http::{Limits, by};
 
-/// Limits the requests that reach a service.
+/// Applies rate limits to the requests of a service.
 ///
 /// ```
 /// use tidegate::http::{KeyPart, Limits, by};
@@ -19,29 +19,29 @@ use crate::http::{Limits, by};
 /// use tidegate::{KeyedLimiter, Quota};
 ///
 /// let limiter = KeyedLimiter::<str>::new(Quota::per_second(10).burst(20));
-/// let limits = Limits::on(limiter, by::header("x-api-key").secret().or_refuse())?;
+/// let limits = Limits::single(limiter, by::header("x-api-key").secret().or_refuse())?;
 /// let layer = RateLimitLayer::<Vec<u8>>::new(limits); // inferred by router.layer(RateLimitLayer::new(limits))
 /// # Ok::<(), tidegate::http::InvalidLimits>(())
 /// ```
 ///
-/// The type of the response does not change, so nothing in it could hold a permit. Permits of concurrency rules are
-/// released when the head of the response is ready. If bodies take long, use a [`ConcurrencyLayer`].
+/// The type of the response does not change, so its body cannot hold permits. Permits of concurrency rules are released
+/// when the head of the response is ready. If bodies take long to send, use a [`ConcurrencyLayer`].
 pub struct RateLimitLayer<B, O = NoFallback> {
     limits: Limits,
     body: fn(Vec<u8>) -> B,
     fallback: O,
 }
 
-/// Limits requests, and holds their permits until the response's body has ended.
+/// Limits concurrent requests: permits are held until the body of the response has ended.
 ///
-/// A body that is dropped releases its permits, too.
+/// Dropping the body releases its permits, too.
 ///
 /// ```
 /// use tidegate::tower::ConcurrencyLayer;
 /// let layer = ConcurrencyLayer::<Vec<u8>>::with_limit(200);
 /// ```
 ///
-/// In all else it is like [`RateLimitLayer`]: any gate, any number of rules.
+/// Otherwise it works like [`RateLimitLayer`]: with any gate and several rules.
 pub struct ConcurrencyLayer<B, O = NoFallback>(RateLimitLayer<B, O>);
 
 impl<B> RateLimitLayer<B> {
@@ -54,7 +54,7 @@ impl<B> RateLimitLayer<B> {
         RateLimitLayer::with_body(limits, B::from)
     }
 
-    /// Applies these limits, and makes the bodies of responses with this function.
+    /// Applies these limits. The function makes the bodies of refusals.
     ///
     /// With tonic: `|bytes| Body::new(Full::from(bytes))`, or `|_| Body::default()` for services that only speak gRPC,
     /// where refusals have no body.
@@ -63,7 +63,7 @@ impl<B> RateLimitLayer<B> {
         RateLimitLayer { limits, body, fallback: NoFallback }
     }
 
-    /// Sends refused requests to another service.
+    /// Sends refused requests to a fallback service.
     ///
     /// That service finds the [`Refusal`](crate::http::Refusal) in the extensions of the request.
     #[must_use]
@@ -84,13 +84,13 @@ impl<B> ConcurrencyLayer<B> {
 
     /// Limits the number of concurrent requests of all clients together.
     ///
-    /// Further requests are answered with 503.
+    /// Further requests are refused with 503.
     #[must_use]
     pub fn with_limit(limit: u32) -> Self
     where
         B: From<Vec<u8>>,
     {
-        let limits = Limits::on(ConcurrencyLimiter::new(limit), by::global());
+        let limits = Limits::single(ConcurrencyLimiter::new(limit), by::global());
         ConcurrencyLayer::new(limits.expect("one rule with a valid name and a valid key"))
     }
 

@@ -1,34 +1,33 @@
 //! # Work to do on the response
 //!
-//! Usually there is none. Otherwise the remaining quota is added to the response, and permits are passed on or
-//! released. This state is stored in the future of the response, which is large already and is moved; so the variant
-//! that is rare and large is boxed.
+//! Usually there is none. Otherwise the remaining quota is added to the response, and permits move to the body or are
+//! released. This state is stored in the response future, which is already large and is moved, so the rare and large
+//! variant is boxed.
 
 use ::http::Response;
 
 use crate::gate::Permits;
-use crate::http::{Decisions, Limits, Passed};
+use crate::http::{Limits, Passed, QuotaReport};
 
-/// What to do when the response is ready.
+/// The work to do when the response is ready.
 #[derive(Default)]
 pub(super) enum OnResponse {
-    /// Nothing is left to do.
     #[default]
     Nothing,
-    Tell(Limits, Decisions),
-    Hold(Permits),
-    Both(Box<(Limits, Decisions, Permits)>),
+    AddFields(Limits, QuotaReport),
+    HoldPermits(Permits),
+    Both(Box<(Limits, QuotaReport, Permits)>),
 }
 
 impl OnResponse {
-    /// What to do for a request that has passed; `None` if nothing.
+    /// The work for a request that has passed. `None` if there is none.
     pub(super) fn of(passed: Passed, limits: &Limits) -> Option<Self> {
-        let Passed { permits, decisions } = passed;
-        match (decisions.is_none(), permits.is_empty()) {
+        let Passed { permits, report } = passed;
+        match (report.is_none(), permits.is_empty()) {
             (true, true) => None,
-            (false, true) => Some(OnResponse::Tell(limits.clone(), decisions)),
-            (true, false) => Some(OnResponse::Hold(permits)),
-            (false, false) => Some(OnResponse::Both(Box::new((limits.clone(), decisions, permits)))),
+            (false, true) => Some(OnResponse::AddFields(limits.clone(), report)),
+            (true, false) => Some(OnResponse::HoldPermits(permits)),
+            (false, false) => Some(OnResponse::Both(Box::new((limits.clone(), report, permits)))),
         }
     }
 
@@ -36,14 +35,14 @@ impl OnResponse {
     pub(super) fn finish<B>(self, response: &mut Response<B>) -> Permits {
         match self {
             OnResponse::Nothing => Permits::none(),
-            OnResponse::Tell(limits, decisions) => {
-                limits.tell(response, &decisions);
+            OnResponse::AddFields(limits, report) => {
+                limits.add_fields(response, &report);
                 Permits::none()
             }
-            OnResponse::Hold(permits) => permits,
+            OnResponse::HoldPermits(permits) => permits,
             OnResponse::Both(both) => {
-                let (limits, decisions, permits) = *both;
-                limits.tell(response, &decisions);
+                let (limits, report, permits) = *both;
+                limits.add_fields(response, &report);
                 permits
             }
         }

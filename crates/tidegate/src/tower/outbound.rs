@@ -1,18 +1,18 @@
 //! # Outbound requests
 //!
-//! The servers that we call have limits of their own, and it is better to keep them than to be refused. In front of a
-//! client, a layer waits instead of refusing: the calls of a burst leave one after the other. The layer also obeys the
-//! servers: after a `Retry-After`, or a `RateLimit` with nothing remaining, that host is not called before the time is
-//! up.
+//! A client that calls rate-limited servers should stay within their limits instead of being refused. In front of a
+//! client, the layer delays calls instead of refusing them: the calls of a burst are sent one after the other. The layer
+//! also obeys the servers: after a `Retry-After`, or a `RateLimit` with nothing remaining, it does not call that host
+//! before the time has passed.
 //!
 //! ```text
-//!   request ─► backoff? sleep ──► limits: wait in queue ───► call ─► response, its backoff recorded
+//!   request ─► backoff? sleep ──► limits: wait in queue ───► call ─► response: record its backoff
 //!                   ▲                               │
-//!                   └── backoff by now? once more ──┘
+//!                   └── new backoff? start over ────┘
 //! ```
 //!
-//! A refusal by the server is returned to the caller unchanged. Retries are left to code that can send the body of the
-//! request again.
+//! A refusal by the server is returned to the caller unchanged. The layer does not retry, because it cannot send the
+//! body of the request again.
 
 use std::error::Error;
 use std::fmt;
@@ -33,7 +33,7 @@ use crate::gate::Permits;
 use crate::http::{Evaluation, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal, Sleeping};
 use tidegate_core::Wait;
 
-/// Keeps to the limits of the servers that are called.
+/// Limits the calls of a client, and backs off when servers request it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,7 +42,7 @@ use tidegate_core::Wait;
 /// use tidegate::{Limiter, Quota};
 ///
 /// # #[cfg(feature = "tokio")] {
-/// let limits = Limits::over(Limiter::new(Quota::per_second(30).burst(1)))
+/// let limits = Limits::builder(Limiter::new(Quota::per_second(30).burst(1)))
 ///     .rule("partner", by::global())
 ///     .wait_at_most(Duration::from_secs(10))
 ///     .build()?;
@@ -55,11 +55,11 @@ use tidegate_core::Wait;
 #[derive(Clone, Debug)]
 pub struct OutboundLayer {
     limits: Limits,
-    holds: Option<Arc<HostBackoff>>,
-    longest_hold: Duration,
+    backoffs: Option<Arc<HostBackoff>>,
+    max_backoff: Duration,
 }
 
-/// A client that keeps to limits: see [`OutboundLayer`].
+/// A client with limits on its calls: see [`OutboundLayer`].
 #[derive(Clone, Debug)]
 pub struct Outbound<S> {
     inner: S,
@@ -70,38 +70,38 @@ pub struct Outbound<S> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
-    /// Our own limits do not allow the call in the time it may wait.
+    /// The limits of the layer refused the call, or the wait would be too long.
     Refused(Box<Refusal>),
-    /// The server has asked for a longer wait than the call may have.
-    HeldOff {
-        /// How long it is until the host may be called again.
+    /// The host has requested a wait that is longer than [`OutboundLayer::max_backoff`].
+    BackingOff {
+        /// The time until the host may be called again.
         wait: Wait,
     },
-    /// The call was made, and failed.
+    /// The call was made and failed.
     Service(E),
 }
 
-/// The default of the longest wait for a host that asks for one.
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// The default maximum backoff.
+const DEFAULT_MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 impl OutboundLayer {
     /// Applies these limits to calls.
     ///
     /// Calls beyond them fail immediately, unless the limits [wait](crate::http::LimitsBuilder::wait_at_most).
     ///
-    /// The waits that servers ask for are timed by the clock of these limits. Without a clock these waits are ignored.
+    /// Backoffs that servers request are timed by the clock of these limits. Without a clock they are ignored.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        let holds = limits.timer().map(|timer| Arc::new(HostBackoff::new(timer)));
-        OutboundLayer { limits, holds, longest_hold: LONGEST_HOLD }
+        let backoffs = limits.timer().map(|timer| Arc::new(HostBackoff::new(timer)));
+        OutboundLayer { limits, backoffs, max_backoff: DEFAULT_MAX_BACKOFF }
     }
 
-    /// Sets the longest wait for a server that asks for one; a minute by default.
+    /// Sets the longest wait for a host that has requested a backoff; a minute by default.
     ///
     /// Calls that would have to wait longer fail immediately.
     #[must_use]
-    pub fn longest_hold(self, longest_hold: Duration) -> Self {
-        OutboundLayer { longest_hold, ..self }
+    pub fn max_backoff(self, max_backoff: Duration) -> Self {
+        OutboundLayer { max_backoff, ..self }
     }
 }
 
@@ -114,44 +114,44 @@ impl<S> Layer<S> for OutboundLayer {
 }
 
 impl<S> Outbound<S> {
-    /// What a request does next.
+    /// Returns the next step of a request: wait for its host, call, or fail.
     fn begin<A>(&mut self, request: Request<A>) -> Next<A>
     where
         S: Service<Request<A>>,
     {
-        let OutboundLayer { limits, longest_hold, .. } = &self.layer;
-        if let Some((wait, holds)) = self.held_off(&request) {
-            return match at_most(wait, *longest_hold) {
-                Some(time) => Next::Wait(For::Host(holds.timer.sleep(time)), request),
-                None => Next::Fail(Failure::HeldOff(wait)),
+        let OutboundLayer { limits, max_backoff, .. } = &self.layer;
+        if let Some((wait, backoffs)) = self.backoff_of(&request) {
+            return match at_most(wait, *max_backoff) {
+                Some(time) => Next::Wait(WaitFor::Host(backoffs.timer.sleep(time)), request),
+                None => Next::Fail(Failure::BackingOff(wait)),
             };
         }
         match limits.evaluate(&Head::of(&request)) {
             Evaluation::Now(LimitOutcome::Pass(passed)) => Next::Call(request, passed),
             Evaluation::Now(LimitOutcome::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
-            Evaluation::Pending(later) => Next::Wait(For::Turn(later), request),
+            Evaluation::Pending(outcome) => Next::Wait(WaitFor::Limits(outcome), request),
         }
     }
 
-    /// What a request does next when the limits have allowed it.
+    /// Returns the next step of a request that the limits have allowed.
     ///
-    /// If its host has asked for a wait meanwhile, it starts over: requests that the limits have spaced out must not
-    /// all leave at the same moment when the wait is over.
-    fn go<A>(&mut self, request: Request<A>, passed: Passed) -> Next<A>
+    /// If its host has requested a backoff meanwhile, the request starts over: requests that the limits have spaced out
+    /// must not all be sent at the same moment when the backoff ends.
+    fn after_limits<A>(&mut self, request: Request<A>, passed: Passed) -> Next<A>
     where
         S: Service<Request<A>>,
     {
-        if self.held_off(&request).is_none() {
+        if self.backoff_of(&request).is_none() {
             return Next::Call(request, passed);
         }
         drop(passed);
         self.begin(request)
     }
 
-    /// How long the host must not be called, if it has asked for a wait.
-    fn held_off<A>(&self, request: &Request<A>) -> Option<(Wait, &HostBackoff)> {
-        let holds = self.layer.holds.as_deref()?;
-        Some((holds.left(request)?, holds))
+    /// Returns the remaining backoff of the host, if there is one.
+    fn backoff_of<A>(&self, request: &Request<A>) -> Option<(Wait, &HostBackoff)> {
+        let backoffs = self.layer.backoffs.as_deref()?;
+        Some((backoffs.remaining(request)?, backoffs))
     }
 
     fn state<A>(&mut self, next: Next<A>) -> State<S, S::Future, A>
@@ -160,39 +160,43 @@ impl<S> Outbound<S> {
     {
         match next {
             Next::Fail(failure) => State::Failed { failure: Some(failure) },
-            Next::Wait(what, request) => {
+            Next::Wait(wait_for, request) => {
                 // The clone may not be ready yet; the service that is ready goes with the request.
                 let clone = self.clone();
                 let service = mem::replace(self, clone);
-                State::Waiting { waiting: Some(Box::new(Waiting { what, service, request })) }
+                State::Waiting { waiting: Some(Box::new(Waiting { wait_for, service, request })) }
             }
             Next::Call(request, passed) => {
-                let heeding = self.layer.holds.clone().map(|holds| (holds, host_of(&request)));
-                State::Calling { future: self.inner.call(request), permits: Some(passed.permits), heeding }
+                let called_host = self.layer.backoffs.clone().map(|backoffs| (backoffs, host_of(&request)));
+                State::Calling {
+                    future: self.inner.call(request),
+                    permits: Some(passed.permits),
+                    called_host,
+                }
             }
         }
     }
 }
 
 enum Next<A> {
-    Wait(For, Request<A>),
+    Wait(WaitFor, Request<A>),
     Call(Request<A>, Passed),
     Fail(Failure),
 }
 
 /// What a request waits for.
-enum For {
+enum WaitFor {
     Host(Sleeping),
-    Turn(PendingOutcome),
+    Limits(PendingOutcome),
 }
 
 enum Failure {
     Refused(Box<Refusal>),
-    HeldOff(Wait),
+    BackingOff(Wait),
 }
 
 struct Waiting<S, A> {
-    what: For,
+    wait_for: WaitFor,
     service: Outbound<S>,
     request: Request<A>,
 }
@@ -216,7 +220,7 @@ where
 }
 
 pin_project! {
-    /// The response of an [`Outbound`].
+    /// The response future of an [`Outbound`].
     pub struct OutboundFuture<S, F, A> {
         #[pin]
         state: State<S, F, A>,
@@ -227,7 +231,7 @@ pin_project! {
     #[project = Projected]
     enum State<S, F, A> {
         Waiting { waiting: Option<Box<Waiting<S, A>>> },
-        Calling { #[pin] future: F, permits: Option<Permits>, heeding: Option<(Arc<HostBackoff>, Vec<u8>)> },
+        Calling { #[pin] future: F, permits: Option<Permits>, called_host: Option<(Arc<HostBackoff>, Vec<u8>)> },
         Failed { failure: Option<Failure> },
     }
 }
@@ -245,20 +249,20 @@ where
                 Projected::Failed { failure } => {
                     return Poll::Ready(Err(failure.take().expect("polled after completion").into()));
                 }
-                Projected::Calling { future, permits, heeding } => {
+                Projected::Calling { future, permits, called_host } => {
                     let response = ready!(future.poll(cx)).map_err(OutboundError::Service)?;
-                    if let Some((holds, host)) = heeding.take() {
-                        holds.heed(host, &response);
+                    if let Some((backoffs, host)) = called_host.take() {
+                        backoffs.record(host, &response);
                     }
-                    return Poll::Ready(Ok(gated(response, permits.take().unwrap_or_default())));
+                    return Poll::Ready(Ok(with_permits(response, permits.take().unwrap_or_default())));
                 }
                 Projected::Waiting { waiting } => {
-                    let outcome = ready!(waiting.as_mut().expect("polled after completion").what.poll(cx));
-                    let Waiting { mut service, request, .. } =
-                        *waiting.take().expect("it is there: see above");
+                    let outcome =
+                        ready!(waiting.as_mut().expect("polled after completion").wait_for.poll(cx));
+                    let Waiting { mut service, request, .. } = *waiting.take().expect("checked just above");
                     let next = match outcome {
                         None => service.begin(request),
-                        Some(LimitOutcome::Pass(passed)) => service.go(request, passed),
+                        Some(LimitOutcome::Pass(passed)) => service.after_limits(request, passed),
                         Some(LimitOutcome::Refuse(refusal)) => Next::Fail(Failure::Refused(refusal)),
                     };
                     service.state(next)
@@ -269,17 +273,17 @@ where
     }
 }
 
-impl For {
-    /// The outcome, or `None` when the host may be called again.
+impl WaitFor {
+    /// Resolves to the outcome of the limits, or to `None` when the host may be called again.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<LimitOutcome>> {
         match self {
-            For::Host(sleeping) => sleeping.as_mut().poll(cx).map(|()| None),
-            For::Turn(later) => Pin::new(later).poll(cx).map(Some),
+            WaitFor::Host(sleeping) => sleeping.as_mut().poll(cx).map(|()| None),
+            WaitFor::Limits(outcome) => Pin::new(outcome).poll(cx).map(Some),
         }
     }
 }
 
-fn gated<B>(response: Response<B>, permits: Permits) -> Response<PermitBody<B>> {
+fn with_permits<B>(response: Response<B>, permits: Permits) -> Response<PermitBody<B>> {
     let status = response.status();
     response.map(|body| PermitBody::new(body, permits, status))
 }
@@ -288,7 +292,7 @@ impl<E> From<Failure> for OutboundError<E> {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(refusal) => OutboundError::Refused(refusal),
-            Failure::HeldOff(wait) => OutboundError::HeldOff { wait },
+            Failure::BackingOff(wait) => OutboundError::BackingOff { wait },
         }
     }
 }
@@ -303,10 +307,13 @@ impl<E> fmt::Display for OutboundError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OutboundError::Refused(refusal) => write!(f, "not called: {refusal}"),
-            OutboundError::HeldOff { wait } => {
-                write!(f, "not called: the other side has asked us to wait {wait}, which is too long")
+            OutboundError::BackingOff { wait } => {
+                write!(
+                    f,
+                    "not called: the host has requested a wait of {wait}, which exceeds the maximum backoff"
+                )
             }
-            OutboundError::Service(_) => f.write_str("the call has failed"),
+            OutboundError::Service(_) => f.write_str("the call failed"),
         }
     }
 }
@@ -315,7 +322,7 @@ impl<E: Error + 'static> Error for OutboundError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             OutboundError::Service(source) => Some(source),
-            OutboundError::Refused(_) | OutboundError::HeldOff { .. } => None,
+            OutboundError::Refused(_) | OutboundError::BackingOff { .. } => None,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! # Services of the layers
 //!
-//! Each service evaluates the limits in `call`. A request that passes immediately goes to the inner service that was
-//! made ready. If a request has to wait, that service is kept for it, and a clone of it takes its place.
+//! Each service evaluates the limits in `call`. A request that passes immediately goes to the inner service, which is
+//! ready. If a request has to wait, it keeps that service, and a clone serves the next request.
 //!
 //! Most of the cost of a layer is moving data. A request, the future of a response and the response have some
 //! hundred bytes each, and a function that passes one on may copy it. So a request that passes with nothing
 //! to do on its response goes straight from `call` to the inner service, and its future is a variant that
-//! contains only the inner future. Everything else is in functions that are not inlined.
+//! contains only the inner future. All other cases are in functions that are not inlined.
 
 use std::fmt;
 use std::mem;
@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::body::PermitBody;
 use super::fallback::{Fallback, NoFallback};
-use super::future::{Asking, ConcurrencyFuture, Deciding, RateLimitFuture};
+use super::future::{ConcurrencyFuture, RateLimitFuture, ResponseState, WaitingRequest};
 use super::on_response::OnResponse;
 use crate::http::{Evaluation, FastPath, Head, LimitOutcome, Limits, Passed, PendingOutcome, Refusal};
 
@@ -37,22 +37,22 @@ pub struct RateLimit<S, B, O = NoFallback> {
 pub struct Concurrency<S, B, O = NoFallback>(pub(super) RateLimit<S, B, O>);
 
 impl<S, B, O> RateLimit<S, B, O> {
-    /// The slow path, for requests that the fast path did not let pass.
+    /// The slow path, for requests that did not pass on the fast path.
     #[inline(never)]
-    fn decide<A>(&mut self, request: Request<A>) -> Deciding<S, A, B, O>
+    fn decide<A>(&mut self, request: Request<A>) -> ResponseState<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
         O: Fallback<Request<A>, Response<B>, S::Error>,
     {
-        match self.limits.ask_at_length(&Head::of(&request)) {
+        match self.limits.evaluate_slow(&Head::of(&request)) {
             Evaluation::Now(LimitOutcome::Pass(passed)) => self.pass(request, passed),
             Evaluation::Now(LimitOutcome::Refuse(refusal)) => self.refuse(request, refusal),
-            Evaluation::Pending(later) => self.wait(request, later),
+            Evaluation::Pending(outcome) => self.wait(request, outcome),
         }
     }
 
     #[cold]
-    fn wait<A>(&mut self, request: Request<A>, later: PendingOutcome) -> Deciding<S, A, B, O>
+    fn wait<A>(&mut self, request: Request<A>, outcome: PendingOutcome) -> ResponseState<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>> + Clone,
         O: Fallback<Request<A>, Response<B>, S::Error>,
@@ -60,33 +60,39 @@ impl<S, B, O> RateLimit<S, B, O> {
         // The clone may not be ready yet; the service that is ready goes with the request.
         let clone = self.clone();
         let service = mem::replace(self, clone);
-        Deciding::Asking { asking: Some(Box::new(Asking { later, service, request })) }
+        ResponseState::Waiting { waiting: Some(Box::new(WaitingRequest { outcome, service, request })) }
     }
 
     #[inline]
-    pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> Deciding<S, A, B, O>
+    pub(super) fn pass<A>(&mut self, request: Request<A>, passed: Passed) -> ResponseState<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
         O: Fallback<Request<A>, Response<B>, S::Error>,
     {
         match OnResponse::of(passed, &self.limits) {
-            None => Deciding::Passing { future: self.inner.call(request) },
-            Some(on_response) => Deciding::PassingFirst { future: self.inner.call(request), on_response },
+            None => ResponseState::Serving { future: self.inner.call(request) },
+            Some(on_response) => {
+                ResponseState::ServingThenFinish { future: self.inner.call(request), on_response }
+            }
         }
     }
 
     #[cold]
-    pub(super) fn refuse<A>(&mut self, request: Request<A>, refusal: Box<Refusal>) -> Deciding<S, A, B, O>
+    pub(super) fn refuse<A>(
+        &mut self,
+        request: Request<A>,
+        refusal: Box<Refusal>,
+    ) -> ResponseState<S, A, B, O>
     where
         S: Service<Request<A>, Response = Response<B>>,
         O: Fallback<Request<A>, Response<B>, S::Error>,
     {
-        let answer = || self.limits.answer(&Head::of(&request), &refusal).map(self.body);
-        let response = if O::SERVES { None } else { Some(answer()) };
+        let refusal_response = || self.limits.refusal_response(&Head::of(&request), &refusal).map(self.body);
+        let response = if O::SERVES { None } else { Some(refusal_response()) };
         let prepare = |request: &mut Request<A>| drop(request.extensions_mut().insert(*refusal));
         match self.fallback.serve(request, prepare) {
-            Some(future) => Deciding::Elsewhere { future },
-            None => Deciding::Answered { response },
+            Some(future) => ResponseState::Fallback { future },
+            None => ResponseState::Refused { response },
         }
     }
 }
@@ -104,36 +110,44 @@ where
         self.inner.poll_ready(cx)
     }
 
-    // A request is large, and is copied each time it is passed on: the fast path calls the inner service directly.
+    // A request is large, and each function that takes one may copy it: the fast path calls the inner service directly.
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         match self.limits.fast_path() {
-            FastPath::InlineKey if with_extensions(&mut request, |theirs| self.limits.passes_by(theirs)) => {
-                return RateLimitFuture { deciding: Deciding::Passing { future: self.inner.call(request) } };
+            FastPath::InlineKey
+                if with_extensions(&mut request, |extensions| self.limits.passes_inline(extensions)) =>
+            {
+                return RateLimitFuture {
+                    state: ResponseState::Serving { future: self.inner.call(request) },
+                };
             }
             FastPath::WithQuota => {
-                let told = with_extensions(&mut request, |theirs| self.limits.passes_by_with(theirs));
-                if let Some(decisions) = told {
-                    let on_response = OnResponse::Tell(self.limits.clone(), decisions);
+                let report = with_extensions(&mut request, |extensions| {
+                    self.limits.pass_inline_with_quota(extensions)
+                });
+                if let Some(report) = report {
+                    let on_response = OnResponse::AddFields(self.limits.clone(), report);
                     let future = self.inner.call(request);
-                    return RateLimitFuture { deciding: Deciding::PassingFirst { future, on_response } };
+                    return RateLimitFuture {
+                        state: ResponseState::ServingThenFinish { future, on_response },
+                    };
                 }
             }
             FastPath::InlineKey | FastPath::Plain | FastPath::None => {}
         }
-        RateLimitFuture { deciding: self.decide(request) }
+        RateLimitFuture { state: self.decide(request) }
     }
 }
 
-/// Looks at the extensions of a request, which are taken out of it meanwhile.
+/// Takes the extensions out of a request, passes them to `read`, and puts them back.
 ///
 /// Once a pointer to the request escapes, the compiler copies the request instead of passing it in place; so only the
 /// extensions are lent out.
 #[inline]
-fn with_extensions<A, T>(request: &mut Request<A>, look: impl FnOnce(&Extensions) -> T) -> T {
+fn with_extensions<A, T>(request: &mut Request<A>, read: impl FnOnce(&Extensions) -> T) -> T {
     let extensions = mem::take(request.extensions_mut());
-    let seen = look(&extensions);
+    let result = read(&extensions);
     *request.extensions_mut() = extensions;
-    seen
+    result
 }
 
 impl<S, A, B, O> Service<Request<A>> for Concurrency<S, B, O>
@@ -150,7 +164,7 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        ConcurrencyFuture { deciding: self.0.decide(request) }
+        ConcurrencyFuture { state: self.0.decide(request) }
     }
 }
 

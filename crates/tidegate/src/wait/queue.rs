@@ -37,7 +37,7 @@ struct Waiter<W> {
 /// A position in a queue. Its holder asks until it is called, or leaves.
 #[derive(Debug)]
 #[must_use = "a place that nobody leaves is never given up"]
-pub(crate) struct Ticket(u64);
+pub(crate) struct QueueTicket(u64);
 
 /// The result when a waiter asks.
 #[derive(Debug)]
@@ -77,14 +77,14 @@ impl<W, V> WaitQueue<W, V> {
     }
 
     /// Joins at the end; `None` if the queue is full.
-    pub(crate) fn join(&mut self, wants: W, waker: Waker) -> Option<Ticket> {
+    pub(crate) fn join(&mut self, wants: W, waker: Waker) -> Option<QueueTicket> {
         if self.is_full() {
             return None;
         }
         let number = self.next;
         self.next += 1;
         self.waiting.insert(number, Waiter { wants, waker });
-        Some(Ticket(number))
+        Some(QueueTicket(number))
     }
 
     /// Returns what the first waiter wants.
@@ -100,7 +100,7 @@ impl<W, V> WaitQueue<W, V> {
     }
 
     /// Returns the verdict if the holder of `ticket` was called; else registers `waker`.
-    pub(crate) fn ask(&mut self, ticket: &Ticket, waker: &Waker) -> QueuePoll<V> {
+    pub(crate) fn ask(&mut self, ticket: &QueueTicket, waker: &Waker) -> QueuePoll<V> {
         if let Some(verdict) = self.called.remove(&ticket.0) {
             return QueuePoll::Called(verdict);
         }
@@ -110,7 +110,7 @@ impl<W, V> WaitQueue<W, V> {
     }
 
     /// Leaves the queue.
-    pub(crate) fn leave(&mut self, ticket: &Ticket) -> QueueExit<V> {
+    pub(crate) fn leave(&mut self, ticket: &QueueTicket) -> QueueExit<V> {
         match self.called.remove(&ticket.0) {
             Some(verdict) => QueueExit::Called(verdict),
             None => QueueExit::Waiting(self.waiting.remove(&ticket.0).map(|waiter| waiter.waker)),
@@ -122,14 +122,14 @@ impl<W, V> WaitQueue<W, V> {
 mod tests {
     use std::task::Waker;
 
-    use super::{QueueExit, QueuePoll, Ticket, WaitQueue};
+    use super::{QueueExit, QueuePoll, QueueTicket, WaitQueue};
 
-    fn join(line: &mut WaitQueue<char, u8>, wants: char) -> Ticket {
-        line.join(wants, Waker::noop().clone()).expect("there is room")
+    fn join(queue: &mut WaitQueue<char, u8>, wants: char) -> QueueTicket {
+        queue.join(wants, Waker::noop().clone()).expect("there is room")
     }
 
-    fn verdict(line: &mut WaitQueue<char, u8>, ticket: &Ticket) -> Option<u8> {
-        match line.ask(ticket, Waker::noop()) {
+    fn verdict(queue: &mut WaitQueue<char, u8>, ticket: &QueueTicket) -> Option<u8> {
+        match queue.ask(ticket, Waker::noop()) {
             QueuePoll::Called(verdict) => Some(verdict),
             QueuePoll::Waiting(_) => None,
         }
@@ -137,34 +137,34 @@ mod tests {
 
     #[test]
     fn waiters_are_woken_in_order() {
-        let mut line = WaitQueue::new(3);
-        let tickets = ['a', 'b', 'c'].map(|wants| join(&mut line, wants));
-        assert_eq!(line.first(), Some(&'a'));
-        assert!(line.wake_first(1).is_some() && line.wake_first(2).is_some());
-        assert_eq!(line.first(), Some(&'c'));
-        assert_eq!(tickets.map(|ticket| verdict(&mut line, &ticket)), [Some(1), Some(2), None]);
+        let mut queue = WaitQueue::new(3);
+        let tickets = ['a', 'b', 'c'].map(|wants| join(&mut queue, wants));
+        assert_eq!(queue.first(), Some(&'a'));
+        assert!(queue.wake_first(1).is_some() && queue.wake_first(2).is_some());
+        assert_eq!(queue.first(), Some(&'c'));
+        assert_eq!(tickets.map(|ticket| verdict(&mut queue, &ticket)), [Some(1), Some(2), None]);
     }
 
     #[test]
     fn full_queue_accepts_no_waiter_until_one_is_woken_or_leaves() {
-        let mut line = WaitQueue::new(2);
-        let (first, second) = (join(&mut line, 'a'), join(&mut line, 'b'));
-        assert!(line.join('c', Waker::noop().clone()).is_none());
-        let _ = line.wake_first(1);
-        let third = join(&mut line, 'c');
-        assert!(line.join('d', Waker::noop().clone()).is_none());
-        assert!(matches!(line.leave(&second), QueueExit::Waiting(Some(_))));
-        let _ = join(&mut line, 'd');
-        assert_eq!((verdict(&mut line, &first), verdict(&mut line, &third)), (Some(1), None));
+        let mut queue = WaitQueue::new(2);
+        let (first, second) = (join(&mut queue, 'a'), join(&mut queue, 'b'));
+        assert!(queue.join('c', Waker::noop().clone()).is_none());
+        let _ = queue.wake_first(1);
+        let third = join(&mut queue, 'c');
+        assert!(queue.join('d', Waker::noop().clone()).is_none());
+        assert!(matches!(queue.leave(&second), QueueExit::Waiting(Some(_))));
+        let _ = join(&mut queue, 'd');
+        assert_eq!((verdict(&mut queue, &first), verdict(&mut queue, &third)), (Some(1), None));
     }
 
     #[test]
     fn leaving_reports_whether_the_waiter_was_woken_and_leaves_no_trace() {
-        let mut line = WaitQueue::new(2);
-        let (called, waiting) = (join(&mut line, 'a'), join(&mut line, 'b'));
-        let _ = line.wake_first(7);
-        assert!(matches!(line.leave(&called), QueueExit::Called(7)));
-        assert!(matches!(line.leave(&waiting), QueueExit::Waiting(Some(_))));
-        assert!(line.waiting.is_empty() && line.called.is_empty());
+        let mut queue = WaitQueue::new(2);
+        let (called, waiting) = (join(&mut queue, 'a'), join(&mut queue, 'b'));
+        let _ = queue.wake_first(7);
+        assert!(matches!(queue.leave(&called), QueueExit::Called(7)));
+        assert!(matches!(queue.leave(&waiting), QueueExit::Waiting(Some(_))));
+        assert!(queue.waiting.is_empty() && queue.called.is_empty());
     }
 }

@@ -36,7 +36,7 @@ pub trait Park: Clock {
     message = "tasks cannot wait by `{Self}`",
     label = "no timer for tasks",
     note = "on `SteadyClock` tasks wait by tokio's timers: enable the feature `tokio` of `tidegate`",
-    note = "threads can wait without it: see `acquire_blocking_timeout`"
+    note = "threads can wait without it: see `acquire_blocking`"
 )]
 pub trait Sleep: Clock {
     /// The future that [`sleep_until`](Sleep::sleep_until) returns.

@@ -48,7 +48,7 @@ impl Reading<'_> {
 
     fn lease_word(&mut self, word: &Text) -> Option<Lease> {
         let help = match word.value.as_str() {
-            "on" => return Some(Lease::on()),
+            "on" => return Some(Lease::new()),
             "off" => return None,
             "true" | "yes" => Some("write `on`".to_owned()),
             "false" | "no" => Some("write `off`".to_owned()),
@@ -68,9 +68,9 @@ impl Reading<'_> {
         let lease = match ttl {
             Some(At { value: Time(ttl), span }) => {
                 self.check_ttl(*ttl, *span);
-                Lease::on().ttl(*ttl)
+                Lease::new().ttl(*ttl)
             }
-            None => Lease::on(),
+            None => Lease::new(),
         };
         match stock.map(|stock| (stock.value.0, stock.span)) {
             Some((0, span)) => {
@@ -133,7 +133,7 @@ impl Reading<'_> {
             (Some(lease), Store::Redis(redis)) => {
                 let lots = quotas(table).filter_map(|text| most_at_a_time(&lease, &text.value, redis.nodes));
                 match lots.max() {
-                    Some(most) => format!("on, lots of up to {most} for {:?}", lease.lasts()),
+                    Some(most) => format!("on, lots of up to {most} for {:?}", lease.get_ttl()),
                     None => "on, but strict: too small".to_owned(),
                 }
             }

@@ -1,8 +1,8 @@
 //! # Reading a PROXY header from a connection
 //!
 //! Each read asks for no more bytes than the header is certain to need. The length of a version 1 line is not known in
-//! advance, so its end is read one or two bytes at a time. What the client sends thus stays in the stream, and nothing
-//! has to be put back.
+//! advance, so its end is read one or two bytes at a time. So the bytes of the client stay in the stream, and none
+//! have to be put back.
 
 use std::error::Error;
 use std::fmt;
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{Announced, Header, InvalidHeader, MOST_V2, read};
+use super::{InvalidHeader, MAX_V2_BYTES, ParsedHeader, ProxiedClient, parse};
 use crate::http::TrustedProxies;
 
-/// The default time limit for a header.
-const WITHIN: Duration = Duration::from_secs(2);
+/// The default timeout for a header.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads the PROXY header of each connection to a listener behind proxies.
+/// Accepts connections from trusted proxies that begin with a PROXY header.
 ///
 /// ```
 /// use tidegate::http::TrustedProxies;
@@ -43,43 +43,43 @@ const WITHIN: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct ProxyProtocol {
     trusted: TrustedProxies,
-    within: Duration,
+    timeout: Duration,
 }
 
-/// Why a connection must be closed.
+/// Why a connection was not accepted. It must be closed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum NotAccepted {
+pub enum AcceptError {
     /// The peer is not a trusted proxy.
-    NotTrusted {
+    UntrustedProxy {
         /// The address of the peer.
         peer: SocketAddr,
     },
     /// The connection does not begin with a valid header.
-    Invalid(InvalidHeader),
-    /// The header did not arrive in time.
-    TooLate {
-        /// The time limit.
-        within: Duration,
+    InvalidHeader(InvalidHeader),
+    /// The header did not arrive before the timeout.
+    Timeout {
+        /// The timeout.
+        timeout: Duration,
     },
     /// The connection ended before the header was complete.
-    Ended,
+    UnexpectedEof,
     /// Reading from the connection failed.
-    Failed(io::Error),
+    Io(io::Error),
 }
 
 impl From<TrustedProxies> for ProxyProtocol {
     /// Trusts these proxies.
     fn from(trusted: TrustedProxies) -> Self {
-        ProxyProtocol { trusted, within: WITHIN }
+        ProxyProtocol { trusted, timeout: DEFAULT_TIMEOUT }
     }
 }
 
 impl ProxyProtocol {
-    /// Sets the time limit for a header; 2 seconds by default.
+    /// Sets the timeout for a header; 2 seconds by default.
     #[must_use]
-    pub fn within(self, within: Duration) -> Self {
-        ProxyProtocol { within, ..self }
+    pub fn timeout(self, timeout: Duration) -> Self {
+        ProxyProtocol { timeout, ..self }
     }
 
     /// Reads the header of a connection from `peer`, and returns the client's address.
@@ -88,68 +88,75 @@ impl ProxyProtocol {
     ///
     /// # Errors
     ///
-    /// [`NotAccepted`]. The connection must then be closed: part of the header may have been read from the stream.
-    pub async fn accept<S>(&self, stream: &mut S, peer: SocketAddr) -> Result<SocketAddr, NotAccepted>
+    /// [`AcceptError`]. The connection must then be closed: part of the header may have been read from the stream.
+    pub async fn accept<S>(&self, stream: &mut S, peer: SocketAddr) -> Result<SocketAddr, AcceptError>
     where
         S: AsyncRead + Unpin,
     {
         if !self.trusted.contains(peer.ip()) {
-            return Err(NotAccepted::NotTrusted { peer });
+            return Err(AcceptError::UntrustedProxy { peer });
         }
-        let read = tokio::time::timeout(self.within, header(stream)).await;
-        match read.map_err(|_| NotAccepted::TooLate { within: self.within })?? {
-            Announced::Client(client) => Ok(client),
-            Announced::Nobody => Ok(SocketAddr::new(peer.ip().to_canonical(), peer.port())),
+        let read = tokio::time::timeout(self.timeout, read_header(stream)).await;
+        match read.map_err(|_| AcceptError::Timeout { timeout: self.timeout })?? {
+            ProxiedClient::Address(client) => Ok(client),
+            ProxiedClient::Unspecified => Ok(SocketAddr::new(peer.ip().to_canonical(), peer.port())),
         }
     }
 }
 
-async fn header<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Announced, NotAccepted> {
-    let mut bytes = [0; MOST_V2];
-    let mut there = 0;
+async fn read_header<S: AsyncRead + Unpin>(stream: &mut S) -> Result<ProxiedClient, AcceptError> {
+    let mut bytes = [0; MAX_V2_BYTES];
+    let mut len = 0;
     loop {
-        match read(&bytes[..there]).map_err(NotAccepted::Invalid)? {
-            Header::Complete { of, .. } => return Ok(of),
-            Header::Incomplete { missing } => {
-                let end = MOST_V2.min(there + missing);
-                there += some(stream, &mut bytes[there..end]).await?;
+        match parse(&bytes[..len]).map_err(AcceptError::InvalidHeader)? {
+            ParsedHeader::Complete { client, .. } => return Ok(client),
+            ParsedHeader::Incomplete { missing } => {
+                let end = MAX_V2_BYTES.min(len + missing);
+                len += read_some(stream, &mut bytes[len..end]).await?;
             }
         }
     }
 }
 
 /// Reads the bytes that are available, at least one.
-async fn some<S: AsyncRead + Unpin>(stream: &mut S, place: &mut [u8]) -> Result<usize, NotAccepted> {
-    let mut place = ReadBuf::new(place);
-    poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut place)).await.map_err(NotAccepted::Failed)?;
-    match place.filled().len() {
-        0 => Err(NotAccepted::Ended),
+async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, buf: &mut [u8]) -> Result<usize, AcceptError> {
+    let mut buf = ReadBuf::new(buf);
+    poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut buf)).await.map_err(AcceptError::Io)?;
+    match buf.filled().len() {
+        0 => Err(AcceptError::UnexpectedEof),
         read => Ok(read),
     }
 }
 
-impl fmt::Display for NotAccepted {
+impl fmt::Display for AcceptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotAccepted::NotTrusted { peer } => {
-                write!(f, "{peer} is not one of the proxies that are trusted; add it to them, or keep it out")
+            AcceptError::UntrustedProxy { peer } => {
+                write!(
+                    f,
+                    "{peer} is not a trusted proxy; add it to the trusted proxies, or block it from this listener"
+                )
             }
-            NotAccepted::Invalid(_) => f.write_str("the connection has no header that could be read"),
-            NotAccepted::TooLate { within } => {
-                write!(f, "the header was not there within {within:?}; have the proxy send it at once")
+            AcceptError::InvalidHeader(_) => f.write_str("invalid PROXY header"),
+            AcceptError::Timeout { timeout } => {
+                write!(f, "no complete PROXY header within {timeout:?}; check that the proxy sends one")
             }
-            NotAccepted::Ended => f.write_str("the connection ended before its header did"),
-            NotAccepted::Failed(_) => f.write_str("the connection failed while its header was read"),
+            AcceptError::UnexpectedEof => {
+                f.write_str("the connection ended before the PROXY header was complete")
+            }
+            AcceptError::Io(_) => f.write_str("reading the PROXY header failed"),
         }
     }
 }
 
-impl Error for NotAccepted {
+impl Error for AcceptError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            NotAccepted::Invalid(why) => Some(why),
-            NotAccepted::Failed(why) => Some(why),
-            NotAccepted::NotTrusted { .. } | NotAccepted::TooLate { .. } | NotAccepted::Ended => None,
+            AcceptError::InvalidHeader(error) => Some(error),
+            AcceptError::Io(error) => Some(error),
+            AcceptError::UntrustedProxy { .. } | AcceptError::Timeout { .. } | AcceptError::UnexpectedEof => {
+                None
+            }
         }
     }
 }

@@ -8,50 +8,50 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Announced, Header, InvalidHeader, MOST_V1, begins};
+use super::{InvalidHeader, MAX_V1_BYTES, ParsedHeader, ProxiedClient, begins};
 
 const START: &[u8] = b"PROXY ";
 const END: &[u8] = b"\r\n";
 /// The length of the shortest line: `PROXY UNKNOWN` and the line end.
-pub(super) const SHORTEST: usize = 15;
+pub(super) const MIN_BYTES: usize = 15;
 
-pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
+pub(super) fn parse(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
     if !begins(bytes, START) {
         return Err(InvalidHeader::NotAHeader);
     }
-    let within = &bytes[..bytes.len().min(MOST_V1)];
-    match within.windows(END.len()).position(|two| two == END) {
+    let start = &bytes[..bytes.len().min(MAX_V1_BYTES)];
+    match start.windows(END.len()).position(|two| two == END) {
         Some(end) => {
-            let of = read_line(&within[..end])?;
-            Ok(Header::Complete { of, length: end + END.len() })
+            let client = parse_line(&start[..end])?;
+            Ok(ParsedHeader::Complete { client, length: end + END.len() })
         }
-        None if within.len() == MOST_V1 => Err(InvalidHeader::LineTooLong),
-        None => Ok(Header::Incomplete { missing: missing(within) }),
+        None if start.len() == MAX_V1_BYTES => Err(InvalidHeader::LineTooLong),
+        None => Ok(ParsedHeader::Incomplete { missing: missing(start) }),
     }
 }
 
 /// The minimum number of bytes still to come of an incomplete line.
 fn missing(bytes: &[u8]) -> usize {
     let end = if bytes.ends_with(b"\r") { 1 } else { END.len() };
-    SHORTEST.saturating_sub(bytes.len()).max(end)
+    MIN_BYTES.saturating_sub(bytes.len()).max(end)
 }
 
-fn read_line(line: &[u8]) -> Result<Announced, InvalidHeader> {
+fn parse_line(line: &[u8]) -> Result<ProxiedClient, InvalidHeader> {
     if let Some([] | [b' ', ..]) = line.strip_prefix(b"PROXY UNKNOWN") {
-        return Ok(Announced::Nobody); // the rest is ignored, even if it is not UTF-8
+        return Ok(ProxiedClient::Unspecified); // the rest is ignored, even if it is not UTF-8
     }
-    let text = std::str::from_utf8(line).map_err(|_| InvalidHeader::NotALine)?;
+    let text = std::str::from_utf8(line).map_err(|_| InvalidHeader::MalformedLine)?;
     let mut words = text.split(' ').skip(1);
     let source = match words.next() {
-        Some("TCP4") => ends::<Ipv4Addr>(words),
-        Some("TCP6") => ends::<Ipv6Addr>(words),
+        Some("TCP4") => parse_source::<Ipv4Addr>(words),
+        Some("TCP6") => parse_source::<Ipv6Addr>(words),
         _ => None,
     };
-    source.map(Announced::Client).ok_or(InvalidHeader::NotALine)
+    source.map(ProxiedClient::Address).ok_or(InvalidHeader::MalformedLine)
 }
 
 /// Parses two addresses and two ports, and returns the source.
-fn ends<'a, A>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr>
+fn parse_source<'a, A>(mut words: impl Iterator<Item = &'a str>) -> Option<SocketAddr>
 where
     A: std::str::FromStr + Into<IpAddr>,
 {

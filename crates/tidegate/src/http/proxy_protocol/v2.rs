@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Announced, Header, InvalidHeader, MOST_V2, begins};
+use super::{InvalidHeader, MAX_V2_BYTES, ParsedHeader, ProxiedClient, begins};
 
 pub(super) const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// The length of the signature, the version and command, the family and the length.
@@ -18,18 +18,18 @@ const FIXED: usize = 16;
 const LOCAL: u8 = 0;
 const PROXY: u8 = 1;
 
-pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
+pub(super) fn parse(bytes: &[u8]) -> Result<ParsedHeader, InvalidHeader> {
     if !begins(bytes, &SIGNATURE) {
         return Err(InvalidHeader::NotAHeader);
     }
     let Some(([.., command, family, high, low], rest)) = bytes.split_first_chunk::<FIXED>() else {
-        return Ok(Header::Incomplete { missing: FIXED - bytes.len() });
+        return Ok(ParsedHeader::Incomplete { missing: FIXED - bytes.len() });
     };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if command >> 4 != 2 {
         return Err(InvalidHeader::Version { version: command >> 4 });
     }
-    if length > MOST_V2 - FIXED {
+    if length > MAX_V2_BYTES - FIXED {
         return Err(InvalidHeader::Length { length });
     }
     let addresses = addresses(command & 0xf, *family)?;
@@ -37,8 +37,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, InvalidHeader> {
         return Err(InvalidHeader::Length { length });
     }
     match rest.get(..length) {
-        None => Ok(Header::Incomplete { missing: length - rest.len() }),
-        Some(said) => Ok(Header::Complete { of: addresses.read(said), length: FIXED + length }),
+        None => Ok(ParsedHeader::Incomplete { missing: length - rest.len() }),
+        Some(body) => Ok(ParsedHeader::Complete { client: addresses.parse(body), length: FIXED + length }),
     }
 }
 
@@ -72,22 +72,24 @@ impl Addresses {
         }
     }
 
-    fn read(self, said: &[u8]) -> Announced {
+    fn parse(self, bytes: &[u8]) -> ProxiedClient {
         let source = match self {
             Addresses::None => None,
-            Addresses::V4 => source::<4>(said).map(|(address, port)| (Ipv4Addr::from(address).into(), port)),
-            Addresses::V6 => source::<16>(said).map(|(address, port)| (Ipv6Addr::from(address).into(), port)),
+            Addresses::V4 => source::<4>(bytes).map(|(address, port)| (Ipv4Addr::from(address).into(), port)),
+            Addresses::V6 => {
+                source::<16>(bytes).map(|(address, port)| (Ipv6Addr::from(address).into(), port))
+            }
         };
         let client = |(address, port): (IpAddr, u16)| SocketAddr::new(address.to_canonical(), port);
-        source.map_or(Announced::Nobody, |source| Announced::Client(client(source)))
+        source.map_or(ProxiedClient::Unspecified, |source| ProxiedClient::Address(client(source)))
     }
 }
 
 /// Reads the source of two addresses of `N` bytes and the two ports after them.
 ///
 /// The source is the first address and the first port.
-fn source<const N: usize>(said: &[u8]) -> Option<([u8; N], u16)> {
-    let (source, rest) = said.split_first_chunk::<N>()?;
+fn source<const N: usize>(bytes: &[u8]) -> Option<([u8; N], u16)> {
+    let (source, rest) = bytes.split_first_chunk::<N>()?;
     let (port, _) = rest.get(N..)?.split_first_chunk::<2>()?;
     Some((*source, u16::from_be_bytes(*port)))
 }
