@@ -13,6 +13,11 @@
 //! Where the word is the whole state, the decision is made before the word is locked. So it is locked for a few
 //! instructions only, and a refusal never locks it. While the word is locked, the holder can check what a plain
 //! compare-and-swap cannot: that the word still belongs to the key, or to the version, for which it was read.
+//!
+//! That check is needed because an equal word is no proof (the ABA problem): between the load and the swap the key may
+//! have been evicted, and its slot given to another key with an equal word, which would then be charged instead. Owners
+//! change only while the word is locked, so the check under the lock is final. A refusal writes nothing and takes no
+//! lock; it checks a version number that changes with the owners.
 
 use crate::sync::{AtomicU64, FIRST_SPINS, Ordering, spin, yield_now};
 
