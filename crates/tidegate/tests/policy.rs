@@ -287,7 +287,8 @@ fn permit_is_held_until_it_is_dropped() {
     assert_eq!((busy.rule(), busy.rule_id(), busy.retry_after()), (Some("concurrency"), RuleId(1), None));
     assert_eq!(
         busy.to_string(),
-        "rule \"concurrency\": fewer than 1 of 2 permits are free; retry later or wait for them"
+        "rule \"concurrency\": 1 of 2 permits are not available: too few are free, or earlier requests wait for them; \
+         retry later or wait"
     );
     let busy = check(&policy, &BOTH_RULES);
     assert_eq!((busy.decision.outcome, busy.decision.rule), (Outcome::Busy, RuleId(1)));
