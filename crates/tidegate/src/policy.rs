@@ -265,6 +265,7 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     }
 
     /// The position of the rule with this name, for a [`Part`].
+    #[inline]
     #[must_use]
     pub fn id(&self, name: &str) -> Option<RuleId> {
         let index = self.shared.names.iter().position(|other| **other == *name)?;
@@ -431,7 +432,12 @@ impl<A: Algorithm, C: Clock> Policy<A, C> {
     }
 
     fn find(&self, name: &str) -> Result<RuleId, InvalidRequest> {
-        self.id(name).ok_or_else(|| InvalidRequest::no_rule_named(name, self.shared.names.iter()))
+        self.id(name).ok_or_else(|| self.no_rule_named(name))
+    }
+
+    #[cold]
+    fn no_rule_named(&self, name: &str) -> InvalidRequest {
+        InvalidRequest::no_rule_named(name, self.shared.names.iter())
     }
 
     #[inline]

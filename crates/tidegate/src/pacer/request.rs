@@ -41,6 +41,13 @@ fn refusal(now: Micros, wait: Wait) -> Outcome {
     if now.plus(wait.as_micros()) == Micros::MAX { Outcome::Never } else { Outcome::RetryAfter(wait) }
 }
 
+/// A charged request: it passes now, or later.
+enum Promise<'a, C: Clock> {
+    /// Without a reservation, which would have to be dropped.
+    Now(Decision),
+    Later(Reservation<'a, Pacer<C>>),
+}
+
 impl<'a, C: Clock, D: Deadline> Request<'a, Pacer<C>, D> {
     /// Waits, as a task, until the request may pass.
     ///
@@ -81,7 +88,10 @@ impl<'a, C: Clock, D: Deadline> Request<'a, Pacer<C>, D> {
     where
         C: Sleep,
     {
-        Ok(self.charge(Purpose::Acquire)?.ready().await)
+        match self.charge(Purpose::Acquire)? {
+            Promise::Now(decision) => Ok(decision),
+            Promise::Later(reservation) => Ok(reservation.ready().await),
+        }
     }
 
     /// Blocks this thread until the request may pass. For tasks see [`acquire`](Request::acquire).
@@ -113,7 +123,10 @@ impl<'a, C: Clock, D: Deadline> Request<'a, Pacer<C>, D> {
     where
         C: Park,
     {
-        Ok(self.charge(Purpose::Acquire)?.ready_blocking())
+        match self.charge(Purpose::Acquire)? {
+            Promise::Now(decision) => Ok(decision),
+            Promise::Later(reservation) => Ok(reservation.ready_blocking()),
+        }
     }
 
     /// Charges the request now for the instant at which it may pass, and does not wait.
@@ -137,23 +150,24 @@ impl<'a, C: Clock, D: Deadline> Request<'a, Pacer<C>, D> {
     /// As [`acquire`](Request::acquire).
     #[inline]
     pub fn reserve(self) -> Result<Reservation<'a, Pacer<C>>, AcquireError> {
-        self.charge(Purpose::Reserve)
+        let limiter = self.limiter;
+        Ok(match self.charge(Purpose::Reserve)? {
+            Promise::Now(decision) => Reservation::now(limiter, decision),
+            Promise::Later(reservation) => reservation,
+        })
     }
 
     #[inline]
-    fn charge(
-        self,
-        purpose: impl FnOnce(Micros) -> Purpose,
-    ) -> Result<Reservation<'a, Pacer<C>>, AcquireError> {
+    fn charge(self, purpose: impl FnOnce(Micros) -> Purpose) -> Result<Promise<'a, C>, AcquireError> {
         let Request { limiter, cost, .. } = self;
         let deadline = self.deadline.instant(&limiter.clock);
         let Charged { now, limit, ticket } = limiter.charge(cost, purpose(deadline));
         let allowed = |at| Decision::counted(Outcome::Allowed, at, limit, 0, Wait::default());
         match ticket {
-            Ok(None) => Ok(Reservation::now(limiter, allowed(now))),
+            Ok(None) => Ok(Promise::Now(allowed(now))),
             Ok(Some(ticket)) => {
                 let ready = ticket.reserved.from();
-                Ok(Reservation::later(limiter, ticket, [now, ready], allowed(ready)))
+                Ok(Promise::Later(Reservation::later(limiter, ticket, [now, ready], allowed(ready))))
             }
             Err(_) if deadline == Micros::MAX => Err(RefusalKind::BeyondTime { cost }.into()),
             Err(wait) => Err(RefusalKind::too_long(now, now.plus(wait.as_micros()), deadline).into()),

@@ -17,42 +17,62 @@ use tidegate_core::{Algorithm, Decision, RuleId};
 const FEW: usize = 4;
 
 /// The rules and keys of a request to a policy.
+///
+/// The common case is a few rules by name. It is inlined as a whole, so that the compiler keeps the parts in registers:
+/// moving them from call to call would cost more than finding the names.
 #[derive(Debug)]
 pub struct RequestParts<'a> {
     /// The first rules added by name. All of them have the cost of the request.
     few: [Part<'a>; FEW],
     len: usize,
-    /// All rules added by name, if they are more than a few.
-    many: Vec<Part<'a>>,
     /// Parts with costs of their own.
     given: &'a [Part<'a>],
-    invalid: Option<Box<InvalidRequest>>,
+    rest: Option<Box<Rest<'a>>>,
+}
+
+/// What few requests need.
+#[derive(Debug, Default)]
+struct Rest<'a> {
+    /// All rules added by name, if they are more than a few; with the given parts at the end.
+    many: Vec<Part<'a>>,
+    invalid: Option<InvalidRequest>,
 }
 
 impl Default for RequestParts<'_> {
-    #[inline]
+    #[inline(always)]
     fn default() -> Self {
         let none = Part::of(RuleId(0));
-        RequestParts { few: [none; FEW], len: 0, many: Vec::new(), given: &[], invalid: None }
+        RequestParts { few: [none; FEW], len: 0, given: &[], rest: None }
     }
 }
 
 impl<'a> RequestParts<'a> {
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, part: Part<'a>) {
-        if self.len < FEW {
-            self.few[self.len] = part;
-        } else {
-            if self.many.is_empty() {
-                self.many.extend(self.few);
-            }
-            self.many.push(part);
+        match self.few.get_mut(self.len) {
+            Some(place) => *place = part,
+            None => self.push_many(part),
         }
         self.len += 1;
     }
 
+    #[cold]
+    fn push_many(&mut self, part: Part<'a>) {
+        let many = &mut self.rest.get_or_insert_default().many;
+        if many.is_empty() {
+            many.extend(self.few);
+        }
+        many.push(part);
+    }
+
+    /// Keeps the first mistake, which the operation reports.
+    #[cold]
+    fn set_invalid(&mut self, invalid: InvalidRequest) {
+        self.rest.get_or_insert_default().invalid.get_or_insert(invalid);
+    }
+
     /// Calls `decide` with all parts, of which those added by name have this cost.
-    #[inline]
+    #[inline(always)]
     fn with<R, E: From<InvalidRequest>>(
         mut self,
         cost: u32,
@@ -62,43 +82,48 @@ impl<'a> RequestParts<'a> {
     }
 
     /// Returns all parts, of which those added by name have this cost.
-    #[inline]
+    #[inline(always)]
     fn parts(&mut self, cost: u32) -> Result<&[Part<'a>], InvalidRequest> {
-        if let Some(invalid) = self.invalid.take() {
-            return Err(*invalid);
+        if self.rest.is_some() || (self.len > 0 && !self.given.is_empty()) {
+            return self.all_parts(cost);
         }
         if self.len == 0 {
             return Ok(self.given);
         }
-        if !self.given.is_empty() && self.many.is_empty() {
-            self.many.extend_from_slice(&self.few[..self.len]);
+        let few = &mut self.few[..self.len];
+        few.iter_mut().for_each(|part| part.cost = cost);
+        Ok(few)
+    }
+
+    #[cold]
+    fn all_parts(&mut self, cost: u32) -> Result<&[Part<'a>], InvalidRequest> {
+        let Rest { many, invalid } = &mut **self.rest.get_or_insert_default();
+        if let Some(invalid) = invalid.take() {
+            return Err(invalid);
         }
-        let named = if self.many.is_empty() { &mut self.few[..self.len] } else { &mut self.many[..] };
-        named.iter_mut().for_each(|part| part.cost = cost);
-        if self.many.is_empty() {
-            return Ok(&self.few[..self.len]);
+        if many.is_empty() {
+            many.extend_from_slice(&self.few[..self.len]);
         }
-        self.many.extend_from_slice(self.given);
+        many.iter_mut().for_each(|part| part.cost = cost);
+        many.extend_from_slice(self.given);
         self.given = &[];
-        Ok(&self.many)
+        Ok(many)
     }
 }
 
 impl<'a, A: Algorithm, C: Clock, D> Request<'a, Policy<A, C>, D> {
     /// Adds a rule, with the empty key: for limits that are shared by all requests.
-    #[inline]
+    #[inline(always)]
     pub fn rule(self, name: &str) -> Self {
         self.rule_for(name, "")
     }
 
     /// Adds a rule, for this key.
-    #[inline]
+    #[inline(always)]
     pub fn rule_for(mut self, name: &str, key: impl Into<Key<'a>>) -> Self {
-        match self.limiter.find(name) {
-            Ok(rule) => self.key.push(Part::of(rule).key(key)),
-            Err(invalid) => {
-                self.key.invalid.get_or_insert_with(|| Box::new(invalid));
-            }
+        match self.limiter.id(name) {
+            Some(rule) => self.key.push(Part::of(rule).key(key)),
+            None => self.key.set_invalid(self.limiter.no_rule_named(name)),
         }
         self
     }
@@ -123,7 +148,7 @@ impl<'a, A: Algorithm, C: Clock, D> Request<'a, Policy<A, C>, D> {
         if self.key.given.is_empty() {
             self.key.given = parts;
         } else {
-            self.key.invalid.get_or_insert_with(|| Box::new(InvalidRequest::PartsTwice));
+            self.key.set_invalid(InvalidRequest::PartsTwice);
         }
         self
     }
@@ -136,7 +161,7 @@ impl<A: Algorithm, C: Clock> Request<'_, Policy<A, C>> {
     ///
     /// [`InvalidRequest`] if the request names no rule, an unknown rule, or one rule and key twice; or if it names a
     /// concurrency limit, whose permit comes with [`try_acquire`](Request::try_acquire). A refusal is not an error.
-    #[inline]
+    #[inline(always)]
     pub fn check(self) -> Result<Decision, InvalidRequest> {
         let policy = self.limiter;
         self.key.with(self.cost, |parts| {
